@@ -1,0 +1,5 @@
+"""`python -m rlsched`: the command line."""
+
+from rlsched.cli.main import main
+
+main()

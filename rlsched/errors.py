@@ -1,0 +1,64 @@
+"""Every error that rlsched raises on purpose.
+
+RlschedError                 one clear line for people; the command line exits with `exit_code`
+├── InputError               something the user gave is wrong (exit code 2)
+│   ├── TraceError           a trace: file, row, column, what was expected
+│   ├── ClusterSpecError     a cluster description
+│   ├── CheckpointError      a checkpoint: missing, damaged, or of another feature schema
+│   └── UnknownSchedulerError  a policy name that no entry point offers
+├── AllocationError          the ledger refuses; the state is as it was before
+├── JournalError             the journal cannot be read or written
+├── WireError                a message that is malformed or of another protocol version (exit code 2)
+├── BrokerUnavailableError   nobody answers at the broker's address (exit code 2)
+└── in rlsched_node: GpuError (NVML refuses, a GPU is lost) and LaunchError (a rank cannot be started)
+"""
+
+from __future__ import annotations
+
+
+class RlschedError(Exception):
+    """Base of all of rlsched's own errors. `str(error)` is one line that a person can act on."""
+
+    exit_code = 1
+
+
+class InputError(RlschedError):
+    """Something the user gave is wrong: expected, got, where, what to do."""
+
+    exit_code = 2
+
+
+class TraceError(InputError):
+    """A trace does not follow the normal form."""
+
+
+class ClusterSpecError(InputError):
+    """A cluster description is malformed."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint is missing, damaged, or was made for another feature schema."""
+
+
+class UnknownSchedulerError(InputError):
+    """No scheduler of this name is installed."""
+
+
+class AllocationError(RlschedError):
+    """The ledger refused a change; the state is untouched."""
+
+
+class JournalError(RlschedError):
+    """The journal cannot be read or written."""
+
+
+class WireError(RlschedError):
+    """A message is malformed or of another protocol version."""
+
+    exit_code = 2
+
+
+class BrokerUnavailableError(RlschedError):
+    """Nobody answers at the broker's address."""
+
+    exit_code = 2

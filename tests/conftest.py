@@ -1,0 +1,36 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _shared_data() -> Path:
+    return (ROOT / os.environ.get("RLSCHED_DATA", "../shared")).resolve()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that asks for the shared data, so that `-m shared_data` finds it."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared_data)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip by name what needs the shared data where it is absent."""
+    if item.get_closest_marker("shared_data") and not (_shared_data() / "traces").is_dir():
+        pytest.skip(f"shared_data: no traces in {_shared_data()} (set RLSCHED_DATA)")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of the shared data (`RLSCHED_DATA`, default `../shared`); tests are skipped without it."""
+    path = _shared_data()
+    if not (path / "traces").is_dir():
+        pytest.skip(f"shared_data: no traces in {path} (set RLSCHED_DATA)")
+    return path

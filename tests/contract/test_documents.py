@@ -1,0 +1,90 @@
+"""What the documents name is there: files, links, verbs with their options, columns, fields, constants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+
+from rlsched.decide.schema import HOLD_S, MAX_HOLD_S, WINDOW_ROWS
+from rlsched.workload.columns import KNOWN
+from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
+from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
+from rlsched_agents.evaluate.pairs import Comparison
+from rlsched_agents.evaluate.report import Report
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LATER = ("docs/results.md",)
+"""Written by a benchmark."""
+VERBS = {point.name: point for point in entry_points(group="rlsched.commands")}
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """The words behind `rlsched` on every command line of a page, wrapped lines joined."""
+    for block in re.findall(r"```\n(.*?)```", page, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            _, found, rest = line.partition("#")[0].partition("rlsched ")
+            if found and not line.lstrip().startswith("error:"):
+                yield rest.split()
+    for quoted in re.findall(r"`rlsched ([^`\n]+)`", page):
+        yield quoted.split()
+
+
+@every_document
+def test_files_and_links_are_there(document: Path) -> None:
+    page = document.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|docs)/[\w./-]+)`", page)
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", page)
+    missing = [name for name in named if not (ROOT / name).exists()]
+    missing += [name for name in linked if not (document.parent / name).exists() and name not in LATER]
+    assert missing == []
+
+
+@every_document
+def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
+    for words in commands(document.read_text(encoding="utf-8")):
+        verb = re.split(r"[|.,]", words[0])[0]
+        if verb.startswith("-"):
+            continue
+        assert verb in VERBS, f"rlsched {' '.join(words)}"
+        command = VERBS[verb].load()
+        if isinstance(command, click.Group) and len(words) > 1:
+            command = command.commands.get(words[1], command)
+        own = words[: words.index("--")] if "--" in words else words
+        known = {name for option in command.params for name in option.opts} | {"--help"}
+        unknown = [word for word in own if word.startswith("-") and word not in known]
+        assert unknown == [], f"rlsched {' '.join(words)}"
+
+
+def test_contracts_name_every_column_field_and_policy() -> None:
+    architecture = text("docs/architecture.md")
+    columns = architecture.partition("**Trace columns**")[2].partition("**Cluster**")[0]
+    assert [name for name in re.findall(r"`(\w+)`", columns) if name in KNOWN][: len(KNOWN)] == list(KNOWN)
+    for policy in entry_points(group="rlsched.schedulers"):
+        assert f"`{policy.name}`" in architecture
+    for verb in VERBS:
+        assert re.search(rf"`{verb}[`| ]", architecture), verb
+    for constant in (HOLD_S, MAX_HOLD_S):
+        assert f"= {constant:,.0f} s" in architecture
+    assert f"a window of {WINDOW_ROWS} rows" in architecture
+
+
+@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, Comparison])
+def test_evaluate_names_every_field(struct: type[Report | Metrics | GroupMetrics | Comparison]) -> None:
+    page = text("docs/evaluate.md")
+    assert [name for name in struct.__struct_fields__ if f"`{name}`" not in page] == []
+
+
+def test_evaluate_names_every_column_of_the_job_files() -> None:
+    assert [name for name in JOB_COLUMNS if f"`{name}`" not in text("docs/evaluate.md")] == []

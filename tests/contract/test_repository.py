@@ -1,0 +1,44 @@
+"""The repository keeps its own promises: one-line Makefile verbs, pins without hosts, verbs that load."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_every_make_verb_is_one_line() -> None:
+    lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
+    verbs = {line.partition(":")[0] for line in lines if re.match(r"[a-z]+:", line)}
+    assert verbs >= {"install", "lint", "type", "test", "cov", "bench", "demo", "clean", "checkpoint"}
+    assert not any(line.startswith("\t") for line in lines)
+
+
+def test_constraints_pin_versions_and_name_no_host() -> None:
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    ]
+    assert "torch==2.13.0" in lines
+    for line in lines:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9A-Za-z.]+", line), line
+
+
+def test_a_node_installs_neither_torch_nor_numba() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = " ".join(project["dependencies"] + project["optional-dependencies"]["node"])
+    assert not re.search(r"torch|numba|stable-baselines3|sb3|gymnasium|tensorboard", wanted)
+
+
+@pytest.mark.parametrize("point", entry_points(group="rlsched.commands"), ids=lambda point: point.name)
+def test_every_verb_loads(point: object) -> None:
+    command = point.load()  # type: ignore[attr-defined]
+    assert isinstance(command, click.Command)
+    assert command.name == point.name  # type: ignore[attr-defined]
