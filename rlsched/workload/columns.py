@@ -1,0 +1,80 @@
+"""The columns of a trace in its normal form: their headers, their attributes, and what they may hold."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["text", "seconds", "gpus", "amount", "flag"]
+
+EXPECTED: dict[str, str] = {
+    "text": "text",
+    "seconds": "seconds, finite and 0 or more",
+    "gpus": "a whole number of GPUs, or a share between 0 and 1",
+    "amount": "a finite number, 0 or more",
+    "flag": "true or false",
+}
+"""What a cell of each kind may hold, in the words of an error message."""
+
+
+class Column(NamedTuple):
+    """One column of the normal form.
+
+    Attributes:
+        name: Its header in a file.
+        attribute: Its name as an attribute of `Trace`, or None: it is kept in `Trace.extra`.
+        kind: What a cell holds.
+        required: The column must be there, and no cell of it may be blank.
+    """
+
+    name: str
+    attribute: str | None
+    kind: Kind
+    required: bool = False
+
+
+BASE: tuple[Column, ...] = (
+    Column("job_id", "job_id", "text", required=True),
+    Column("user", "user", "text"),
+    Column("vc", "vc", "text"),
+    Column("name", "job_name", "text"),
+    Column("submit_time", "submit_s", "seconds", required=True),
+    Column("duration", "duration_s", "seconds", required=True),
+    Column("num_gpus", "num_gpus", "gpus", required=True),
+    Column("num_cpus", "num_cpus", "amount"),
+    Column("status", "status", "text"),
+)
+"""The nine columns that are always written."""
+
+OPTIONAL: tuple[Column, ...] = (
+    Column("gpu_type", "gpu_type", "text"),
+    Column("gpu_memory_mib", None, "amount"),
+    Column("memory_mib", None, "amount"),
+    Column("workload", None, "text"),
+    Column("queue_s", None, "seconds"),
+    Column("predicted_duration", "predicted_s", "seconds"),
+    Column("predicted_spread", "predicted_spread", "amount"),
+    Column("time_limit", "time_limit_s", "seconds"),
+    Column("preemptible", None, "flag"),
+    Column("checkpoint_s", None, "seconds"),
+    Column("restart_s", None, "seconds"),
+    Column("depends_on", None, "text"),
+    Column("array_id", None, "text"),
+)
+"""Written only where something is known. `predicted_spread` is the sd of ln(true / predicted)."""
+
+KNOWN: dict[str, Column] = {column.name: column for column in BASE + OPTIONAL}
+BY_ATTRIBUTE: dict[str, Column] = {column.attribute: column for column in KNOWN.values() if column.attribute}
+PASS_THROUGH = "x_"
+"""Columns with this prefix are carried along untouched."""
+
+
+def column_of(name: str) -> Column | None:
+    """The column of this header; None: rlsched does not know it."""
+    if name.startswith(PASS_THROUGH) and len(name) > len(PASS_THROUGH):
+        return Column(name, None, "text")
+    return KNOWN.get(name)
+
+
+def known_names() -> str:
+    """All headers, for a message."""
+    return ", ".join([*KNOWN, PASS_THROUGH + "*"])

@@ -1,0 +1,1 @@
+"""Original formats of trace publishers, one file a format, each turned into a `Trace`."""

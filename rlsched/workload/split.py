@@ -1,0 +1,53 @@
+"""The one place that says which part of a trace is for training, for validation and for testing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rlsched.errors import TraceError
+
+if TYPE_CHECKING:
+    from rlsched.workload.trace import Trace
+
+TRAIN_FRAC: Final = 0.7
+VALIDATION_FRAC: Final = 0.1
+
+Window = tuple[float, float]
+"""(since, until) in seconds of the trace: jobs submitted in [since, until)."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A trace cut by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
+
+    The cuts are in time and not in jobs, so that no part knows anything of what came after it. The three
+    windows touch, do not overlap, and hold every job.
+    """
+
+    train: Window
+    validation: Window
+    test: Window
+
+
+def time_split(trace: Trace) -> Split:
+    """Cut a trace at 70 % and 80 % of the time from its first to its last submission.
+
+    Virtual clusters that are looked at one by one keep the cuts of the whole trace: call this before
+    selecting jobs.
+
+    Raises:
+        TraceError: the trace has no jobs.
+    """
+    if len(trace) == 0:
+        raise TraceError(f"{trace.name}: cannot split a trace without jobs; expected at least one row")
+    first, last = float(trace.submit_s[0]), float(trace.submit_s[-1])
+    span_s = last - first
+    train_until = first + TRAIN_FRAC * span_s
+    validation_until = first + (TRAIN_FRAC + VALIDATION_FRAC) * span_s
+    end = float(np.nextafter(last, np.inf))
+    return Split(
+        train=(first, train_until), validation=(train_until, validation_until), test=(validation_until, end)
+    )

@@ -1,0 +1,247 @@
+"""The synthetic generator: a helios-, philly- or itp-like trace and its cluster, at a load, from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.foresight import Predictability, predict
+from rlsched.workload.profiles import DURATION_PROBABILITIES, PROFILES, Profile
+from rlsched.workload.trace import Trace
+from rlsched.workload.validate import Cells
+
+DAY_S = 86400.0
+LARGEST_BURST = 25
+"""No burst holds more than one job in this many, so that a short trace is not one burst."""
+
+_Z_KNOTS = np.array([-4.0, *(NormalDist().inv_cdf(p) for p in DURATION_PROBABILITIES[1:-1]), 4.0])
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Bursts:
+    """B bursts; the jobs of one burst share all of this.
+
+    Attributes:
+        gpus: (B,) GPUs of each of its jobs.
+        size_class: (B,) position of its size class in the profile.
+        jobs: (B,) how many jobs.
+        user: (B,) number of the user.
+        name: (B,) number of the name among those of this user and number of GPUs.
+        start_s: (B,) submission of its first job, seconds.
+    """
+
+    gpus: Ints
+    size_class: Ints
+    jobs: Ints
+    user: Ints
+    name: Ints
+    start_s: Floats
+
+
+def synthesize(
+    like: str,
+    jobs: int,
+    load: float,
+    gpus: int,
+    gpus_per_node: int = 8,
+    seed: int = 0,
+    predictability: Predictability = "none",
+) -> tuple[Trace, ClusterSpec]:
+    """Draw a trace whose offered load on a uniform cluster is `load`; the same arguments give the same trace.
+
+    Gangs are capped at half the cluster, submission and run times are whole seconds, the first job is
+    submitted at 0, and the span follows from the load: sum of duration x GPUs / (load x GPUs).
+
+    Args:
+        like: `helios`, `philly` or `itp`.
+        jobs: Jobs in the trace.
+        load: Offered load as `workload.load` defines it, above 0.
+        gpus: GPUs of the cluster, a multiple of `gpus_per_node`.
+        gpus_per_node: GPUs of each node.
+        seed: Seed of all draws.
+        predictability: How well durations are predicted: `none` (no predictions in the trace), `causal`,
+            `informative`, or the standard deviation of ln(true / predicted); see `foresight`.
+
+    Raises:
+        InputError: an argument out of its range, with the range.
+    """
+    _check(like, jobs, load, gpus, gpus_per_node, seed)
+    profile = PROFILES[like]
+    rng = np.random.default_rng(np.random.SeedSequence([seed, *like.encode()]))
+    spec = ClusterSpec.uniform(
+        gpus // gpus_per_node,
+        gpus_per_node,
+        name=f"{like}-like",
+        gpu_type=profile.gpu_type,
+        cpus=profile.cpus_per_gpu * gpus_per_node,
+    )
+    spec.check(f"--gpus-per-node {gpus_per_node}")
+
+    gang_sizes, size_class, burst_jobs = _draw_bursts(profile, jobs, max(1, gpus // 2), rng)
+    user, name = _draw_owners(profile, len(gang_sizes), rng)
+    burst = np.repeat(np.arange(len(gang_sizes)), burst_jobs)
+    name_key = (gang_sizes * profile.users + user) * profile.names_per_user + name
+    z = _duration_scores(profile, name_key, burst, rng)
+    quantiles = _Quantiles(profile)
+    duration = np.maximum(1.0, np.rint(np.exp(quantiles(size_class[burst], z))))
+
+    span = float(np.sum(duration * gang_sizes[burst])) / (load * gpus)
+    bursts = _Bursts(
+        gang_sizes, size_class, burst_jobs, user, name, _starts(profile, len(gang_sizes), span, rng)
+    )
+    submit = _submissions(profile, bursts, burst, span, rng)
+    status = rng.choice(list(profile.statuses), size=jobs, p=_shares(list(profile.statuses.values())))
+    order = np.argsort(submit, kind="stable")
+    forecast = predict(predictability, quantiles, size_class[burst], z, burst, rng)
+    optional: dict[str, Cells] = {}
+    if forecast is not None:
+        optional = {"predicted_s": forecast[0][order], "predicted_spread": forecast[1][order]}
+    num_gpus = gang_sizes[burst][order].astype(np.float64)
+    owner = [f"u{u:03d}" for u in user]
+    names = [f"{owner[k]}-train{name[k]}-{gang_sizes[k]}gpu" for k in range(len(owner))]
+    trace = Trace.from_columns(
+        name=f"{like}-like",
+        submit_s=submit[order],
+        duration_s=duration[order],
+        num_gpus=num_gpus,
+        job_id=np.arange(jobs).astype(np.str_),
+        user=np.array(owner)[burst][order],
+        job_name=np.array(names)[burst][order],
+        status=status[order],
+        num_cpus=num_gpus * profile.cpus_per_gpu,
+        extra=None,
+        **optional,
+    )
+    return trace, spec
+
+
+def _check(like: str, jobs: int, load: float, gpus: int, gpus_per_node: int, seed: int) -> None:
+    if like not in PROFILES:
+        raise InputError(f"unknown kind of workload {like!r}; known: {', '.join(PROFILES)}")
+    if jobs < 2:
+        raise InputError(f"expected at least 2 jobs, got {jobs}")
+    if not (load > 0 and np.isfinite(load)):
+        raise InputError(f"expected a load above 0, got {load:g}")
+    if gpus_per_node < 1 or gpus < 1 or gpus % gpus_per_node:
+        raise InputError(f"expected a multiple of {gpus_per_node} GPUs (the GPUs of one node), got {gpus}")
+    if seed < 0:
+        raise InputError(f"expected a seed of 0 or more, got {seed}")
+
+
+class _Quantiles:
+    """ln(duration) as a function of size class and normal score: monotone, linear between the knots."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._ln = np.log(np.array(list(profile.durations.values()), dtype=np.float64))  # (classes, knots)
+
+    def __call__(self, size_class: Ints, z: Floats) -> Floats:
+        """ln(seconds) of each job; any shape, `size_class` and `z` alike."""
+        out = np.empty(z.shape)
+        for k, knots in enumerate(self._ln):
+            mine = size_class == k
+            out[mine] = np.interp(z[mine], _Z_KNOTS, knots)
+        return out
+
+    def spread(self, size_class: Ints) -> Floats:
+        """Standard deviation of ln(duration) within each job's size class."""
+        grid = np.linspace(-3.5, 3.5, 141)
+        weights = np.exp(-0.5 * grid**2)
+        curves = np.stack([np.interp(grid, _Z_KNOTS, knots) for knots in self._ln])
+        mean = np.average(curves, axis=1, weights=weights)
+        variance = np.average((curves - mean[:, None]) ** 2, axis=1, weights=weights)
+        return np.sqrt(variance)[size_class]
+
+
+def _draw_bursts(
+    profile: Profile, jobs: int, largest_gang: int, rng: np.random.Generator
+) -> tuple[Ints, Ints, Ints]:
+    """GPUs, size class and number of jobs of each burst, until there are `jobs` jobs."""
+    sizes = np.array(list(profile.gpus))
+    allowed = np.array([size for size in sizes if size <= largest_gang])
+    gang = rng.choice(sizes, size=jobs, p=_shares(list(profile.gpus.values())))
+    gang = allowed[np.searchsorted(allowed, gang, side="right") - 1]
+    size_class = np.searchsorted(np.array(list(profile.durations)), gang, side="right") - 1
+    count = np.ones(jobs, dtype=np.int64)
+    draw = rng.random(jobs)
+    for k, shares in enumerate(profile.bursts.values()):
+        mine = size_class == k
+        edges = np.cumsum(_shares(list(shares.values())))
+        count[mine] = np.array(list(shares))[np.minimum(np.searchsorted(edges, draw[mine]), len(edges) - 1)]
+    count = np.minimum(count, max(1, jobs // LARGEST_BURST))
+    total = np.cumsum(count)
+    bursts = int(np.searchsorted(total, jobs)) + 1
+    count[bursts - 1] -= total[bursts - 1] - jobs
+    return gang[:bursts], size_class[:bursts], count[:bursts]
+
+
+def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """User and name of each burst; the shares of both fall with their rank."""
+    by_rank = _shares(np.arange(1, profile.users + 1) ** -profile.user_exponent)
+    by_name = _shares(1.0 / np.arange(1, profile.names_per_user + 1))
+    return (
+        rng.choice(profile.users, size=bursts, p=by_rank),
+        rng.choice(profile.names_per_user, size=bursts, p=by_name),
+    )
+
+
+def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:
+    """Standard normal score of each job's duration: part of it its name's, part its burst's, part its own."""
+    _, name = np.unique(name_key, return_inverse=True)
+    of_name = rng.standard_normal(int(name.max()) + 1)[name]
+    of_burst = rng.standard_normal(len(name_key))
+    shared = profile.burst_correlation
+    together = (
+        np.sqrt(profile.name_correlation) * of_name + np.sqrt(shared - profile.name_correlation) * of_burst
+    )
+    scores: Floats = together[burst] + np.sqrt(1.0 - shared) * rng.standard_normal(len(burst))
+    return scores
+
+
+def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generator) -> Floats:
+    """Starts of the bursts within the span, ascending: hours, weekdays, and good and bad days."""
+    days = int(span_s // DAY_S) + 1
+    noise = rng.standard_normal(days)
+    for day in range(1, days):
+        noise[day] = (
+            profile.day_correlation * noise[day - 1] + np.sqrt(1.0 - profile.day_correlation**2) * noise[day]
+        )
+    hour = np.arange(days * 24)
+    rate = (
+        np.exp(profile.day_sigma * noise)[hour // 24]
+        * np.array(profile.hours)[hour % 24]
+        * np.array(profile.weekdays)[hour // 24 % 7]
+    )
+    end_s = np.minimum((hour + 1) * 3600.0, span_s)
+    rate *= np.maximum(0.0, end_s - hour * 3600.0) / 3600.0
+    cumulative = np.concatenate([[0.0], np.cumsum(rate)])
+    draw = np.sort(rng.random(bursts)) * cumulative[-1]
+    starts: Floats = np.interp(draw, cumulative, np.concatenate([[0.0], end_s]))
+    return starts
+
+
+def _submissions(
+    profile: Profile, bursts: _Bursts, burst: Ints, span_s: float, rng: np.random.Generator
+) -> Floats:
+    """Submission of each job in whole seconds: first 0, last the span, short gaps within a burst."""
+    gap = rng.exponential(profile.burst_gap_s, size=len(burst))
+    first = np.cumsum(bursts.jobs) - bursts.jobs
+    elapsed = np.cumsum(gap)
+    submit = bursts.start_s[burst] + elapsed - elapsed[first][burst]
+    submit -= submit.min()
+    stretched: Floats = np.rint(submit * (span_s / submit.max()))
+    return stretched
+
+
+def _shares(weights: Sequence[float] | NDArray[np.floating[Any]]) -> Floats:
+    shares: Floats = np.asarray(weights, dtype=np.float64) / np.sum(weights)
+    return shares

@@ -1,0 +1,176 @@
+"""`Trace`: the jobs of a workload in their normal form, a struct of arrays sorted by submission."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import TraceError
+from rlsched.workload.columns import BASE, BY_ATTRIBUTE, KNOWN, OPTIONAL
+from rlsched.workload.tables import read_table, split_suffix, write_table
+from rlsched.workload.validate import Cells, Where, check_columns
+
+Text = NDArray[np.str_]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trace:
+    """J jobs, sorted by `submit_s`; jobs of the same second keep the order of their rows, which breaks ties.
+
+    All arrays have shape (J,). Text is "" where unknown, a number is nan where unknown; `submit_s`,
+    `duration_s`, `num_gpus` and `job_id` are always known, and ids are unique.
+
+    Attributes:
+        name: What the trace is called (its file's name without suffix).
+        job_id: Unique id of each job.
+        user: Who submitted it.
+        vc: Its virtual cluster.
+        job_name: Its name (column `name`).
+        status: How it ended, in its publisher's words.
+        gpu_type: GPU model that it asks for.
+        submit_s: Submission, seconds from the trace's origin, 0 or more, ascending.
+        duration_s: True run time, seconds, 0 or more.
+        num_gpus: GPUs of the gang; 0: CPU only; between 0 and 1: a share of one GPU; above 1: whole.
+        num_cpus: CPU cores.
+        predicted_s: Predicted run time, seconds.
+        predicted_spread: Standard deviation of ln(true / predicted).
+        time_limit_s: The user's limit on the run time, seconds.
+        extra: Other optional columns (`queue_s`, `workload`, ..., `x_*`) by header.
+    """
+
+    name: str
+    job_id: Text
+    user: Text
+    vc: Text
+    job_name: Text
+    status: Text
+    gpu_type: Text
+    submit_s: Floats
+    duration_s: Floats
+    num_gpus: Floats
+    num_cpus: Floats
+    predicted_s: Floats
+    predicted_spread: Floats
+    time_limit_s: Floats
+    extra: dict[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trace:
+        """Read and check a file: `.csv`, `.csv.gz` or `.parquet`.
+
+        Columns other than `job_id`, `submit_time`, `duration` and `num_gpus` may be missing: unknown.
+
+        Raises:
+            TraceError: file, row (line of the file, the header is line 1), column, expected, got.
+            InputError: Parquet without pyarrow.
+        """
+        path = Path(path)
+        name, _ = split_suffix(path)
+        table = read_table(path)
+        columns = check_columns(table.columns, Where(str(path), table.rows))
+        if not table.rows:
+            raise TraceError(f"{path}: expected at least one job, got a header and nothing below")
+        return cls._of(name, columns)
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        name: str,
+        submit_s: Cells,
+        duration_s: Cells,
+        num_gpus: Cells,
+        extra: Mapping[str, Cells] | None = None,
+        **optional: Cells,
+    ) -> Trace:
+        """Build a trace from arrays or sequences, checked like a file.
+
+        Args:
+            name: What the trace is called.
+            submit_s: Submission of each job, seconds.
+            duration_s: Run time of each job, seconds.
+            num_gpus: GPUs of each job.
+            extra: Optional columns that are no attributes, by header.
+            **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...);
+                without `job_id`, jobs are called 0, 1, 2, ... in the order given.
+
+        Raises:
+            TraceError: naming row, column, expected, got.
+        """
+        cells: dict[str, Cells] = {
+            "submit_time": np.asarray(submit_s),
+            "duration": np.asarray(duration_s),
+            "num_gpus": np.asarray(num_gpus),
+        }
+        for attribute, values in optional.items():
+            if attribute not in BY_ATTRIBUTE:
+                raise TraceError(f"{name}: unknown attribute {attribute!r}; known: {', '.join(BY_ATTRIBUTE)}")
+            cells[BY_ATTRIBUTE[attribute].name] = values
+        if "job_id" not in cells:
+            cells["job_id"] = np.arange(len(submit_s)).astype(np.str_)
+        cells.update(extra or {})
+        return cls._of(name, check_columns(cells, Where(name)))
+
+    @classmethod
+    def _of(cls, name: str, columns: dict[str, NDArray[Any]]) -> Trace:
+        """Fill the unknown columns and sort; `columns` are checked."""
+        order = np.argsort(columns["submit_time"], kind="stable")
+        values: dict[str, Any] = {}
+        for attribute, column in BY_ATTRIBUTE.items():
+            if column.name in columns:
+                values[attribute] = columns[column.name][order]
+            elif column.kind == "text":
+                values[attribute] = np.full(len(order), "", dtype=np.str_)
+            else:
+                values[attribute] = np.full(len(order), np.nan)
+        extra = {
+            header: cells[order]
+            for header, cells in columns.items()
+            if header not in KNOWN or KNOWN[header].attribute is None
+        }
+        return cls(name=name, extra=extra, **values)
+
+    def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
+        """The jobs of a mask, a slice or positions in ascending order; times stay as they are."""
+        index = which if isinstance(which, slice) else np.asarray(which)
+        arrays = {
+            field.name: getattr(self, field.name)[index]
+            for field in fields(self)
+            if field.name not in ("name", "extra")
+        }
+        return Trace(name=self.name, extra={key: cells[index] for key, cells in self.extra.items()}, **arrays)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns as they are written: the nine of the normal form, then those with something known."""
+        out = {column.name: self._column(column.attribute or "") for column in BASE}
+        for column in OPTIONAL:
+            cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)
+            if cells is not None and _anything_known(cells):
+                out[column.name] = cells
+        return out | {header: cells for header, cells in self.extra.items() if header not in KNOWN}
+
+    def write(self, path: str | Path) -> None:
+        """Write `.csv`, `.csv.gz` or `.parquet`; `read` gives it back, and equal traces give equal bytes.
+
+        Raises:
+            TraceError: another suffix, or a place that cannot be written to.
+            InputError: Parquet without pyarrow.
+        """
+        write_table(Path(path), self.columns())
+
+    def _column(self, attribute: str) -> NDArray[Any]:
+        cells: NDArray[Any] = getattr(self, attribute)
+        return cells
+
+
+def _anything_known(cells: NDArray[Any]) -> bool:
+    return bool((cells != "").any()) if cells.dtype.kind == "U" else not bool(np.isnan(cells).all())

@@ -1,0 +1,155 @@
+"""The synthetic generator: what it promises for every profile, size and seed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.errors import InputError
+from rlsched.workload.describe import spearman
+from rlsched.workload.foresight import parse_predictability
+from rlsched.workload.load import offered_load, runnable_mask
+from rlsched.workload.profiles import DURATION_PROBABILITIES, PROFILES
+from rlsched.workload.synth import synthesize
+
+LIKES = sorted(PROFILES)
+
+
+@pytest.mark.parametrize("like", LIKES)
+@pytest.mark.parametrize(
+    ("jobs", "load", "gpus", "per_node"),
+    [(2000, 0.9, 64, 8), (300, 1.1, 16, 4), (5000, 0.5, 512, 8), (50, 0.9, 1, 1), (2, 0.9, 8, 8)],
+)
+def test_every_promise(like: str, jobs: int, load: float, gpus: int, per_node: int) -> None:
+    trace, spec = synthesize(like, jobs, load, gpus, per_node, seed=3)
+    assert len(trace) == jobs
+    assert spec.num_gpus == gpus
+    assert spec.nodes[0].gpus == per_node
+    assert offered_load(trace, spec) == pytest.approx(load, rel=0.001 + 1.0 / trace.submit_s[-1])
+    assert runnable_mask(trace, spec).mask.all()
+    assert trace.num_gpus.max() <= max(1, gpus // 2)
+    assert trace.submit_s[0] == 0
+    assert (np.diff(trace.submit_s) >= 0).all()
+    assert (trace.duration_s >= 1).all()
+    for seconds in (trace.submit_s, trace.duration_s):
+        assert (seconds == np.rint(seconds)).all()
+    assert np.isnan(trace.predicted_s).all()
+    assert np.isnan(trace.predicted_spread).all()
+
+
+@pytest.mark.parametrize("like", LIKES)
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, like: str) -> None:
+    for name, seed in (("one", 7), ("two", 7), ("other", 8)):
+        trace, _ = synthesize(like, 400, 0.9, 32, seed=seed, predictability="informative")
+        trace.write(tmp_path / f"{name}.csv.gz")
+    one, two, other = ((tmp_path / f"{name}.csv.gz").read_bytes() for name in ("one", "two", "other"))
+    assert one == two
+    assert one != other
+
+
+def test_predictability_leaves_the_jobs_as_they_are() -> None:
+    plain, _ = synthesize("helios", 500, 0.9, 64, seed=1)
+    for level in ("causal", "informative", 1.0):
+        other, _ = synthesize("helios", 500, 0.9, 64, seed=1, predictability=level)
+        np.testing.assert_array_equal(plain.submit_s, other.submit_s)
+        np.testing.assert_array_equal(plain.duration_s, other.duration_s)
+        np.testing.assert_array_equal(plain.job_name, other.job_name)
+        assert not np.isnan(other.predicted_s).any()
+
+
+@pytest.mark.parametrize("like", LIKES)
+def test_how_well_durations_are_predicted(like: str) -> None:
+    rank = {}
+    for level in ("causal", "informative", 0.3, 0.8):
+        trace, _ = synthesize(like, 20_000, 0.9, 256, seed=2, predictability=level)
+        rank[level] = spearman(trace.duration_s, trace.predicted_s)
+        z = np.log(trace.duration_s / trace.predicted_s) / np.maximum(trace.predicted_spread, 0.05)
+        assert np.sqrt(np.mean(z**2)) == pytest.approx(1.0, abs=0.15), f"{level}: spreads are not calibrated"
+    assert 0.1 < (rank["causal"] or 0) < 0.6
+    assert (rank["informative"] or 0) > 0.75
+    assert (rank[0.3] or 0) > (rank[0.8] or 0) > (rank["causal"] or 0)
+
+
+def test_a_spread_of_zero_predicts_exactly() -> None:
+    trace, _ = synthesize("philly", 500, 0.9, 64, predictability=0.0)
+    np.testing.assert_array_equal(trace.predicted_s, trace.duration_s)
+    assert (trace.predicted_spread == 0).all()
+
+
+def test_jobs_of_a_burst_share_their_error() -> None:
+    trace, _ = synthesize("philly", 20_000, 0.9, 256, seed=5, predictability=0.8)
+    error = np.log(trace.duration_s / trace.predicted_s)
+    together = (trace.job_name[1:] == trace.job_name[:-1]) & (np.diff(trace.submit_s) < 30)
+    correlation = np.corrcoef(error[1:][together], error[:-1][together])[0, 1]
+    assert correlation > 0.3
+    shuffled = np.random.default_rng(0).permutation(error)
+    assert abs(np.corrcoef(shuffled[1:], shuffled[:-1])[0, 1]) < 0.05
+
+
+def test_names_are_repeated_and_name_their_gpus() -> None:
+    trace, _ = synthesize("helios", 5000, 0.9, 64, seed=0)
+    names, count = np.unique(trace.job_name, return_counts=True)
+    assert count[count >= 5].sum() > 0.65 * len(trace)
+    assert all(str(name).startswith(str(user)) for name, user in zip(trace.job_name, trace.user, strict=True))
+    for name in names[:20]:
+        assert len(np.unique(trace.num_gpus[trace.job_name == name])) == 1
+
+
+def test_days_and_nights() -> None:
+    trace, _ = synthesize("helios", 50_000, 0.9, 512, seed=0)
+    by_hour = np.bincount((trace.submit_s // 3600 % 24).astype(int), minlength=24)
+    assert by_hour[10:18].mean() > 2.5 * by_hour[0:4].mean()
+
+
+def test_a_hundred_thousand_jobs_in_well_under_two_seconds() -> None:
+    began = time.process_time()
+    synthesize("helios", 100_000, 0.9, 1024, predictability="informative")
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"like": "google"}, "unknown kind of workload 'google'; known: helios, philly, itp"),
+        ({"jobs": 1}, "at least 2 jobs, got 1"),
+        ({"load": 0.0}, "a load above 0, got 0"),
+        ({"load": float("nan")}, "a load above 0, got nan"),
+        ({"gpus": 12}, "a multiple of 8 GPUs"),
+        ({"gpus": 0}, "a multiple of 8 GPUs"),
+        ({"gpus": 65, "gpus_per_node": 65}, "gpus must be 0 to 64"),
+        ({"seed": -1}, "a seed of 0 or more"),
+        ({"predictability": "perfect"}, "none, causal, informative or a number"),
+        ({"predictability": -0.5}, "none, causal, informative or a number"),
+    ],
+)
+def test_arguments_out_of_range(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"like": "helios", "jobs": 10, "load": 0.9, "gpus": 16} | change
+    with pytest.raises(InputError, match=message):
+        synthesize(**arguments)  # type: ignore[arg-type]
+
+
+def test_parse_predictability() -> None:
+    assert parse_predictability("causal") == "causal"
+    assert parse_predictability("0.5") == 0.5
+    for text in ("nan", "inf", "-1", "", "much"):
+        with pytest.raises(InputError):
+            parse_predictability(text)
+
+
+@pytest.mark.parametrize("like", LIKES)
+def test_profiles_are_well_formed(like: str) -> None:
+    profile = PROFILES[like]
+    assert list(profile.durations) == list(profile.bursts)
+    assert min(profile.gpus) == min(profile.durations) == 1
+    assert len(profile.hours) == 24
+    assert len(profile.weekdays) == 7
+    assert sum(profile.gpus.values()) == pytest.approx(1, abs=0.01)
+    assert 0 <= profile.name_correlation <= profile.burst_correlation < 1
+    for knots in profile.durations.values():
+        assert len(knots) == len(DURATION_PROBABILITIES)
+        assert list(knots) == sorted(knots)
+    for shares in profile.bursts.values():
+        assert sum(shares.values()) == pytest.approx(1, abs=0.01)
