@@ -1,0 +1,269 @@
+"""The ledger, compiled: queue, allocation, release and node status, with the derived index kept in step.
+
+Callers check legality (`ClusterState` for people and the broker, the candidate list for the simulator);
+a kernel only does what it is told.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import (
+    LIVE_JOBS,
+    MAX_TENANTS,
+    NEXT_SEQ,
+    NODE_UP,
+    ORDER,
+    RUNNING,
+    SLOT_EMPTY,
+    WAITING,
+    WHOLE_GPU_MILLI,
+    StateArrays,
+)
+from rlsched.jit import kernel
+
+
+@kernel
+def queue_position(s: StateArrays, p: int, key: float, seq: int) -> int:
+    """First position in the queue of partition `p` that is not before (key, seq)."""
+    low, high = 0, s.derived.part.queue_len[p]
+    while low < high:
+        middle = (low + high) // 2
+        slot = s.derived.queue[p, middle]
+        if s.derived.slot.key[slot] < key or (s.derived.slot.key[slot] == key and s.job.seq[slot] < seq):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _count_waiting(s: StateArrays, p: int, slot: int, sign: int) -> None:
+    sizes = s.derived.waiting_sizes[p]
+    sizes[min(s.job.gpus[slot], sizes.shape[0] - 1)] += sign
+
+
+@kernel
+def _insert(s: StateArrays, p: int, slot: int) -> None:
+    queue = s.derived.queue[p]
+    at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
+    for position in range(s.derived.part.queue_len[p], at, -1):
+        queue[position] = queue[position - 1]
+    queue[at] = slot
+    s.derived.part.queue_len[p] += 1
+    _count_waiting(s, p, slot, 1)
+
+
+@kernel
+def _remove(s: StateArrays, p: int, slot: int) -> None:
+    queue = s.derived.queue[p]
+    at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
+    for position in range(at, s.derived.part.queue_len[p] - 1):
+        queue[position] = queue[position + 1]
+    s.derived.part.queue_len[p] -= 1
+    _count_waiting(s, p, slot, -1)
+
+
+@kernel
+def enqueue(s: StateArrays, slot: int) -> None:
+    """Put a waiting slot into the queues of the partitions that serve it."""
+    order = s.counters[ORDER]
+    if order == 0:
+        s.derived.slot.key[slot] = s.job.submit_s[slot]
+    elif order == 1:
+        s.derived.slot.key[slot] = s.job.predicted_s[slot]
+    else:
+        s.derived.slot.key[slot] = s.job.predicted_s[slot] * s.job.gpus[slot]
+    if s.job.own_partition[slot] >= 0:
+        _insert(s, s.job.own_partition[slot], slot)
+    if s.job.shared_partition[slot] >= 0:
+        _insert(s, s.job.shared_partition[slot], slot)
+
+
+@kernel
+def dequeue(s: StateArrays, slot: int) -> None:
+    """Take a slot out of the queues."""
+    if s.job.own_partition[slot] >= 0:
+        _remove(s, s.job.own_partition[slot], slot)
+    if s.job.shared_partition[slot] >= 0:
+        _remove(s, s.job.shared_partition[slot], slot)
+
+
+@kernel
+def add_job(
+    s: StateArrays,
+    gpus: int,
+    vc: int,
+    own: int,
+    shared: int,
+    submit_s: float,
+    predicted_s: float,
+    spread: float,
+    limit_s: float,
+) -> int:
+    """A job arrives and waits. Returns its slot, -1 if all slots are taken."""
+    slots = s.job.shape[0]
+    live = s.counters[LIVE_JOBS]
+    if live == slots:
+        return -1
+    slot = s.derived.slot.stack[slots - live - 1]
+    s.counters[LIVE_JOBS] += 1
+    job = s.job
+    job.seq[slot] = s.counters[NEXT_SEQ]
+    s.counters[NEXT_SEQ] += 1
+    job.status[slot] = WAITING
+    job.vc[slot], job.own_partition[slot], job.shared_partition[slot] = vc, own, shared
+    job.placed_in[slot] = -1
+    job.gpus[slot], job.share_milli[slot], job.sm_clock_frac[slot] = gpus, WHOLE_GPU_MILLI, 1.0
+    job.submit_s[slot], job.predicted_s[slot] = submit_s, predicted_s
+    job.spread[slot], job.limit_s[slot] = spread, limit_s
+    job.start_s[slot] = job.held_since_s[slot] = np.nan
+    job.held_until_s[slot] = -np.inf
+    job.held_for[slot], job.held_for_slot[slot] = -1, -1
+    job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
+    job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
+    job.rate[slot] = 1.0
+    job.head[slot] = -1
+    enqueue(s, slot)
+    return slot
+
+
+@kernel
+def forget(s: StateArrays, slot: int) -> None:
+    """Empty a slot that is in no queue and holds no GPU."""
+    s.job.status[slot] = SLOT_EMPTY
+    s.counters[LIVE_JOBS] -= 1
+    s.derived.slot.stack[s.job.shape[0] - s.counters[LIVE_JOBS] - 1] = slot
+
+
+@kernel
+def _index_node(s: StateArrays, n: int, sign: int) -> None:
+    """Count node `n` in (sign 1) or out (sign -1) of its partition's index, if it is up."""
+    if s.node.status[n] != NODE_UP:
+        return
+    p, free, size = s.node.part_of[n], s.node.free[n], s.node.gpus[n]
+    s.derived.holes[p, free] += sign
+    if free == size:
+        s.derived.whole[p, size] += sign
+    s.derived.part.free_gpus[p] += sign * free
+    s.derived.part.open_gpus[p] += sign * size
+    s.derived.part.open_nodes[p] += sign
+
+
+@kernel
+def _set_free(s: StateArrays, n: int, free: int) -> None:
+    _index_node(s, n, -1)
+    s.node.free[n] = free
+    _index_node(s, n, 1)
+
+
+@kernel
+def set_node_status(s: StateArrays, n: int, status: int) -> None:
+    """Take a node into service or out of it; its jobs are the caller's business."""
+    _index_node(s, n, -1)
+    s.node.status[n] = status
+    _index_node(s, n, 1)
+
+
+@kernel
+def allocate(
+    s: StateArrays,
+    slot: int,
+    gpus: NDArray[np.int32],
+    p: int,
+    share_milli: int,
+    sm_clock_frac: float,
+    now_s: float,
+) -> None:
+    """Give a waiting slot these GPUs of partition `p` (grouped by node) and start it."""
+    dequeue(s, slot)
+    job, gpu = s.job, s.gpu
+    last = -1
+    for position in range(gpus.shape[0]):
+        g = gpus[position]
+        k = 0
+        while gpu.tenant[g, k] >= 0:
+            k += 1
+        gpu.tenant[g, k] = slot
+        gpu.link[g, k] = -1
+        if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+            _set_free(s, gpu.node[g], s.node.free[gpu.node[g]] - 1)
+        gpu.free_milli[g] -= share_milli
+        place = g * MAX_TENANTS + k
+        if last < 0:
+            job.head[slot] = place
+        else:
+            gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
+        last = place
+    job.status[slot] = RUNNING
+    job.placed_in[slot] = p
+    job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
+    job.start_s[slot] = job.rate_since_s[slot] = now_s
+    at = s.derived.running_len[0]
+    s.derived.slot.running[at] = slot
+    s.derived.slot.running_at[slot] = at
+    s.derived.running_len[0] = at + 1
+
+
+@kernel
+def release(s: StateArrays, slot: int, now_s: float) -> None:
+    """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
+    job, gpu = s.job, s.gpu
+    place = job.head[slot]
+    while place >= 0:
+        g, k = place // MAX_TENANTS, place % MAX_TENANTS
+        place = gpu.link[g, k]
+        gpu.tenant[g, k] = gpu.link[g, k] = -1
+        gpu.free_milli[g] += job.share_milli[slot]
+        if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+            _set_free(s, gpu.node[g], s.node.free[gpu.node[g]] + 1)
+    job.head[slot] = -1
+    job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
+    job.placed_in[slot] = -1
+    last = s.derived.running_len[0] - 1
+    moved = s.derived.slot.running[last]
+    s.derived.slot.running[s.derived.slot.running_at[slot]] = moved
+    s.derived.slot.running_at[moved] = s.derived.slot.running_at[slot]
+    s.derived.running_len[0] = last
+
+
+@kernel
+def wait_again(s: StateArrays, slot: int) -> None:
+    """A released slot goes back to the queue as its next attempt."""
+    s.job.status[slot] = WAITING
+    s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
+    s.job.held_until_s[slot] = -np.inf
+    s.job.held_for[slot], s.job.held_for_slot[slot] = -1, -1
+    s.job.attempt[slot] += 1
+    s.job.generation[slot] += 1
+    enqueue(s, slot)
+
+
+@kernel
+def rebuild_index(s: StateArrays) -> None:
+    """Derive the whole index from nodes, GPUs and jobs."""
+    index = s.derived
+    index.holes[:] = 0
+    index.whole[:] = 0
+    index.part.open_gpus[:] = 0
+    index.part.open_nodes[:] = 0
+    index.part.free_gpus[:] = 0
+    index.part.node_size[:] = 0
+    index.part.queue_len[:] = 0
+    index.waiting_sizes[:] = 0
+    index.running_len[0] = 0
+    for n in range(s.node.shape[0]):
+        index.part.node_size[s.node.part_of[n]] = max(index.part.node_size[s.node.part_of[n]], s.node.gpus[n])
+        _index_node(s, n, 1)
+    empty = 0
+    for slot in range(s.job.shape[0] - 1, -1, -1):
+        if s.job.status[slot] == SLOT_EMPTY:
+            index.slot.stack[empty] = slot
+            empty += 1
+        elif s.job.status[slot] == WAITING:
+            enqueue(s, slot)
+        else:
+            index.slot.running[index.running_len[0]] = slot
+            index.slot.running_at[slot] = index.running_len[0]
+            index.running_len[0] += 1
