@@ -1,0 +1,56 @@
+"""What a scheduler may do: a closed union. What is not built yet is in the type, and never legal."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Start a waiting job on exact GPUs.
+
+    Attributes:
+        seq: The job's sequence number.
+        gpus: Global GPU numbers, one entry a GPU of the gang, ascending.
+        share_milli: Share of each GPU, 1,000 = the whole of it.
+        sm_clock_frac: SM clock as a fraction of the maximum.
+    """
+
+    seq: int
+    gpus: tuple[int, ...]
+    share_milli: int = 1000
+    sm_clock_frac: float = 1.0
+
+
+class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
+    """Stop a running job that declared itself preemptible, and queue it again."""
+
+    seq: int
+
+
+class Migrate(msgspec.Struct, frozen=True, tag="migrate"):
+    """Move a running job to other GPUs."""
+
+    seq: int
+    gpus: tuple[int, ...]
+
+
+class SetClock(msgspec.Struct, frozen=True, tag="set_clock"):
+    """Change the SM clock of a running job."""
+
+    seq: int
+    sm_clock_frac: float
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait"):
+    """Do nothing: until the next event, until a time, or until a job can start.
+
+    Attributes:
+        until_s: Do not ask again before this time; None: ask at the next decision point.
+        for_seq: Do not ask again before this job can start.
+    """
+
+    until_s: float | None = None
+    for_seq: int | None = None
+
+
+Action = Start | Preempt | Migrate | SetClock | Wait

@@ -1,0 +1,124 @@
+"""The legal candidates of a decision, for Python callers: thin wrappers over `decide.windows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster import placement
+from rlsched.cluster.state import ClusterState
+from rlsched.decide import holds, windows
+from rlsched.decide.actions import Start, Wait
+from rlsched.decide.record import Half
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of one half of a decision; K rows are in use, padding is cut off.
+
+    Attributes:
+        kind: `job` (row 0 is *wait*, the others jobs) or `how` (each row a variant of one job).
+        seqs: (K,) job numbers, -1 for *wait*.
+        nodes: (K,) first node of the placement, -1 where there is none.
+        reasons: (K,) reason codes of `decide.windows`, LEGAL where the row may be taken.
+        features: (K, F) float32, the actor's columns.
+        reference: Row that the reference rule takes.
+        arrays: The buffers behind them, padded to the full window.
+    """
+
+    kind: str
+    seqs: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    reasons: NDArray[np.int32]
+    features: NDArray[np.float32]
+    reference: int
+    arrays: windows.WindowArrays
+
+    @property
+    def legal(self) -> NDArray[np.bool_]:
+        """(K,) whether each row may be taken."""
+        return self.reasons == windows.LEGAL
+
+    def half(self, logits: NDArray[np.floating] | None, choice: int) -> Half:
+        """This half for a `DecisionRecord`."""
+        return Half(
+            kind="job" if self.kind == "job" else "how",
+            seqs=self.seqs.tolist(),
+            nodes=self.nodes.tolist(),
+            features=self.features.tobytes(),
+            legal=self.legal.tolist(),
+            reasons=self.reasons.tolist(),
+            logits=[] if logits is None else [float(x) for x in logits],
+            choice=choice,
+            reference=self.reference,
+        )
+
+
+def job_candidates(state: ClusterState, partition: int, now_s: float) -> Window:
+    """First half: *wait* and the jobs of the partition's window."""
+    arrays = windows.empty_window()
+    windows.job_window(state.arrays, partition, now_s, arrays)
+    return _window("job", state, arrays)
+
+
+def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> Window:
+    """Second half: the ways to start a job that fits this partition now."""
+    arrays = windows.empty_window()
+    windows.variant_window(state.arrays, partition, state.slot_of(seq), now_s, arrays)
+    return _window("how", state, arrays)
+
+
+def _window(kind: str, state: ClusterState, arrays: windows.WindowArrays) -> Window:
+    rows, reference = int(arrays.info[0]), int(arrays.info[1])
+    slots = arrays.slot[:rows]
+    return Window(
+        kind,
+        np.where(slots >= 0, state.arrays.job.seq[slots], -1),
+        arrays.node[:rows],
+        arrays.reason[:rows],
+        arrays.features[:rows],
+        reference,
+        arrays,
+    )
+
+
+def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
+    """Whether this is a decision point: some waiting job can start here now, and is not kept back."""
+    return bool(holds.first_startable(state.arrays, partition, now_s) >= 0)
+
+
+def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
+    """Whether a job's hold in this partition has ended before its time, and the job can start."""
+    return bool(holds.any_released(state.arrays, partition, now_s))
+
+
+def next_hold_end_s(state: ClusterState, now_s: float) -> float:
+    """When the next job that a *wait* keeps back may start: a decision point; infinite if there is none."""
+    return float(holds.next_hold_end_s(state.arrays, now_s))
+
+
+def contested(state: ClusterState, partition: int) -> bool:
+    """Whether there is something to decide: not everything that waits can start at once."""
+    return not placement.all_fit(state.arrays, partition)
+
+
+def start_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
+    """Start a job that fits: on this node, or where the placement rule puts it (`node` -1)."""
+    num_gpus = int(state.arrays.job.gpus[state.slot_of(seq)])
+    gpus = np.zeros(num_gpus, np.int32)
+    placement.choose_gpus(state.arrays, partition, num_gpus, node, gpus)
+    return Start(seq=seq, gpus=tuple(int(g) for g in gpus))
+
+
+def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:
+    """Number of the first waiting job of the queue order that can start now, -1 if none can."""
+    position = holds.first_startable(state.arrays, partition, now_s)
+    return int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
+
+
+def hold(state: ClusterState, window: Window, now_s: float) -> Wait:
+    """*Wait*: the jobs of this window that fit are passed over from now on."""
+    windows.note_wait(state.arrays, window.arrays, now_s)
+    return Wait()

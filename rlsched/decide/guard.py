@@ -1,0 +1,88 @@
+"""The guard: outside the network, it keeps a policy's decisions legal, finite and in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.scheduler import Decision, Information, Order, Scheduler
+from rlsched.errors import AllocationError
+
+
+class Guarded:
+    """A scheduler with a named heuristic in its place whenever it fails.
+
+    The fallback decides where the policy raises, asks for something that the ledger would refuse, or took
+    longer than the budget for its previous decision. After a late decision it decides `penalty_decisions`
+    decisions, then the policy gets another try.
+
+    Attributes:
+        name: The policy's name.
+        order: The queue order of both.
+        information: The policy's.
+        interventions: How often the guard stepped in, by reason.
+    """
+
+    def __init__(
+        self,
+        policy: Scheduler,
+        fallback: Scheduler,
+        *,
+        budget_ms: float = 100.0,
+        penalty_decisions: int = 100,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if policy.order != fallback.order:
+            raise ValueError(
+                f"fallback {fallback.name!r} keeps the queue by {fallback.order}, "
+                f"policy {policy.name!r} by {policy.order}"
+            )
+        self.name: str = policy.name
+        self.order: Order = policy.order
+        self.information: Information = policy.information
+        self.interventions: dict[str, int] = {}
+        self._policy, self._fallback = policy, fallback
+        self._budget_ms, self._penalty = budget_ms, penalty_decisions
+        self._clock = clock
+        self._resting = 0
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """The policy's decision, or the fallback's with the reason in its record."""
+        if self._resting > 0:
+            self._resting -= 1
+            return self._fall_back("late", state, partition, now_s, record)
+        began = self._clock()
+        try:
+            decision = self._policy.decide(state, partition, now_s, record=record)
+            _check(decision.action, state)
+        except AllocationError as error:
+            return self._fall_back(f"illegal: {error}", state, partition, now_s, record)
+        except Exception as error:  # whatever a policy raises, the cluster goes on
+            return self._fall_back(
+                f"failed: {type(error).__name__}: {error}", state, partition, now_s, record
+            )
+        if (self._clock() - began) * 1e3 > self._budget_ms:
+            self._resting = self._penalty
+            return self._fall_back("late", state, partition, now_s, record)
+        return decision
+
+    def _fall_back(
+        self, why: str, state: ClusterState, partition: int, now_s: float, record: bool
+    ) -> Decision:
+        kind = why.partition(":")[0]
+        self.interventions[kind] = self.interventions.get(kind, 0) + 1
+        decision = self._fallback.decide(state, partition, now_s, record=record)
+        noted = decision.record and msgspec.structs.replace(decision.record, source="guard", guard=why)
+        return msgspec.structs.replace(decision, source="guard", record=noted)
+
+
+def _check(action: Action, state: ClusterState) -> None:
+    """Raise an AllocationError if the ledger would refuse this action."""
+    if isinstance(action, Start):
+        state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac)
+    elif not isinstance(action, Wait):
+        raise AllocationError(f"{type(action).__name__} is never legal: no model gives its cost")

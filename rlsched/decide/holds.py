@@ -1,0 +1,83 @@
+"""What a *wait* commits to, compiled: the jobs that it passed over are kept back for a while.
+
+A wait for the next event alone would be asked for again at every event; whether it is drawn or taken as the
+best choice then gives different schedules, and a long wait is never met by trying. A hold is for the blocked
+job, the first in the queue's order that does not fit: it ends when that job no longer waits, after `HOLD_S`
+at the latest, or as soon as half of the partition is free.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.cluster.arrays import WAITING, StateArrays
+from rlsched.cluster.placement import first_fitting
+from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
+from rlsched.jit import kernel
+
+
+@kernel
+def half_free(s: StateArrays, p: int) -> bool:
+    """Whether so much of partition `p` is free that nothing may be kept back."""
+    return s.derived.part.free_gpus[p] >= GUARD_FREE_FRAC * s.derived.part.open_gpus[p]
+
+
+@kernel
+def is_held(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
+    """Whether a *wait* keeps this job back from partition `p` now."""
+    if s.job.held_until_s[slot] <= now_s or half_free(s, p):
+        return False
+    other = s.job.held_for_slot[slot]
+    return other < 0 or (s.job.seq[other] == s.job.held_for[slot] and s.job.status[other] == WAITING)
+
+
+@kernel
+def is_overdue(s: StateArrays, slot: int, now_s: float) -> bool:
+    """Whether the job was first passed over so long ago that it comes before all others."""
+    return now_s - s.job.held_since_s[slot] >= MAX_HOLD_S
+
+
+@kernel
+def first_startable(s: StateArrays, p: int, now_s: float) -> int:
+    """First queue position whose job fits partition `p` and is not kept back, -1 if there is none."""
+    position = first_fitting(s, p, 0)
+    while position >= 0 and is_held(s, p, s.derived.queue[p, position], now_s):
+        position = first_fitting(s, p, position + 1)
+    return position
+
+
+@kernel
+def pass_over(s: StateArrays, slot: int, blocked: int, now_s: float) -> None:
+    """A *wait* passes over a job that could have started, for the job in slot `blocked` (-1: for none)."""
+    if np.isnan(s.job.held_since_s[slot]):
+        s.job.held_since_s[slot] = now_s
+    s.job.held_until_s[slot] = now_s + HOLD_S
+    s.job.held_for_slot[slot] = blocked
+    s.job.held_for[slot] = s.job.seq[blocked] if blocked >= 0 else -1
+
+
+@kernel
+def next_hold_end_s(s: StateArrays, now_s: float) -> float:
+    """When the next hold ends: a decision point; infinite where nothing is kept back."""
+    first = np.inf
+    for p in range(s.derived.part.shape[0]):
+        for position in range(s.derived.part.queue_len[p]):
+            until = s.job.held_until_s[s.derived.queue[p, position]]
+            if now_s < until < first:
+                first = until
+    return first
+
+
+@kernel
+def any_released(s: StateArrays, p: int, now_s: float) -> bool:
+    """Whether partition `p` has a job that fits, and whose hold has ended before its time.
+
+    A start in another partition can end a hold here at the same instant.
+    """
+    position = first_fitting(s, p, 0)
+    while position >= 0:
+        slot = s.derived.queue[p, position]
+        if s.job.held_until_s[slot] > now_s and not is_held(s, p, slot, now_s):
+            return True
+        position = first_fitting(s, p, position + 1)
+    return False

@@ -1,0 +1,53 @@
+"""The decision loop of one instant: simulator and broker run it after every batch of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start, Wait
+from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
+from rlsched.decide.scheduler import Decision, Scheduler
+
+
+def decide_all(
+    state: ClusterState, scheduler: Scheduler, now_s: float, *, record: bool = False
+) -> Iterator[tuple[int, Decision]]:
+    """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
+
+    A partition is asked again where a start in another one ended a hold in it. Yields (partition, decision),
+    each already applied. A *wait* is yielded only where the scheduler could have started something.
+    """
+    first, started = True, True
+    while started:
+        started = False
+        for partition in range(state.num_partitions):
+            if not first and not has_released(state, partition, now_s):
+                continue
+            while has_startable(state, partition, now_s):
+                decision = scheduler.decide(state, partition, now_s, record=record)
+                apply(state, partition, decision, now_s)
+                yield partition, decision
+                if isinstance(decision.action, Wait):
+                    break
+                started = True
+        first = False
+
+
+def apply(state: ClusterState, partition: int, decision: Decision, now_s: float) -> None:
+    """Apply one decision to the state and count it.
+
+    Raises:
+        AllocationError: the action is not legal; the state is untouched.
+    """
+    action = decision.action
+    if isinstance(action, Start):
+        state.start(
+            action.seq, action.gpus, now_s, share_milli=action.share_milli, sm_clock_frac=action.sm_clock_frac
+        )
+    elif isinstance(action, Wait):
+        if decision.marks_hold:
+            hold(state, job_candidates(state, partition, now_s), now_s)
+    else:
+        raise TypeError(f"{type(action).__name__} is never legal: no model gives its cost")
+    state.count_decision()

@@ -1,0 +1,104 @@
+"""The decision record: everything needed to read one decision afterwards. Written by simulator and broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from rlsched.decide.actions import Action
+
+RECORD_VERSION = 1
+
+Source = Literal["policy", "rule", "guard", "automatic"]
+
+
+class Half(msgspec.Struct, frozen=True, kw_only=True):
+    """One half of a decision: the rows that were offered, and what was taken.
+
+    K is the number of rows; lists run in row order.
+
+    Attributes:
+        kind: `job` (which job, or wait) or `how` (which variant of that job).
+        seqs: Job of each row, -1 for *wait*.
+        nodes: First node of each row's placement, -1 for *wait* and for jobs that do not fit.
+        features: (K, F) actor features, row-major, the very float32 values the network saw.
+        legal: Whether each row may be taken.
+        reasons: A reason code a row (of `rlsched.decide.windows`), 0 where legal.
+        logits: Masked rows included; empty when no network was asked.
+        choice: Row taken; -1 where a rule took a job that the window does not show. What the policy takes is
+            legal; a rule follows its own order, and in the policy's place may take a job that is held back.
+        reference: Row that the reference rule would have taken.
+    """
+
+    kind: Literal["job", "how"]
+    seqs: list[int]
+    nodes: list[int]
+    features: bytes
+    legal: list[bool]
+    reasons: list[int]
+    logits: list[float]
+    choice: int
+    reference: int
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision of a scheduler.
+
+    Attributes:
+        version: `RECORD_VERSION`.
+        source: Who decided: the policy, a rule, the guard in the policy's place, or nobody
+            (`automatic`: there was one way only, or everything waiting fits at once).
+        policy_id: Name or content hash of the policy.
+        schema_hash: Hash of the feature schema.
+        state_digest: `ClusterState.digest()` before the decision, hexadecimal.
+        number: Decision number within the run; action draws are keyed by it.
+        now_s: Seconds from the trace's origin (online: Unix time).
+        partition: Name of the partition.
+        halves: The first half, and the second where more than one variant was legal. Empty if automatic.
+        temperature: 0 for arg max, else the softmax temperature of the draw.
+        value: The critic's estimate, None where no critic ran.
+        action: What was done.
+        took_us: Time from state to action, microseconds.
+        guard: Why the guard stepped in, "" if it did not.
+    """
+
+    version: int = RECORD_VERSION
+    source: Source
+    policy_id: str
+    schema_hash: str
+    state_digest: str
+    number: int
+    now_s: float
+    partition: str
+    halves: list[Half]
+    temperature: float
+    value: float | None
+    action: Action
+    took_us: float
+    guard: str = ""
+
+
+def append_records(path: str | Path, records: list[DecisionRecord]) -> None:
+    """Append to a record file: each record a 4-byte big-endian length, then msgpack."""
+    encoder = msgspec.msgpack.Encoder()
+    with Path(path).open("ab") as file:
+        for record in records:
+            body = encoder.encode(record)
+            file.write(len(body).to_bytes(4, "big") + body)
+
+
+def read_records(path: str | Path) -> list[DecisionRecord]:
+    """Read a record file; a last record cut short by a crash is left out."""
+    decoder = msgspec.msgpack.Decoder(DecisionRecord)
+    data = Path(path).read_bytes()
+    records: list[DecisionRecord] = []
+    at = 0
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        if at + 4 + size > len(data):
+            break
+        records.append(decoder.decode(data[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return records

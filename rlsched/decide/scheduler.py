@@ -1,0 +1,87 @@
+"""The one interface of every scheduler: state in, decision out."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from rlsched.decide.actions import Action
+from rlsched.decide.record import DecisionRecord, Source
+from rlsched.errors import UnknownSchedulerError
+
+if TYPE_CHECKING:
+    from rlsched.cluster.state import ClusterState
+
+Order = Literal["submit", "predicted", "predicted_gpu_time"]
+"""Key of the queue order: submission time, predicted run time, predicted run time x GPUs."""
+
+Information = Literal["causal", "oracle"]
+"""Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, who decided it, and the record if one was asked for.
+
+    Attributes:
+        action: What to do.
+        source: Who decided.
+        record: Everything about it, None unless asked for.
+        marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit (a policy's
+            choice does; a rule that blocks its queue follows its own order).
+    """
+
+    action: Action
+    source: Source
+    record: DecisionRecord | None = None
+    marks_hold: bool = False
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """State in, decision out. No I/O, no clock, no hidden state that changes a decision.
+
+    Attributes:
+        name: The name by which it was asked for.
+        order: The queue order that `ClusterState` keeps for it.
+        information: Which predictions it is fed.
+    """
+
+    name: str
+    order: Order
+    information: Information
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """One decision for one partition: a `Start` that the ledger will accept, or `Wait`.
+
+        Called at a decision point (some waiting job can start now), again and again until it waits.
+        `record` asks for a `DecisionRecord`.
+        """
+
+
+def scheduler_names() -> list[str]:
+    """Names of all installed schedulers."""
+    return sorted(point.name for point in _points())
+
+
+def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
+    """The scheduler of this name; `NAME:ARGUMENT` passes ARGUMENT on (`ppo:PATH`).
+
+    Args:
+        name: An entry point of the group `rlsched.schedulers`, called as `factory(argument, seed)`.
+        seed: Seed of its action draws.
+
+    Raises:
+        UnknownSchedulerError: listing the known names.
+    """
+    base, _, argument = name.partition(":")
+    for point in _points():
+        if point.name == base:
+            scheduler: Scheduler = point.load()(argument, seed)
+            return scheduler
+    raise UnknownSchedulerError(f"unknown policy {name!r}; known: {', '.join(scheduler_names())}")
+
+
+def _points() -> list[EntryPoint]:
+    return list(entry_points(group="rlsched.schedulers"))

@@ -1,0 +1,119 @@
+"""The feature schema: the columns that a policy sees, in order, with a hash that checkpoints carry."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+WINDOW_ROWS: Final = 24
+"""Rows of an observation: *wait*, then up to 23 jobs (or variants of one job)."""
+FEASIBLE_ROWS: Final = 12
+OLDEST_ROWS: Final = 3
+MAX_VARIANTS: Final = 4
+GUARD_FREE_FRAC: Final = 0.5
+"""*Wait* is illegal while this share of the partition's GPUs is free and a job can start."""
+HOLD_S: Final = 1800.0
+"""A *wait* commits: it keeps back what it passed over for this long, or until the blocked job starts."""
+MAX_HOLD_S: Final = 43_200.0
+"""A job that fits and was first passed over by a *wait* this long ago has to be started before all else."""
+SCHEMA_VERSION: Final = 1
+
+ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
+    ("is_wait", "1 for the *wait* row"),
+    ("is_job", "1 for a row of the first half that is a job"),
+    ("is_variant", "1 for a row of the second half"),
+    ("is_reference", "1 for the row that the reference rule (qssf-backfill, best fit) would take"),
+    ("feasible", "1 where the job can start now"),
+    ("predicted_log", "ln(1 + predicted run time in s) / 12"),
+    ("spread", "standard deviation of ln(run time / prediction), clipped at 4, / 4"),
+    ("predicted_gpu_time_log", "ln(1 + predicted run time x GPUs in GPU-s) / 15"),
+    ("gpus_log", "log2(1 + GPUs) / 8"),
+    ("gpus_frac", "GPUs / GPUs of the partition"),
+    ("waited_log", "ln(1 + time since submission in s) / 12"),
+    ("held_log", "ln(1 + time since first passed over by a *wait* in s) / 12"),
+    ("rank_log", "ln(1 + place in the reference order) / 8"),
+    ("free_after_frac", "free share of the partition after the start; free share now where infeasible"),
+    ("leftover_frac", "free GPUs left on the chosen node / its GPUs; 0 where infeasible"),
+    ("opens_node", "1 where the start breaks into a wholly free node"),
+    ("fit_in_log", "ln(1 + predicted time until enough GPUs are free, wherever, in s) / 12; 0 if feasible"),
+    ("node_ends_log", "ln(1 + predicted time until the chosen node's last job ends in s) / 12"),
+    ("free_frac", "free GPUs / GPUs of the partition"),
+    ("full_nodes_frac", "wholly free nodes / nodes of the partition"),
+    ("largest_hole_frac", "most free GPUs on one node / GPUs of the largest node"),
+    ("queue_log", "ln(1 + jobs waiting) / 8"),
+    ("queued_demand_log", "ln(1 + GPUs asked for by waiting jobs / GPUs of the partition) / 4"),
+    ("queued_work_log", "ln(1 + predicted GPU-s waiting / GPUs of the partition) / 15"),
+    (
+        "shorter_infeasible_log",
+        "ln(1 + jobs ahead that do not fit) / 8 on the first rows that fit, else 0",
+    ),
+    (
+        "blocked_gpus_log",
+        "log2(1 + GPUs of the blocked job: the first of the order that does not fit) / 8",
+    ),
+    ("blocked_predicted_log", "ln(1 + predicted run time of the blocked job in s) / 12"),
+    ("blocked_gpu_time_log", "ln(1 + predicted GPU-s of the blocked job) / 15"),
+    ("blocked_waited_log", "ln(1 + time that the blocked job has waited in s) / 12"),
+    (
+        "blocked_fit_in_log",
+        "ln(1 + predicted time until the blocked job fits if nothing starts, in s) / 12",
+    ),
+    ("blocked_key_ratio", "ln(GPU-time of the row's job / of the blocked job), clipped at +-6, / 6"),
+    ("ends_after_fit", "ln(predicted run time of the row's job / time until the blocked job fits), likewise"),
+)
+"""(name, meaning) of every column the actor sees, in the order of the arrays."""
+
+CRITIC_FEATURES: Final[tuple[tuple[str, str], ...]] = (
+    ("waiting_beyond_reference", "(jobs waiting - jobs waiting in the reference run) / 32"),
+    ("reference_waiting_log", "ln(1 + jobs waiting in the reference run) / 8"),
+    ("episode_left_frac", "share of the episode's arrivals still to come"),
+    ("true_log", "ln(1 + true run time of the row's job in s) / 12; 0 for *wait*"),
+    ("true_left_log", "ln(1 + true GPU-s left on running jobs / GPUs of the partition) / 15"),
+    ("true_queued_log", "ln(1 + true GPU-s waiting / GPUs of the partition) / 15"),
+    ("reference_in_1h_log", "ln(1 + mean jobs waiting in the reference run over the next hour) / 8"),
+    ("reference_in_6h_log", "the same over the next 6 hours"),
+    ("reference_in_1d_log", "the same over the next day"),
+)
+"""Columns that only the critic sees while training: the truth and the future, which take the luck out of its
+estimates. Outside the schema's hash."""
+
+NUM_FEATURES: Final = len(ACTOR_FEATURES)
+NUM_CRITIC: Final = len(CRITIC_FEATURES)
+
+
+class FeatureSchema(msgspec.Struct, frozen=True):
+    """The actor's columns as data, stored in every checkpoint."""
+
+    version: int
+    features: tuple[tuple[str, str], ...]
+    window_rows: int
+    feasible_rows: int
+    oldest_rows: int
+    max_variants: int
+    guard_free_frac: float
+    hold_s: float
+    max_hold_s: float
+
+    @property
+    def hash(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256 of the schema's canonical JSON."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+    def column(self, name: str) -> int:
+        """Position of a named column."""
+        return [known for known, _ in self.features].index(name)
+
+
+SCHEMA: Final = FeatureSchema(
+    SCHEMA_VERSION,
+    ACTOR_FEATURES,
+    WINDOW_ROWS,
+    FEASIBLE_ROWS,
+    OLDEST_ROWS,
+    MAX_VARIANTS,
+    GUARD_FREE_FRAC,
+    HOLD_S,
+    MAX_HOLD_S,
+)

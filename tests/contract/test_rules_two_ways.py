@@ -1,0 +1,245 @@
+"""Every rule twice over: compiled, through the `Scheduler` interface, and as forty lines of plain Python."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
+
+SIZES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 8, 11])
+JOB = st.tuples(
+    st.integers(0, 30), st.integers(0, 12), SIZES, st.sampled_from(["", "a", "b"]), st.integers(1, 40)
+)
+GROUP = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([None, None, "a", "b"]))
+
+
+@dataclass
+class Case:
+    """A workload on a cluster, with the stamps that everyone gets."""
+
+    trace: Trace
+    spec: ClusterSpec
+    stamps: Predictions
+
+    def engine(self, scheduler: Rule | Scheduler) -> Engine:
+        oracle = Predictions(self.trace.duration_s.copy(), np.zeros(len(self.trace)))
+        stamps = oracle if scheduler.information == "oracle" else self.stamps
+        return Engine(self.trace, self.spec, order=scheduler.order, predictions=stamps)
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, alike: bool = False) -> Case:
+    jobs = draw(st.lists(JOB, min_size=1, max_size=25))
+    submit, duration, gpus, vc, predicted = (list(column) for column in zip(*jobs, strict=True))
+    trace = Trace.from_columns(
+        name="random", submit_s=submit, duration_s=duration, num_gpus=gpus, vc=vc, predicted_s=predicted
+    )
+    groups = draw(st.lists(GROUP, min_size=1, max_size=1 if alike else 3))
+    spec = ClusterSpec(name="c", nodes=tuple(NodeGroup(count=n, gpus=g, vc=owner) for n, g, owner in groups))
+    return Case(trace, spec, Predictions(trace.predicted_s.copy(), np.ones(len(trace))))
+
+
+def synthetic(like: str, seed: int) -> Case:
+    trace, spec = synthesize(like, jobs=500, load=1.1, gpus=32, seed=seed)
+    return Case(trace, spec, predict_trace(trace, spec))
+
+
+def naive(case: Case, rule: Rule) -> tuple[list[float], list[float], list[tuple[int, ...]]]:
+    """Starts, ends and GPUs of the runnable jobs, by the rules of the fidelity README."""
+    trace, nodes = case.trace, case.spec.expand()
+    first = np.cumsum([0] + [node.gpus for node in nodes]).tolist()
+    free = {n: list(range(first[n], first[n + 1])) for n in range(len(nodes))}
+    owners = [*sorted({node.vc for node in nodes if node.vc is not None}), None]
+    engine = case.engine(rule)
+    rejected = engine.run_rule(rule).rejected
+    oracle = rule.information == "oracle"
+    predicted = trace.duration_s if oracle else case.stamps.predicted_s
+    key = {
+        "submit": trace.submit_s,
+        "predicted": predicted,
+        "predicted_gpu_time": predicted * trace.num_gpus,
+    }[rule.order]
+    starts, ends = [math.nan] * len(trace), [math.nan] * len(trace)
+    given_gpus: list[tuple[int, ...]] = [()] * len(trace)
+    todo = [row for row in range(len(trace)) if not rejected[row]]
+    waiting: list[int] = []
+    running: list[int] = []
+
+    def place(members: list[int], gpus: int) -> list[int] | None:
+        size = max(nodes[n].gpus for n in members)
+        if gpus <= size:
+            holding = [(len(free[n]), n) for n in members if len(free[n]) >= gpus]
+            return free[min(holding)[1]][:gpus] if holding else None
+        out: list[int] = []
+        used = []
+        for n in sorted(
+            (n for n in members if len(free[n]) == nodes[n].gpus), key=lambda n: (-nodes[n].gpus, n)
+        ):
+            if nodes[n].gpus <= gpus - len(out):
+                out += free[n]
+                used.append(n)
+        if len(out) == gpus:
+            return out
+        rest = [(-len(free[n]), n) for n in members if n not in used]
+        if not rest or -min(rest)[0] < gpus - len(out):
+            return None
+        return out + free[min(rest)[1]][: gpus - len(out)]
+
+    while todo or running:
+        now = min([ends[row] for row in running] + [trace.submit_s[row] for row in todo[:1]])
+        for row in [row for row in running if ends[row] == now]:
+            running.remove(row)
+            for g in given_gpus[row]:
+                n = int(np.searchsorted(first, g, side="right")) - 1
+                free[n] = sorted([*free[n], g])
+        while todo and trace.submit_s[todo[0]] == now:
+            waiting.append(todo.pop(0))
+        waiting.sort(key=lambda row: (key[row], row))
+        for owner in owners:
+            members = [n for n, node in enumerate(nodes) if node.vc == owner]
+            for row in [row for row in waiting if owner is None or trace.vc[row] == owner] if members else []:
+                where = place(members, int(trace.num_gpus[row]))
+                if where is not None:
+                    starts[row], ends[row], given_gpus[row] = now, now + trace.duration_s[row], tuple(where)
+                    waiting.remove(row)
+                    running.append(row)
+                    for n in members:
+                        free[n] = [g for g in free[n] if g not in where]
+                elif rule.blocks:
+                    break
+    return starts, ends, given_gpus
+
+
+def check_valid(table: JobTable) -> None:
+    """No job lost or early, ends as the run times say, gangs whole, and no GPU given twice at a time."""
+    trace = table.trace
+    ran = ~table.rejected
+    assert np.isfinite(table.start_s[ran]).all()
+    assert np.isnan(table.start_s[~ran]).all()
+    assert np.isnan(table.end_s[~ran]).all()
+    assert (table.start_s[ran] >= trace.submit_s[ran]).all()
+    np.testing.assert_array_equal(table.end_s[ran], (table.start_s + trace.duration_s)[ran])
+    nodes = table.spec.expand()
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for row, gpus in enumerate(table.gpus):
+        assert len(gpus) == len(set(gpus)) == (int(trace.num_gpus[row]) if ran[row] else 0)
+        owners = {nodes[table.gpu_node[g]].vc for g in gpus}
+        assert len(owners) == int(ran[row])
+        assert owners <= {None, str(trace.vc[row]) or None}
+        for g in gpus:
+            spans.setdefault(g, []).append((table.start_s[row], table.end_s[row]))
+    for taken in spans.values():
+        taken.sort()
+        for (_, end), (start, _) in pairwise(taken):
+            assert end <= start
+
+
+def check_equal(one: JobTable, two: JobTable) -> None:
+    np.testing.assert_array_equal(one.start_s, two.start_s)
+    np.testing.assert_array_equal(one.end_s, two.end_s)
+    assert one.gpus == two.gpus
+    np.testing.assert_array_equal(one.rejected, two.rejected)
+
+
+@pytest.mark.parametrize("like", ["helios", "philly", "itp"])
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> None:
+    case, rule = synthetic(like, seed=7), RULES[name]
+    compiled = case.engine(rule).run_rule(rule)
+    scheduler = QueueOrder(rule)
+    records = [] if name == "qssf-backfill" else None
+    stepped = case.engine(scheduler).run(scheduler, on_record=None if records is None else records.append)
+    check_equal(compiled, stepped)
+    check_valid(compiled)
+    assert (compiled.start_s > compiled.trace.submit_s).mean() > 0.1, "a trace with contention"
+    starts = int((~compiled.rejected).sum())
+    assert compiled.decisions == starts
+    assert stepped.decisions >= starts
+    assert stepped.decision_us.shape == (stepped.decisions,)
+    assert stepped.by_source == {"rule": stepped.decisions}
+    if records is not None:
+        assert [record.number for record in records] == list(range(stepped.decisions))
+        assert {record.halves[0].choice for record in records} == {1}, "it is the reference"
+
+
+@pytest.mark.parametrize("name", ["fifo", "qssf-backfill"])
+def test_a_run_that_stops_early_has_the_same_first_jobs_both_ways(name: str) -> None:
+    """The first 300 of 1,500 jobs: starts, ends and GPUs as in the whole run, after far fewer decisions."""
+    trace, spec = synthesize("philly", jobs=1500, load=0.9, gpus=32, seed=3)
+    case, rule = Case(trace, spec, predict_trace(trace, spec)), RULES[name]
+    first = np.arange(len(trace)) < 300
+    whole = case.engine(rule).run_rule(rule)
+    compiled = case.engine(rule).run_rule(rule, until_started=first)
+    stepped = case.engine(rule).run(QueueOrder(rule), until_started=first)
+    check_equal(compiled, stepped)
+    for table in (compiled, stepped):
+        np.testing.assert_array_equal(table.start_s[first], whole.start_s[first])
+        np.testing.assert_array_equal(table.end_s[first], whole.end_s[first])
+        assert table.gpus[:300] == whole.gpus[:300]
+        started = ~np.isnan(table.start_s)
+        assert 300 - table.rejected.sum() <= started.sum() < len(trace) / 2 + 256
+        np.testing.assert_array_equal(np.isnan(table.end_s), ~started)
+        np.testing.assert_array_equal(table.start_s[started], whole.start_s[started])
+    never = np.zeros(len(trace), np.bool_)
+    assert np.isnan(case.engine(rule).run_rule(rule, until_started=never).start_s[300:]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.sampled_from(sorted(RULES)))
+def test_compiled_equals_interface_equals_plain_python(case: Case, name: str) -> None:
+    rule = RULES[name]
+    compiled = case.engine(rule).run_rule(rule)
+    check_equal(compiled, case.engine(rule).run(QueueOrder(rule)))
+    check_valid(compiled)
+    starts, ends, gpus = naive(case, rule)
+    np.testing.assert_array_equal(compiled.start_s, starts)
+    np.testing.assert_array_equal(compiled.end_s, ends)
+    assert compiled.gpus == gpus
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.integers(0, 3))
+def test_random_choices_are_valid_too(case: Case, seed: int) -> None:
+    scheduler = load_scheduler("random", seed=seed)
+    table = case.engine(scheduler).run(scheduler)
+    check_valid(table)
+    check_equal(table, case.engine(scheduler).run(load_scheduler("random", seed=seed)))
+
+
+def test_random_on_a_synthetic_trace_starts_everything_in_the_end() -> None:
+    case = synthetic("helios", seed=3)
+    scheduler = load_scheduler("random", seed=1)
+    table = case.engine(scheduler).run(scheduler)
+    check_valid(table)
+    other = load_scheduler("random", seed=2)
+    assert (case.engine(other).run(other).start_s != table.start_s).any(), "another seed, another schedule"
+
+
+def test_blocking_costs_and_order_matters() -> None:
+    """The rules do differ on a trace with contention: none is another in disguise."""
+    case = synthetic("helios", seed=11)
+    starts = {name: case.engine(rule).run_rule(rule).start_s.tobytes() for name, rule in RULES.items()}
+    assert len(set(starts.values())) == len(RULES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(alike=True))
+def test_the_queue_blocks_in_order(case: Case) -> None:
+    """Blocking FIFO starts the jobs of a partition in the order of their rows."""
+    rule = RULES["fifo"]
+    table = case.engine(rule).run_rule(rule)
+    started = table.start_s[~table.rejected]
+    assert (np.diff(started) >= 0).all()

@@ -1,0 +1,229 @@
+"""The guard: a policy that fails, asks for the impossible or is late is replaced, and the record says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
+from rlsched.decide.candidates import has_startable, hold, job_candidates
+from rlsched.decide.guard import Guarded
+from rlsched.decide.loop import decide_all
+from rlsched.decide.scheduler import Decision, Information, Order, Scheduler, load_scheduler
+from rlsched.decide.windows import HELD
+from rlsched.errors import AllocationError
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Scripted:
+    """A policy that does what a test says."""
+
+    name = "scripted"
+    order: Order = "predicted_gpu_time"
+    information: Information = "causal"
+
+    def __init__(self, act: Callable[[], Action]) -> None:
+        self.act = act
+        self.calls = 0
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        del state, partition, now_s, record
+        self.calls += 1
+        return Decision(action=self.act(), source="policy")
+
+
+def busy(jobs: int = 3) -> ClusterState:
+    """Two GPUs, each on its own node; jobs 0, 1, ... of one GPU wait, the last is the shortest."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 1))
+    for k in range(jobs):
+        state.add_job(num_gpus=1, submit_s=0.0, predicted_s=100.0 - k, spread=1.0)
+    return state
+
+
+def guarded(policy: Scheduler, **options: object) -> Guarded:
+    return Guarded(policy, load_scheduler("qssf-backfill"), **options)  # type: ignore[arg-type]
+
+
+def fail(error: Exception) -> Callable[[], Action]:
+    def act() -> Action:
+        raise error
+
+    return act
+
+
+def test_a_legal_decision_passes_through() -> None:
+    state, clock = busy(), Clock()
+    guard = guarded(Scripted(lambda: Start(seq=0, gpus=(1,))), clock=clock)
+    assert guard.decide(state, 0, 0.0) == Decision(action=Start(seq=0, gpus=(1,)), source="policy")
+    assert guard.interventions == {}
+    assert (guard.name, guard.order, guard.information) == ("scripted", "predicted_gpu_time", "causal")
+    assert isinstance(guard, Scheduler)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("logits are not finite"),
+        FloatingPointError("overflow"),
+        KeyError("x"),
+        IndexError("row"),
+        TypeError("x"),
+        RuntimeError("torch"),
+        AttributeError("x"),
+        MemoryError(),
+        AssertionError("x"),
+    ],
+)
+def test_whatever_it_raises_the_fallback_decides(error: Exception) -> None:
+    state = busy()
+    guard = guarded(Scripted(fail(error)))
+    decision = guard.decide(state, 0, 0.0, record=True)
+    assert decision.action == Start(seq=2, gpus=(0,)), "the shortest, where the rule puts it"
+    assert decision.source == "guard"
+    assert decision.record is not None
+    assert decision.record.source == "guard"
+    assert decision.record.guard.startswith("failed: ")
+    assert str(error) in decision.record.guard
+    assert decision.record.policy_id == "qssf-backfill"
+    assert guard.interventions == {"failed": 1}
+
+
+def test_a_person_who_stops_it_is_obeyed() -> None:
+    def stop() -> Action:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guarded(Scripted(stop)).decide(busy(), 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        (Start(seq=99, gpus=(0,)), "no live job"),
+        (Start(seq=0, gpus=(0, 1)), "different GPUs"),
+        (Start(seq=0, gpus=(5,)), "no GPU 5"),
+        (Start(seq=0, gpus=(0,), share_milli=500), "whole GPUs"),
+        (Start(seq=0, gpus=(0,), sm_clock_frac=0.5), "SM clock"),
+        (Preempt(seq=0), "never legal"),
+        (SetClock(seq=0, sm_clock_frac=0.5), "never legal"),
+    ],
+)
+def test_what_the_ledger_would_refuse(action: Action, why: str) -> None:
+    state = busy()
+    before = state.digest()
+    guard = guarded(Scripted(lambda: action))
+    decision = guard.decide(state, 0, 0.0, record=True)
+    assert state.digest() == before
+    assert decision.action == Start(seq=2, gpus=(0,))
+    assert decision.record is not None
+    assert decision.record.guard.startswith("illegal: ")
+    assert why in decision.record.guard
+    assert guard.interventions == {"illegal": 1}
+
+
+def test_without_a_record_there_is_none() -> None:
+    decision = guarded(Scripted(fail(ValueError("x")))).decide(busy(), 0, 0.0)
+    assert (decision.source, decision.record) == ("guard", None)
+
+
+def test_late_then_rests_then_gets_another_try() -> None:
+    state, clock = busy(), Clock()
+    slow = [True]
+
+    def act() -> Action:
+        clock.now_s += 0.2 if slow[0] else 0.05
+        return Wait()
+
+    policy = Scripted(act)
+    guard = guarded(policy, budget_ms=100.0, penalty_decisions=3, clock=clock)
+    late = guard.decide(state, 0, 0.0, record=True)
+    assert late.source == "guard"
+    assert late.action == Start(seq=2, gpus=(0,))
+    assert late.record is not None
+    assert late.record.guard == "late"
+    slow[0] = False
+    assert [guard.decide(state, 0, 0.0).source for _ in range(5)] == ["guard"] * 3 + ["policy"] * 2
+    assert policy.calls == 3
+    assert guard.interventions == {"late": 4}
+
+
+def test_just_in_time_is_not_late() -> None:
+    clock = Clock()
+
+    def act() -> Action:
+        clock.now_s += 0.0625
+        return Wait()
+
+    guard = guarded(Scripted(act), budget_ms=62.5, clock=clock)
+    assert guard.decide(busy(), 0, 0.0).source == "policy"
+
+
+def test_reasons_are_counted_apart() -> None:
+    state = busy()
+    policy = Scripted(fail(ValueError("x")))
+    guard = guarded(policy)
+    for _ in range(3):
+        guard.decide(state, 0, 0.0)
+    policy.act = lambda: Start(seq=99, gpus=(0,))
+    guard.decide(state, 0, 0.0)
+    assert guard.interventions == {"failed": 3, "illegal": 1}
+
+
+def test_the_loop_goes_on_with_a_policy_that_only_fails() -> None:
+    state = busy()
+    made = list(decide_all(state, guarded(Scripted(fail(RuntimeError("x")))), 0.0))
+    assert [decision.action for _, decision in made] == [Start(seq=2, gpus=(0,)), Start(seq=1, gpus=(1,))]
+    assert state.decisions == 2
+
+
+def test_without_a_guard_the_loop_refuses() -> None:
+    state = busy()
+    before = state.digest()
+    with pytest.raises(AllocationError):
+        list(decide_all(state, Scripted(lambda: Start(seq=99, gpus=(0,))), 0.0))
+    with pytest.raises(TypeError, match="never legal"):
+        list(decide_all(state, Scripted(lambda: Preempt(seq=0)), 0.0))
+    assert state.digest() == before
+    assert state.decisions == 0
+
+
+def test_both_must_keep_the_same_queue() -> None:
+    with pytest.raises(ValueError, match="fifo"):
+        Guarded(Scripted(lambda: Wait()), load_scheduler("fifo"))
+
+
+@pytest.mark.parametrize("fallback", ["qssf-backfill", "fifo-backfill"])
+def test_a_rule_in_its_place_knows_no_holds_and_its_record_says_what_it_took(fallback: str) -> None:
+    """Four GPUs: 3 are taken, jobs of 1, 1 and 3 GPUs wait; a *wait* holds the small ones for the large."""
+    rule = load_scheduler(fallback)
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order=rule.order)
+    for gpus, predicted_s in ((3, 50.0), (3, 60.0), (1, 100.0), (1, 400.0)):
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
+    state.start(0, (0, 1, 2), 0.0)
+    hold(state, job_candidates(state, 0, 0.0), 0.0)
+    assert not has_startable(state, 0, 1.0)
+    state.add_job(num_gpus=1, submit_s=1.0, predicted_s=900.0, spread=1.0)
+    window = job_candidates(state, 0, 1.0)
+    policy = Scripted(fail(ValueError("x")))
+    policy.order = rule.order
+    record = Guarded(policy, rule).decide(state, 0, 1.0, record=True).record
+    assert record is not None
+    half = record.halves[0]
+    assert record.action == Start(seq=2, gpus=(3,))
+    assert half.seqs[half.choice] == 2
+    assert (half.legal[half.choice], half.reasons[half.choice]) == (False, HELD)
+    assert half.legal == window.legal.tolist()
+    assert [half.seqs[row] for row in np.flatnonzero(half.legal)] == [-1, 4], "*wait*, and what came since"
