@@ -1,0 +1,141 @@
+"""How fast the simulator and the policies are: one Markdown row a measurement, with the command that made it.
+
+    .venv/bin/python benchmarks/bench_simulator.py         # 20 s on one core, 65 s with nothing compiled yet
+
+Compiled rules and policies replay a synthetic trace; the vector environment is stepped with random legal
+actions. Everything is compiled before it is timed, and runs in one thread. Speeds are per CPU second of this
+process, so that a busy machine counts less; the time of a single decision is wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.errors import RlschedError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine, JobTable, predict_trace
+
+RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill")
+POLICIES = ("qssf-backfill", "random", "ppo:untrained", "ppo")
+LOAD = 0.95
+
+
+COMMAND = "python benchmarks/bench_simulator.py"
+
+
+def row(what: str, setting: str, value: str, cpu_s: float, options: str) -> None:
+    """Print one measurement."""
+    print(f"| {what} | {setting} | {value} | {cpu_s:.2f} | `{COMMAND} {options}` |", flush=True)
+
+
+def rules(jobs: int) -> None:
+    """Jobs a second of the compiled rules, placements kept."""
+    trace, spec = synthesize("helios", jobs, LOAD, 512, seed=1, predictability="informative")
+    stamps = predict_trace(trace, spec)
+    for name in RULES:
+        scheduler = load_scheduler(name)
+        few = trace.select(slice(0, 64))
+        Engine(few, spec, order=scheduler.order).run_rule(scheduler.rule)  # type: ignore[attr-defined]
+        engine = Engine(trace, spec, order=scheduler.order, predictions=stamps)
+        began_s = time.process_time()
+        engine.run_rule(scheduler.rule)  # type: ignore[attr-defined]
+        cpu_s = time.process_time() - began_s
+        row(
+            f"compiled rule `{name}`",
+            f"{len(trace):,} jobs, {spec.num_gpus} GPUs, load {LOAD}",
+            f"{len(trace) / cpu_s:,.0f} jobs/s",
+            cpu_s,
+            f"--only rules --jobs {jobs}",
+        )
+
+
+def decisions(jobs: int) -> None:
+    """Time of single decisions through the `Scheduler` interface, as the broker takes them."""
+    trace, spec = synthesize("helios", jobs, LOAD, 64, seed=2, predictability="informative")
+    stamps = predict_trace(trace, spec)
+    for name in POLICIES:
+        try:
+            scheduler = load_scheduler(name)
+        except RlschedError as error:
+            print(f"<!-- {name}: {error} -->")
+            continue
+        _replay(trace.select(slice(0, 64)), spec, name)
+        engine = Engine(trace, spec, order=scheduler.order, predictions=stamps)
+        cpu = time.process_time()
+        table = engine.run(scheduler)
+        p50, p99, p999 = np.percentile(table.decision_us, [50, 99, 99.9])
+        row(
+            f"one decision of `{name}`",
+            f"{table.decisions:,} decisions, {spec.num_gpus} GPUs, load {LOAD}",
+            f"p50 {p50:,.0f} us, p99 {p99:,.0f} us, p99.9 {p999:,.0f} us",
+            time.process_time() - cpu,
+            f"--only decisions --decisions {jobs}",
+        )
+
+
+def _replay(trace: Trace, spec: ClusterSpec, name: str) -> JobTable:
+    scheduler = load_scheduler(name)
+    return Engine(trace, spec, order=scheduler.order).run(scheduler)
+
+
+def environment(seconds: float) -> None:
+    """Decisions a second of the vector environment with random legal actions, new episodes included."""
+    from rlsched_envs.sources import EpisodeSource
+    from rlsched_envs.vector import ClusterVecEnv
+
+    trace, spec = synthesize("helios", 10_000, LOAD, 128, seed=3, predictability="informative")
+    source = EpisodeSource.from_trace(trace, spec)
+    for num_envs in (1, 16, 64):
+        envs = ClusterVecEnv([source], num_envs, seed=0)
+        envs.reset()
+        rng = np.random.default_rng(0)
+        envs.step(_random_rows(envs.action_masks(), rng))
+        steps, began_s, cpu_s = 0, time.process_time(), 0.0
+        while cpu_s < seconds:
+            envs.step(_random_rows(envs.action_masks(), rng))
+            steps += num_envs
+            cpu_s = time.process_time() - began_s
+        row(
+            "vector environment, random legal actions",
+            f"{num_envs} cluster{'s' * (num_envs > 1)} in one process",
+            f"{steps / cpu_s:,.0f} decisions/s",
+            cpu_s,
+            f"--only environment --seconds {seconds:g}",
+        )
+        envs.close()
+
+
+def _random_rows(masks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.asarray(np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1))
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=50_000, help="jobs of the trace for the compiled rules")
+    parser.add_argument("--decisions", type=int, default=4_000, help="jobs of the trace for single decisions")
+    parser.add_argument("--seconds", type=float, default=3.0, help="CPU time of each environment")
+    parser.add_argument(
+        "--only", action="append", choices=("rules", "decisions", "environment"), help="default: all three"
+    )
+    arguments = parser.parse_args()
+    wanted = arguments.only or ("rules", "decisions", "environment")
+    print("| what | setting | speed | CPU s | command |\n|---|---|---|---:|---|")
+    if "rules" in wanted:
+        rules(arguments.jobs)
+    if "decisions" in wanted:
+        decisions(arguments.decisions)
+    if "environment" in wanted:
+        environment(arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()

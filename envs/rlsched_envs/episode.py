@@ -1,0 +1,279 @@
+"""One training episode, compiled: advance to the next contested decision, apply a choice, account for regret.
+
+An episode is a window of a trace. The reference rule runs all of it first and leaves its waiting-jobs
+curve; then it plays the warm-up again, and the agent takes over in exactly that state.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.placement import all_fit
+from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.windows import LEGAL, WindowArrays, job_window, note_wait, variant_window
+from rlsched.jit import kernel
+from rlsched_envs.simulation import (
+    FINISHED,
+    NEXT_ROW,
+    NOW,
+    QUEUED_S,
+    STARTS,
+    TIMER,
+    SimArrays,
+    next_instant,
+    rewind,
+    run_rule,
+    run_rule_recording,
+    start_slot,
+)
+
+DECIDE: Final = 0
+DONE: Final = 1
+
+PARTITION: Final = 0
+CHOSEN: Final = 1
+"""Slot of the job whose variant is to be chosen, -1 in the first half."""
+REFERENCE_LEN: Final = 2
+REFERENCE_AT: Final = 3
+DRAINS: Final = 4
+"""1: the policy decides to the last job; 0: the reference rule takes over after the agent's arrivals."""
+HANDOVER_ROW: Final = 5
+WARMUP_ROW: Final = 6
+DECISIONS: Final = 7
+STARTS_BEFORE: Final = 8
+"""Starts of the run when the current pass over the partitions began."""
+FIRST_PASS: Final = 9
+"""1 while the partitions are asked for the first time at this instant."""
+ENTERED: Final = 10
+"""Partition that is being asked in this pass, -1 before the first."""
+NUM_INTS: Final = 11
+
+REGRET: Final = 0
+"""Queueing beyond the reference's up to the last decision, job-seconds."""
+SCALE: Final = 1
+NUM_FLOATS: Final = 2
+
+_LOOKAHEAD_S: Final = (3600.0, 21_600.0, 86_400.0)
+
+
+class EpisodeArrays(NamedTuple):
+    """An episode; T rows."""
+
+    sim: SimArrays
+    window: WindowArrays
+    reference_s: NDArray[np.float64]  # (2 T + 1,) instants of the reference run
+    reference_queued_s: NDArray[np.float64]  # (2 T + 1,) its queueing so far, job-seconds
+    reference_waiting: NDArray[np.int64]  # (2 T + 1,) its waiting jobs from then on
+    reference_start_s: NDArray[np.float64]  # (T,)
+    floats: NDArray[np.float64]  # (NUM_FLOATS,)
+    ints: NDArray[np.int64]  # (NUM_INTS,)
+
+
+@kernel
+def _new_pass(e: EpisodeArrays, first: int) -> None:
+    """Ask the partitions (again), from the first one on."""
+    e.ints[PARTITION], e.ints[ENTERED], e.ints[FIRST_PASS] = 0, -1, first
+    e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
+
+
+@kernel
+def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
+    """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
+
+    The regret is scaled by the reference's queueing of all the rows after the warm-up: a return of 100
+    would be an episode without any queueing at all.
+    """
+    rewind(e.sim)
+    length = run_rule_recording(e.sim, False, e.reference_s, e.reference_queued_s, e.reference_waiting)
+    e.reference_start_s[:] = e.sim.progress.outcome.start_s
+    queued = 0.0
+    for row in range(warmup_row, e.reference_start_s.shape[0]):
+        queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
+    rewind(e.sim)
+    run_rule(e.sim, False, warmup_row)
+    _new_pass(e, 1)
+    e.ints[PARTITION] = e.sim.state.derived.part.free_gpus.shape[0]
+    e.ints[CHOSEN] = -1
+    e.ints[REFERENCE_LEN], e.ints[REFERENCE_AT] = length, 0
+    e.ints[DRAINS], e.ints[HANDOVER_ROW], e.ints[WARMUP_ROW] = drains, handover_row, warmup_row
+    e.ints[DECISIONS] = 0
+    e.floats[REGRET] = 0.0
+    e.floats[SCALE] = 100.0 / max(queued, 1.0)
+    return queued > 0.0
+
+
+@kernel
+def _reference_now(e: EpisodeArrays) -> int:
+    """Position of the reference run's latest instant."""
+    at, now_s = e.ints[REFERENCE_AT], e.sim.progress.clock[NOW]
+    while at + 1 < e.ints[REFERENCE_LEN] and e.reference_s[at + 1] <= now_s:
+        at += 1
+    e.ints[REFERENCE_AT] = at
+    return at
+
+
+@kernel
+def regret_so_far(e: EpisodeArrays, over: bool) -> float:
+    """Queueing so far minus that of the reference run, job-seconds: an integral of waiting jobs.
+
+    `over`: all jobs have ended here. The reference's last ones may still run: they count to their ends.
+    """
+    clock = e.sim.progress.clock
+    if over:
+        return clock[QUEUED_S] - e.reference_queued_s[e.ints[REFERENCE_LEN] - 1]
+    at = _reference_now(e)
+    reference = e.reference_queued_s[at] + e.reference_waiting[at] * (clock[NOW] - e.reference_s[at])
+    return clock[QUEUED_S] - reference
+
+
+@kernel
+def only_choice(w: WindowArrays) -> int:
+    """The one legal row, -1 if there are several."""
+    found = -1
+    for row in range(w.info[0]):
+        if w.reason[row] == LEGAL:
+            if found >= 0:
+                return -1
+            found = row
+    return found
+
+
+@kernel
+def apply_choice(e: EpisodeArrays, row: int) -> bool:
+    """Apply a legal row of the current window. True if the second half is to be decided next."""
+    s, w, p = e.sim.state, e.window, e.ints[PARTITION]
+    now_s = e.sim.progress.clock[NOW]
+    if e.ints[CHOSEN] >= 0:
+        start_slot(e.sim, p, e.ints[CHOSEN], w.node[row])
+        e.ints[CHOSEN] = -1
+        return False
+    if row == 0:
+        note_wait(s, w, now_s)
+        e.ints[PARTITION] = p + 1
+        return False
+    slot = w.slot[row]
+    variant_window(s, p, slot, now_s, w)
+    if only_choice(w) == 0:
+        start_slot(e.sim, p, slot, -1)
+        return False
+    e.ints[CHOSEN] = slot
+    return True
+
+
+@kernel
+def advance(e: EpisodeArrays) -> int:
+    """Go on until there is something to decide (the window is filled then), or the episode is over."""
+    s = e.sim.state
+    partitions = s.derived.part.free_gpus.shape[0]
+    while True:
+        while e.ints[PARTITION] < partitions:
+            p = e.ints[PARTITION]
+            now_s = e.sim.progress.clock[NOW]
+            if e.ints[ENTERED] != p and e.ints[FIRST_PASS] == 0 and not any_released(s, p, now_s):
+                e.ints[PARTITION] = p + 1
+                continue
+            e.ints[ENTERED] = p
+            position = first_startable(s, p, now_s)
+            if position < 0:
+                e.ints[PARTITION] = p + 1
+            elif all_fit(s, p):
+                start_slot(e.sim, p, s.derived.queue[p, position], -1)
+            else:
+                job_window(s, p, now_s, e.window)
+                single = only_choice(e.window)
+                if single < 0:
+                    return DECIDE
+                if apply_choice(e, single):
+                    return DECIDE
+        if partitions > 1 and e.sim.progress.tally[STARTS] > e.ints[STARTS_BEFORE]:
+            _new_pass(e, 0)
+            continue
+        e.sim.progress.clock[TIMER] = next_hold_end_s(s, e.sim.progress.clock[NOW])
+        if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
+            run_rule(e.sim, False, e.sim.truth.shape[0] + 1)
+            return DONE
+        if next_instant(e.sim) == FINISHED:
+            return DONE
+        _new_pass(e, 1)
+
+
+@kernel
+def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
+    """Apply a choice and go on. Returns (DECIDE or DONE, reward).
+
+    reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds)
+    """
+    e.ints[DECISIONS] += 1
+    if apply_choice(e, row):
+        return DECIDE, 0.0
+    status = advance(e)
+    regret = regret_so_far(e, status == DONE)
+    reward = -(regret - e.floats[REGRET]) * e.floats[SCALE]
+    e.floats[REGRET] = regret
+    return status, reward
+
+
+@kernel
+def _reference_queueing(e: EpisodeArrays, at_s: float) -> float:
+    """Queueing of the reference run up to a time, job-seconds."""
+    low, high = 0, e.ints[REFERENCE_LEN] - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if e.reference_s[middle] <= at_s:
+            low = middle
+        else:
+            high = middle - 1
+    return e.reference_queued_s[low] + e.reference_waiting[low] * (at_s - e.reference_s[low])
+
+
+@kernel
+def _true_work(e: EpisodeArrays) -> tuple[float, float]:
+    """True GPU-seconds (left on running jobs, waiting) in the current partition."""
+    s, truth, now_s = e.sim.state, e.sim.truth, e.sim.progress.clock[NOW]
+    p = e.ints[PARTITION]
+    left, waiting = 0.0, 0.0
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        end_s = s.job.start_s[slot] + truth.duration_s[e.sim.progress.ends.row[slot]]
+        left += (end_s - now_s) * s.job.gpus[slot]
+    for position in range(s.derived.part.queue_len[p]):
+        slot = s.derived.queue[p, position]
+        waiting += truth.duration_s[e.sim.progress.ends.row[slot]] * s.job.gpus[slot]
+    return left, waiting
+
+
+@kernel
+def observe(e: EpisodeArrays, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+    """Write the current window: (K, F + C) with the critic's columns last, and the (K,) mask."""
+    w, rows, truth = e.window, e.window.info[0], e.sim.truth
+    now_s, total = e.sim.progress.clock[NOW], truth.shape[0]
+    reference = e.reference_waiting[_reference_now(e)]
+    gpus = max(e.sim.state.derived.part.open_gpus[e.ints[PARTITION]], 1)
+    left, waiting = _true_work(e)
+    waiting_jobs = e.sim.progress.tally[NEXT_ROW] - e.sim.progress.tally[STARTS]
+    common = np.zeros(NUM_CRITIC)
+    common[0] = (waiting_jobs - reference) / 32.0
+    common[1] = math.log1p(reference) / 8.0
+    common[2] = (total - e.sim.progress.tally[NEXT_ROW]) / total
+    common[4] = math.log1p(max(left, 0.0) / gpus) / 15.0
+    common[5] = math.log1p(waiting / gpus) / 15.0
+    before = _reference_queueing(e, now_s)
+    for k in range(3):
+        ahead_s = _LOOKAHEAD_S[k]
+        mean = (_reference_queueing(e, now_s + ahead_s) - before) / ahead_s
+        common[6 + k] = math.log1p(max(mean, 0.0)) / 8.0
+    observation[:] = 0.0
+    mask[:] = False
+    for row in range(rows):
+        observation[row, :NUM_FEATURES] = w.features[row]
+        for column in range(NUM_CRITIC):
+            observation[row, NUM_FEATURES + column] = common[column]
+        if w.slot[row] >= 0:
+            duration_s = truth.duration_s[e.sim.progress.ends.row[w.slot[row]]]
+            observation[row, NUM_FEATURES + 3] = math.log1p(duration_s) / 12.0
+        mask[row] = w.reason[row] == LEGAL

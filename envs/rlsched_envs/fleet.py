@@ -1,0 +1,181 @@
+"""Episodes of many clusters in one batch of arrays: drawing them, stepping them, summing them up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.windows import empty_window
+from rlsched.errors import InputError
+from rlsched_envs import batch
+from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
+from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+
+_TRIES = 100
+
+
+class Fleet:
+    """N clusters of up to `config.nodes_high` nodes, and the episodes that they play.
+
+    Attributes:
+        observations: (N, K, F + C) float32.
+        masks: (N, K) bool.
+        rewards: (N,) float32.
+        dones: (N,) bool.
+    """
+
+    def __init__(
+        self, sources: Sequence[EpisodeSource], num_envs: int, config: EpisodeConfig, seed: int
+    ) -> None:
+        sizes = {source.gpus_per_node for source in sources}
+        if len(sizes) != 1:
+            raise InputError(f"all training traces need nodes of the same size, got {sorted(sizes)} GPUs")
+        self.config = config
+        self._sources = list(sources)
+        weights = np.array([source.weight for source in sources], float)
+        self._weights = weights / weights.sum()
+        self._arrays: EpisodeArrays = batch.stack(blank_episode(config, sizes.pop()), num_envs)
+        self._returns = np.zeros(num_envs)
+        self._names = [""] * num_envs
+        self._began = time.time()
+        self.observations = np.zeros((num_envs, WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC), np.float32)
+        self.masks = np.zeros((num_envs, WINDOW_ROWS), np.bool_)
+        self.rewards = np.zeros(num_envs, np.float32)
+        self.dones = np.zeros(num_envs, np.bool_)
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the draws of every cluster anew."""
+        self._rngs = [np.random.default_rng([seed, k]) for k in range(self.dones.size)]
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that decides how the episodes go on, as plain data and arrays."""
+        return {
+            "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
+            "names": list(self._names),
+            "returns": self._returns.copy(),
+            "arrays": [array.copy() for array in batch.leaves(self._arrays)],
+            "observations": self.observations.copy(),
+            "masks": self.masks.copy(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where `get_state` was called.
+
+        Raises:
+            ValueError: the state is of another number of clusters, or of other episodes.
+        """
+        for mine, theirs in zip(batch.leaves(self._arrays), state["arrays"], strict=True):
+            mine[...] = theirs
+        for rng, saved in zip(self._rngs, state["rngs"], strict=True):
+            rng.bit_generator.state = saved
+        self._names = list(state["names"])
+        self._returns[:] = state["returns"]
+        self.observations[:], self.masks[:] = state["observations"], state["masks"]
+
+    def begin(self, k: int) -> None:
+        """Draw an episode with something to decide for cluster `k`.
+
+        Raises:
+            InputError: none was found: the traces hold no contention at these loads.
+        """
+        rng, config = self._rngs[k], self.config
+        for _ in range(_TRIES):
+            source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
+            self.load(k, draw_window(source, config, rng))
+            drains = int(rng.random() < config.drain_frac)
+            if batch.begin_one(
+                self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
+            ):
+                self._names[k] = source.name
+                self._returns[k] = 0.0
+                batch.observe_one(self._arrays, k, self.observations, self.masks)
+                return
+        raise InputError(
+            f"no contested decision in {_TRIES} windows of {', '.join(s.name for s in self._sources)}: "
+            "raise the load or shrink the cluster"
+        )
+
+    def load(self, k: int, window: Window) -> None:
+        """Put a window's jobs and its number of nodes into cluster `k`."""
+        node, truth = self._arrays.sim.state.node, self._arrays.sim.truth
+        node.status[k] = np.where(np.arange(node.status.shape[1]) < window.nodes, NODE_UP, NODE_DOWN)
+        truth.submit_s[k], truth.duration_s[k], truth.gpus[k] = (
+            window.submit_s,
+            window.duration_s,
+            window.gpus,
+        )
+        truth.predicted_s[k], truth.spread[k] = window.predicted_s, window.spread
+
+    def reference_row(self, k: int) -> int:
+        """The row that the reference rule would take in cluster `k`."""
+        return int(self._arrays.window.info[k, 1])
+
+    def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
+        """Take a legal row in every cluster; with `restart`, finished ones begin anew. Returns infos."""
+        batch.step_all(self._arrays, rows, self.observations, self.masks, self.rewards, self.dones)
+        self._returns += self.rewards
+        infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
+        for k in np.flatnonzero(self.dones).tolist():
+            infos[k] = self._summary(k)
+            infos[k]["terminal_observation"] = self.observations[k].copy()
+            if restart:
+                self.begin(k)
+        return infos
+
+    def _summary(self, k: int) -> dict[str, Any]:
+        e = self._arrays
+        first = int(e.ints[k, WARMUP_ROW])
+        truth, progress = e.sim.truth, e.sim.progress
+        submit, duration = truth.submit_s[k, first:], truth.duration_s[k, first:]
+        queue = progress.outcome.start_s[k, first:] - submit
+        reference = e.reference_start_s[k, first:] - submit
+        capacity = float(e.sim.state.derived.part.open_gpus[k].sum()) * float(
+            np.nanmax(progress.outcome.end_s[k])
+        )
+        return {
+            "episode": {
+                "r": float(self._returns[k]),
+                "l": int(e.ints[k, DECISIONS]),
+                "t": round(time.time() - self._began, 3),
+            },
+            "schedule": {
+                "queue_mean_s": float(queue.mean()),
+                "reference_queue_mean_s": float(reference.mean()),
+                "jct_mean_s": float((queue + duration).mean()),
+                "reference_jct_mean_s": float((reference + duration).mean()),
+                "gpu_utilisation_frac": float(progress.clock[k, GPU_SECONDS]) / max(capacity, 1.0),
+                "regret_job_s": float(e.floats[k, REGRET]),
+                "source": self._names[k],
+            },
+        }
+
+
+def blank_episode(config: EpisodeConfig, gpus_per_node: int) -> EpisodeArrays:
+    """Arrays for one episode on `config.nodes_high` nodes, all in one partition."""
+    rows = config.rows
+    state = ClusterState.from_spec(ClusterSpec.uniform(config.nodes_high, gpus_per_node), slots=rows)
+    truth = records(rows, TRUTH)
+    truth.fixed_end_s = truth.limit_s = np.nan
+    truth.vc = truth.own_partition = -1
+    progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
+    instants = 2 * rows + 1
+    return EpisodeArrays(
+        SimArrays(state.arrays, truth, progress),
+        empty_window(),
+        np.zeros(instants),
+        np.zeros(instants),
+        np.zeros(instants, np.int64),
+        np.zeros(rows),
+        np.zeros(NUM_FLOATS),
+        np.zeros(NUM_INTS, np.int64),
+    )

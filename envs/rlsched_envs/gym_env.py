@@ -1,0 +1,99 @@
+"""`rlsched/Cluster-v0`: one simulated GPU cluster as a Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.synth import synthesize
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.vector import spaces
+
+
+class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
+    """A GPU cluster whose waiting jobs are to be started, or held back.
+
+    **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, places the
+    warm-up; then the agent decides. `reset` returns at the first contested decision; everything that can
+    start at once, or has one legal choice, happens by itself.
+
+    **Observation.** Box (K, F + C) float32. K: `WINDOW_ROWS` = 24 rows. First half of a decision: row 0 is
+    *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
+    variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 32 columns, with units in
+    `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
+    predictions, never the true ones). The last C: `NUM_CRITIC` = 9 columns, `CRITIC_FEATURES`, hold the truth
+    and the future (waiting jobs against the reference's, true run times, the reference's queue in the hours
+    to come) and are for a critic while training.
+
+    **Action.** Discrete(K): a row. `action_masks()` gives the (K,) legal ones. Not legal: a job that does not
+    fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can start;
+    anything but overdue jobs, first passed over `MAX_HOLD_S` = 43,200 s ago, once one of them can start. A
+    *wait* commits: the jobs that it passes over are held back for the blocked job (the first in the order
+    that does not fit), until that starts, or `HOLD_S` = 1,800 s are over, or half of the GPUs are free. An
+    illegal row is replaced by what the reference would do, and `info["illegal_action"]` is true.
+
+    **Reward.** minus (regret now - regret at the last decision) x 100 / (queueing of the reference in this
+    episode, job-seconds), where regret is the integral over time of (jobs waiting - jobs waiting in the
+    reference's run), job-seconds. Returns add up to the per cent of the reference's queueing that the
+    agent saved; following the reference gives exactly 0.
+
+    **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
+    plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way
+    what was deferred is paid for. Nothing is ever truncated.
+
+    **Info.** At the end `info["schedule"]`: mean queueing delay and JCT in seconds, of the agent and of the
+    reference, `gpu_utilisation_frac`, `regret_job_s`.
+
+    Args:
+        sources: Traces to draw windows from; default: 20,000 synthetic Helios-like jobs.
+        config: What an episode looks like.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form
+
+    def __init__(
+        self,
+        sources: Sequence[EpisodeSource] | None = None,
+        config: EpisodeConfig | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if sources is None:
+            trace, spec = synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0)
+            sources = [EpisodeSource.from_trace(trace, spec)]
+        self.render_mode = render_mode
+        box, rows = spaces()
+        self.observation_space: gym.spaces.Space[NDArray[np.float32]] = cast(
+            "gym.spaces.Space[NDArray[np.float32]]", box
+        )
+        self.action_space: gym.spaces.Space[np.int64] = rows
+        self._fleet = Fleet(sources, 1, config or EpisodeConfig(), 0)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin a new episode; there are no options."""
+        del options
+        super().reset(seed=seed)
+        if seed is not None:
+            self._fleet.reseed(seed)
+        self._fleet.begin(0)
+        return self._fleet.observations[0].copy(), {}
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(K,) which rows may be taken now."""
+        return self._fleet.masks[0].copy()
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Take a row."""
+        legal = bool(self._fleet.masks[0, int(action)])
+        row = int(action) if legal else self._fleet.reference_row(0)
+        info = self._fleet.step(np.array([row], np.int64), restart=False)[0]
+        info["illegal_action"] = not legal
+        done = bool(self._fleet.dones[0])
+        observation = info.pop("terminal_observation") if done else self._fleet.observations[0].copy()
+        return observation, float(self._fleet.rewards[0]), done, False, info

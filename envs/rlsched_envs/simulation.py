@@ -1,0 +1,316 @@
+"""The event loop, compiled: arrivals and ends move the clock, a rule or a policy starts jobs in between.
+
+At equal times: ends, then arrivals, then decisions; the trace's row order breaks ties. True durations
+live here (`TRUTH` records) and reach no feature.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster import kernels as ledger
+from rlsched.cluster.arrays import (
+    LIVE_JOBS,
+    MAX_TENANTS,
+    NEXT_SEQ,
+    WHOLE_GPU_MILLI,
+    Records,
+    StateArrays,
+    records,
+)
+from rlsched.cluster.placement import choose_gpus
+from rlsched.decide.rules import next_by_rule
+from rlsched.jit import kernel
+
+MOVED: Final = 0
+FINISHED: Final = 1
+NEED_SLOTS: Final = 2
+STOPPED: Final = 3
+
+NOW: Final = 0
+QUEUED_S: Final = 1
+"""Integral over time of the number of waiting jobs: all queueing so far, job-seconds."""
+GPU_SECONDS: Final = 2
+TIMER: Final = 3
+"""When a *wait* asked to be looked at again; infinite while nobody did. Any instant resets it."""
+NUM_CLOCKS: Final = 4
+
+NEXT_ROW: Final = 0
+HEAP_LEN: Final = 1
+ALLOCATED_GPUS: Final = 2
+STARTS: Final = 3
+NUM_COUNTS: Final = 4
+
+
+TRUTH: Final = np.dtype(
+    [
+        ("submit_s", np.float64),
+        ("duration_s", np.float64),
+        ("fixed_end_s", np.float64),  # end as recorded, nan: start + duration
+        ("predicted_s", np.float64),
+        ("spread", np.float64),
+        ("limit_s", np.float64),
+        ("gpus", np.int32),
+        ("vc", np.int32),
+        ("own_partition", np.int32),
+        ("shared_partition", np.int32),
+    ]
+)
+"""The jobs of a run, in trace order, one entry a row; all of them are able to run on the cluster."""
+
+OUTCOME: Final = np.dtype([("start_s", np.float64), ("end_s", np.float64)])
+"""When each row started and ended, nan until it does."""
+
+ENDS: Final = np.dtype(
+    [
+        ("row", np.int32),  # row of a live slot
+        ("heap_s", np.float64),  # ends of running jobs: a binary heap by (time, row)
+        ("heap_slot", np.int32),
+    ]
+)
+"""One entry a slot."""
+
+
+class ProgressArrays(NamedTuple):
+    """Where a run stands, and what it has written down."""
+
+    ends: Records  # (J,) ENDS
+    outcome: Records  # (T,) OUTCOME
+    placed_at: NDArray[np.int64]  # (T + 1,) where a job's GPUs stand in `placed_gpu`
+    placed_gpu: NDArray[np.int32]  # (sum of GPUs,) or (0,) where placements are not kept
+    scratch: NDArray[np.int32]  # (G,)
+    clock: NDArray[np.float64]  # (NUM_CLOCKS,)
+    tally: NDArray[np.int64]  # (NUM_COUNTS,)
+
+
+class SimArrays(NamedTuple):
+    """A whole run."""
+
+    state: StateArrays
+    truth: Records  # (T,) TRUTH
+    progress: ProgressArrays
+
+
+def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:
+    """Progress of a run that has not begun."""
+    rows = truth.shape[0]
+    offsets = np.zeros(rows + 1, np.int64)
+    if keep_placements:
+        np.cumsum(truth.gpus, out=offsets[1:])
+    progress = ProgressArrays(
+        ends=records(slots, ENDS),
+        outcome=records(rows, OUTCOME),
+        placed_at=offsets,
+        placed_gpu=np.zeros(int(offsets[-1]), np.int32),
+        scratch=np.zeros(max(gpus, 1), np.int32),
+        clock=np.zeros(NUM_CLOCKS),
+        tally=np.zeros(NUM_COUNTS, np.int64),
+    )
+    progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
+    progress.clock[TIMER] = np.inf
+    if rows:
+        progress.clock[NOW] = truth.submit_s[0]
+    return progress
+
+
+def grown_progress(progress: ProgressArrays, slots: int) -> ProgressArrays:
+    """The same progress with room for `slots` live jobs."""
+    ends = records(slots, ENDS)
+    ends[: progress.ends.shape[0]] = progress.ends
+    return progress._replace(ends=ends)
+
+
+@kernel
+def _before(r: ProgressArrays, a: int, b: int) -> bool:
+    if r.ends.heap_s[a] != r.ends.heap_s[b]:
+        return r.ends.heap_s[a] < r.ends.heap_s[b]
+    return r.ends.row[r.ends.heap_slot[a]] < r.ends.row[r.ends.heap_slot[b]]
+
+
+@kernel
+def _swap(r: ProgressArrays, a: int, b: int) -> None:
+    r.ends.heap_s[a], r.ends.heap_s[b] = r.ends.heap_s[b], r.ends.heap_s[a]
+    r.ends.heap_slot[a], r.ends.heap_slot[b] = r.ends.heap_slot[b], r.ends.heap_slot[a]
+
+
+@kernel
+def _push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
+    at = r.tally[HEAP_LEN]
+    r.tally[HEAP_LEN] += 1
+    r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
+    while at > 0 and _before(r, at, (at - 1) // 2):
+        _swap(r, at, (at - 1) // 2)
+        at = (at - 1) // 2
+
+
+@kernel
+def _pop_end(r: ProgressArrays) -> int:
+    slot = r.ends.heap_slot[0]
+    last = r.tally[HEAP_LEN] - 1
+    r.tally[HEAP_LEN] = last
+    r.ends.heap_s[0], r.ends.heap_slot[0] = r.ends.heap_s[last], r.ends.heap_slot[last]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= last:
+            break
+        if child + 1 < last and _before(r, child + 1, child):
+            child += 1
+        if not _before(r, child, at):
+            break
+        _swap(r, child, at)
+        at = child
+    return slot
+
+
+@kernel
+def next_event_s(sim: SimArrays) -> float:
+    """Time of the next end, arrival or timer, infinite when there is none."""
+    r = sim.progress
+    at = r.clock[TIMER]
+    if r.tally[NEXT_ROW] < sim.truth.shape[0]:
+        at = min(at, sim.truth.submit_s[r.tally[NEXT_ROW]])
+    if r.tally[HEAP_LEN] > 0:
+        at = min(at, r.ends.heap_s[0])
+    return at
+
+
+@kernel
+def next_instant(sim: SimArrays) -> int:
+    """Go to the next time at which something happens, and let it happen: all ends, then all arrivals."""
+    s, truth, r = sim.state, sim.truth, sim.progress
+    at = next_event_s(sim)
+    if at == np.inf:
+        return FINISHED
+    r.clock[QUEUED_S] += (r.tally[NEXT_ROW] - r.tally[STARTS]) * (at - r.clock[NOW])
+    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_GPUS] * (at - r.clock[NOW])
+    r.clock[NOW] = at
+    r.clock[TIMER] = np.inf
+    while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at:
+        slot = _pop_end(r)
+        r.outcome.end_s[r.ends.row[slot]] = at
+        r.tally[ALLOCATED_GPUS] -= s.job.gpus[slot]
+        ledger.release(s, slot, at)
+        ledger.forget(s, slot)
+    while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
+        if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:
+            return NEED_SLOTS
+        row = r.tally[NEXT_ROW]
+        slot = ledger.add_job(
+            s,
+            truth.gpus[row],
+            truth.vc[row],
+            truth.own_partition[row],
+            truth.shared_partition[row],
+            at,
+            truth.predicted_s[row],
+            truth.spread[row],
+            truth.limit_s[row],
+        )
+        r.ends.row[slot] = row
+        r.tally[NEXT_ROW] += 1
+    return MOVED
+
+
+@kernel
+def note_start(sim: SimArrays, slot: int) -> None:
+    """A slot has just been allocated: write it down, and queue its end."""
+    truth, r = sim.truth, sim.progress
+    row = r.ends.row[slot]
+    now_s = r.clock[NOW]
+    r.outcome.start_s[row] = now_s
+    r.tally[ALLOCATED_GPUS] += sim.state.job.gpus[slot]
+    r.tally[STARTS] += 1
+    if r.placed_gpu.shape[0] > 0:
+        place, at = sim.state.job.head[slot], r.placed_at[row]
+        while place >= 0:
+            r.placed_gpu[at] = place // MAX_TENANTS
+            at += 1
+            place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    end = truth.fixed_end_s[row]
+    _push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
+
+
+@kernel
+def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
+    """Start a waiting job in partition `p` on `node`, or where *consolidate* puts it (-1)."""
+    gpus = sim.state.job.gpus[slot]
+    given = choose_gpus(sim.state, p, gpus, node, sim.progress.scratch)
+    if given < gpus:
+        return False
+    ledger.allocate(
+        sim.state, slot, sim.progress.scratch[:gpus], p, WHOLE_GPU_MILLI, 1.0, sim.progress.clock[NOW]
+    )
+    note_start(sim, slot)
+    return True
+
+
+@kernel
+def decide_by_rule(sim: SimArrays, blocks: bool) -> None:
+    """Let a rule start what it will at this instant, partition by partition."""
+    s = sim.state
+    for p in range(s.derived.part.free_gpus.shape[0]):
+        position = next_by_rule(s, p, blocks, 0)
+        while position >= 0:
+            start_slot(sim, p, s.derived.queue[p, position], -1)
+            position = next_by_rule(s, p, blocks, position)
+
+
+@kernel
+def run_rule(sim: SimArrays, blocks: bool, until_row: int) -> int:
+    """Run a rule until the trace is over, or until `until_row` rows have arrived and been decided on."""
+    while sim.progress.tally[NEXT_ROW] < until_row:
+        moved = next_instant(sim)
+        if moved != MOVED:
+            return moved
+        decide_by_rule(sim, blocks)
+    return STOPPED
+
+
+@kernel
+def run_rule_recording(
+    sim: SimArrays,
+    blocks: bool,
+    at_s: NDArray[np.float64],
+    queued_s: NDArray[np.float64],
+    waiting: NDArray[np.int64],
+) -> int:
+    """Run a rule to the end; at every instant k note the time, the queueing so far, the jobs waiting.
+
+    The three arrays hold 2 T + 1 instants. Returns how many there were, -1 if slots ran out.
+    """
+    k = 0
+    while True:
+        moved = next_instant(sim)
+        if moved == NEED_SLOTS:
+            return -1
+        if moved == FINISHED:
+            return k
+        decide_by_rule(sim, blocks)
+        at_s[k] = sim.progress.clock[NOW]
+        queued_s[k] = sim.progress.clock[QUEUED_S]
+        waiting[k] = sim.progress.tally[NEXT_ROW] - sim.progress.tally[STARTS]
+        k += 1
+
+
+@kernel
+def rewind(sim: SimArrays) -> None:
+    """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
+    s, r = sim.state, sim.progress
+    s.job.status[:] = 0
+    s.gpu.free_milli[:] = WHOLE_GPU_MILLI
+    s.gpu.tenant[:] = -1
+    s.gpu.link[:] = -1
+    s.node.free[:] = s.node.gpus
+    s.counters[LIVE_JOBS] = 0
+    s.counters[NEXT_SEQ] = 0
+    ledger.rebuild_index(s)
+    r.outcome.start_s[:] = np.nan
+    r.outcome.end_s[:] = np.nan
+    r.clock[:] = 0.0
+    r.clock[NOW] = sim.truth.submit_s[0]
+    r.clock[TIMER] = np.inf
+    r.tally[:] = 0

@@ -1,0 +1,142 @@
+"""Where episodes come from: windows of traces, thinned to small clusters and scaled to a load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Predictions, predict_trace
+
+LONGEST_S = 7 * 86_400.0
+"""Run times are cut here while training: a single longer job decides a whole episode."""
+
+
+class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an episode looks like.
+
+    Attributes:
+        warmup_jobs: Jobs that the reference rule places before the agent takes over.
+        agent_jobs: Arrivals that the agent decides about.
+        tail_jobs: Arrivals after that: the cost that the agent's decisions leave behind.
+        drain_frac: Share of episodes in which the agent also decides through the tail, to the last job.
+        load_low: Offered load is drawn between this ...
+        load_high: ... and this.
+        nodes_low: Nodes of the cluster are drawn between this ...
+        nodes_high: ... and this.
+    """
+
+    warmup_jobs: int = 512
+    agent_jobs: int = 768
+    tail_jobs: int = 384
+    drain_frac: float = 0.5
+    load_low: float = 0.75
+    load_high: float = 1.15
+    nodes_low: int = 4
+    nodes_high: int = 16
+
+    @property
+    def rows(self) -> int:
+        """Jobs of one episode."""
+        return self.warmup_jobs + self.agent_jobs + self.tail_jobs
+
+
+@dataclass(frozen=True)
+class EpisodeSource:
+    """Jobs to cut windows from; J rows, in the order of submission.
+
+    Attributes:
+        name: Name of the trace.
+        submit_s: (J,)
+        duration_s: (J,)
+        gpus: (J,)
+        predictions: The stamps that go with them.
+        weight: How often this source is drawn, relative to the others.
+        gpus_per_node: GPUs of a node.
+    """
+
+    name: str
+    submit_s: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
+    gpus: NDArray[np.int32]
+    predictions: Predictions
+    weight: float = 1.0
+    gpus_per_node: int = 8
+
+    @classmethod
+    def from_trace(
+        cls,
+        trace: Trace,
+        spec: ClusterSpec,
+        *,
+        since_s: float = 0.0,
+        until_s: float = np.inf,
+        weight: float = 1.0,
+        predictions: Predictions | None = None,
+    ) -> EpisodeSource:
+        """The runnable jobs submitted in [since_s, until_s), with causal predictions from the whole past.
+
+        Raises:
+            InputError: nodes of different sizes, or no job in that time.
+        """
+        sizes = {group.gpus for group in spec.nodes if group.count and group.gpus}
+        if len(sizes) != 1:
+            raise InputError(
+                f"{spec.name}: training needs nodes that all have the same number of GPUs, "
+                f"got {sorted(sizes)}; leave out the others or train on a part of the cluster"
+            )
+        stamps = predict_trace(trace, spec) if predictions is None else predictions
+        whole = (trace.num_gpus >= 1) & (trace.num_gpus == np.floor(trace.num_gpus))
+        rows = np.flatnonzero(whole & (trace.submit_s >= since_s) & (trace.submit_s < until_s))
+        if rows.size == 0:
+            raise InputError(f"{trace.name}: no job on whole GPUs between {since_s:g} and {until_s:g} s")
+        return cls(
+            trace.name,
+            trace.submit_s[rows],
+            np.clip(trace.duration_s[rows], 1.0, LONGEST_S),
+            trace.num_gpus[rows].astype(np.int32),
+            Predictions(stamps.predicted_s[rows], stamps.spread[rows]),
+            weight,
+            sizes.pop(),
+        )
+
+
+class Window(msgspec.Struct, frozen=True):
+    """One episode's jobs: `rows` entries each, the first submitted at 0."""
+
+    submit_s: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
+    gpus: NDArray[np.int32]
+    predicted_s: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    nodes: int
+
+
+def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> Window:
+    """Cut a window at random, cap gangs at half of the cluster, and stretch time to the load drawn."""
+    rows = config.rows
+    first = int(rng.integers(0, max(1, source.submit_s.size - rows + 1)))
+    pick = np.arange(first, first + rows) % source.submit_s.size
+    nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
+    total = nodes * source.gpus_per_node
+    gpus = np.minimum(source.gpus[pick], max(total // 2, min(total, source.gpus_per_node))).astype(np.int32)
+    submit_s = source.submit_s[pick]
+    gaps = np.diff(submit_s, prepend=submit_s[0])
+    gaps = np.where(gaps < 0, np.median(gaps[gaps >= 0]), gaps)
+    duration_s = source.duration_s[pick]
+    load = float(rng.uniform(config.load_low, config.load_high))
+    span_s = max(float(gaps.sum()), 1.0)
+    stretch = float((duration_s * gpus).sum()) / (load * total * span_s)
+    return Window(
+        np.round(np.cumsum(gaps) * stretch),
+        duration_s,
+        gpus,
+        source.predictions.predicted_s[pick],
+        source.predictions.spread[pick],
+        nodes,
+    )

@@ -1,0 +1,124 @@
+"""The native vector environment: N clusters, one process, one compiled call a step, as an SB3 `VecEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+
+
+def spaces(rows: int = WINDOW_ROWS) -> tuple[gym.spaces.Box, gym.spaces.Discrete[np.int64]]:
+    """(observation space, action space) of a window with `rows` rows."""
+    return (
+        gym.spaces.Box(-np.inf, np.inf, (rows, NUM_FEATURES + NUM_CRITIC), np.float32),
+        gym.spaces.Discrete(rows),
+    )
+
+
+class ClusterVecEnv(VecEnv):
+    """N independent clusters that step together. See `gym_env.ClusterEnv` for the data sheet of one.
+
+    Args:
+        sources: Traces to draw episodes from.
+        num_envs: How many clusters.
+        seed: Seed of all draws.
+        config: What an episode looks like.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[EpisodeSource],
+        num_envs: int,
+        *,
+        seed: int = 0,
+        config: EpisodeConfig | None = None,
+    ) -> None:
+        observation_space, action_space = spaces()
+        self.render_mode = None  # VecEnv asks for it while it is being made
+        super().__init__(num_envs, observation_space, action_space)
+        self._fleet = Fleet(sources, num_envs, config or EpisodeConfig(), seed)
+        self._actions = np.zeros(num_envs, np.int64)
+
+    def reset(self) -> VecEnvObs:
+        """Begin a new episode everywhere."""
+        for k in range(self.num_envs):
+            self._fleet.begin(k)
+        return self._fleet.observations.copy()
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(N, K) which rows may be taken now."""
+        return self._fleet.masks.copy()
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Take these (N,) rows at the next `step_wait`.
+
+        Raises:
+            ValueError: a row is not legal now, or `reset` has not been called.
+        """
+        rows = np.asarray(actions, np.int64)
+        for k in np.flatnonzero(~self._fleet.masks[np.arange(self.num_envs), rows]):
+            raise ValueError(
+                f"cluster {k}: row {rows[k]} is not legal now; `action_masks()` gives those that "
+                f"are: {np.flatnonzero(self._fleet.masks[k]).tolist()}"
+            )
+        self._actions = rows
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all clusters; where an episode ended, another begins and `infos` has the old one's figures."""
+        infos = self._fleet.step(self._actions)
+        return (self._fleet.observations.copy(), self._fleet.rewards.copy(), self._fleet.dones.copy(), infos)
+
+    def get_state(self) -> dict[str, Any]:
+        """The episodes as they stand, for resuming a training run exactly."""
+        return self._fleet.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the episodes of `get_state`."""
+        self._fleet.set_state(state)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of this object, once for each environment asked for."""
+        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether this object has it."""
+        return hasattr(self, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of this object; the clusters have none of their own."""
+        del indices
+        setattr(self, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of all clusters at once; one result an environment."""
+        result = getattr(self, method_name)(*method_args, **method_kwargs)
+        return [result[k] for k in self._get_indices(indices)]
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """No cluster is wrapped."""
+        del wrapper_class
+        return [False for _ in self._get_indices(indices)]
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the draws of episodes from the next reset on."""
+        self._fleet.reseed(0 if seed is None else seed)
+        return [seed] * self.num_envs
+
+    def _get_indices(self, indices: VecEnvIndices) -> Iterable[int]:
+        return range(self.num_envs) if indices is None else [indices] if isinstance(indices, int) else indices
