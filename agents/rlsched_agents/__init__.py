@@ -1,0 +1,1 @@
+"""What learns and what decides: heuristics, PPO, and inference without torch."""

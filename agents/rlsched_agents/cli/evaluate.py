@@ -1,0 +1,166 @@
+"""`rlsched evaluate`: replay a trace under several policies and compare them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlsched_agents.evaluate.run import Outcome, Task
+
+
+@click.command()
+@click.option("--trace", "trace_path", required=True, metavar="T", help="Trace: .csv, .csv.gz or .parquet.")
+@click.option("--cluster", "cluster_path", required=True, metavar="C", help="Cluster: TOML.")
+@click.option(
+    "--policy",
+    "policies",
+    required=True,
+    multiple=True,
+    metavar="NAME",
+    help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another.",
+)
+@click.option("--baseline", metavar="NAME", help="Policy to compare the others with [default: the first].")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes instead of the cluster's own.")
+@click.option("--load", type=float, metavar="L", help="Scale each VC's nodes to this offered load.")
+@click.option(
+    "--since",
+    type=float,
+    metavar="S",
+    help="Measure jobs submitted from here on, seconds of the trace; the replay starts 7 days earlier.",
+)
+@click.option("--until", type=float, metavar="S", help="Measure jobs submitted before this.")
+@click.option(
+    "--seed",
+    "seeds",
+    type=click.IntRange(min=0),
+    multiple=True,
+    default=(0,),
+    show_default=True,
+    metavar="K",
+    help="Seed of the policies' draws; may be repeated, numbers are then means.",
+)
+@click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
+@click.option(
+    "--jobs-out", metavar="DIR", help="Write every job's start, end and GPUs: NAME.csv and NAME.segments.csv."
+)
+@click.option("--records", metavar="DIR", help="Write every decision's record: NAME.msgpack.")
+@click.option("--logdir", metavar="DIR", help="Write the decisions for TensorBoard.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes to run policies in [default: one a core].",
+)
+def evaluate(
+    trace_path: str,
+    cluster_path: str,
+    policies: tuple[str, ...],
+    baseline: str | None,
+    nodes: int | None,
+    load: float | None,
+    since: float | None,
+    until: float | None,
+    seeds: tuple[int, ...],
+    json_path: str | None,
+    jobs_out: str | None,
+    records: str | None,
+    logdir: str | None,
+    workers: int | None,
+) -> None:
+    """Replay a trace under several policies and compare them.
+
+    Rules replay tens of thousands of jobs a second, compiled; other policies take one decision at a time.
+    With records or a log folder, every policy does.
+
+    \b
+    Example:
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy qssf-backfill \\
+          --policy ppo --load 0.9 --json out.json
+    """
+    import os
+
+    from rich.console import Console
+
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched.errors import InputError
+    from rlsched.workload.load import offered_load
+    from rlsched.workload.trace import Trace
+    from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
+    from rlsched_agents.evaluate.report import build_report, print_report, rejected_lines, write_json
+    from rlsched_agents.evaluate.run import replay_tasks
+    from rlsched_agents.evaluate.windows import scaled_cluster, window_of
+    from rlsched_envs.engine import predict_trace
+
+    if baseline is not None and baseline not in policies:
+        raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(policies)}")
+    notes = Console(stderr=True, highlight=False)
+    trace = Trace.read(trace_path)
+    window = window_of(trace, since, until)
+    spec = scaled_cluster(trace, ClusterSpec.read(cluster_path), window, nodes=nodes, load=load)
+    if load is not None:
+        got = offered_load(trace.select(window.measured(trace)), spec)
+        notes.print(f"load {load:g} asked for, {got:.3f} on {spec.num_nodes} nodes, {spec.num_gpus} GPUs")
+    seeds = tuple(dict.fromkeys(seeds))
+    tasks = replay_tasks(
+        trace,
+        spec,
+        window,
+        predict_trace(trace, spec, recorded_until_s=window.replay_from_s),
+        list(policies),
+        list(seeds),
+        records=Path(records) if records else None,
+        logdir=Path(logdir) if logdir else None,
+    )
+    outcomes = _run(tasks, workers or len(os.sched_getaffinity(0)), notes)
+    report = build_report(trace, spec, window, list(seeds), outcomes, baseline)
+    if json_path is not None:
+        write_json(report, json_path)
+    if jobs_out is not None:
+        for one in outcomes:
+            write_jobs(
+                one.table,
+                spec,
+                window.measured(one.table.trace),
+                jobs_out,
+                seed_stem(one.policy, one.seed, seeds),
+            )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    print_report(report, console)
+    for line in rejected_lines(outcomes[0].table, window.measured(outcomes[0].table.trace)):
+        notes.print(line, markup=False)
+
+
+def _run(tasks: list[Task], workers: int, notes: Console) -> list[Outcome]:
+    """Run the tasks under a bar each, on standard error and only for people."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from rlsched_agents.evaluate.run import run_tasks
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        console=notes,
+        transient=True,
+        disable=not notes.is_terminal,
+    ) as bars:
+        several = len({task.seed for task in tasks}) > 1
+        bar_of = {
+            (task.policy, task.seed): bars.add_task(
+                f"{task.policy} seed {task.seed}" if several else task.policy, total=1.0
+            )
+            for task in tasks
+        }
+
+        def show(policy: str, seed: int, done: float) -> None:
+            bars.update(bar_of[policy, seed], completed=done)
+
+        return run_tasks(tasks, workers=workers, progress=show)

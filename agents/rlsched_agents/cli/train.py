@@ -1,0 +1,210 @@
+"""`rlsched train`: train a policy on traces, with a progress bar, TensorBoard, validation and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_FILE = click.Path(path_type=Path)
+EXIT_INTERRUPTED = 130
+
+
+@click.command()
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    type=_FILE,
+    metavar="T",
+    help="Trace to train on; may be repeated, each with its --cluster.",
+)
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    type=_FILE,
+    metavar="C",
+    help="Cluster (TOML) of each trace; one alone serves all.",
+)
+@click.option(
+    "--synthetic",
+    multiple=True,
+    type=click.Choice(["helios", "philly", "itp"]),
+    metavar="LIKE",
+    help="Train on a synthetic trace as well: helios, philly or itp; may be repeated.",
+)
+@click.option(
+    "--predictability",
+    default="informative",
+    show_default=True,
+    metavar="LEVEL",
+    help="How well durations of synthetic jobs are predicted (see: rlsched trace synth --help).",
+)
+@click.option(
+    "--timesteps",
+    required=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Decisions to train on, earlier parts of a resumed run included.",
+)
+@click.option(
+    "--logdir",
+    required=True,
+    type=_FILE,
+    metavar="DIR",
+    help="Folder for TensorBoard, and for checkpoints/last.zip, which --resume goes on from.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=_FILE,
+    metavar="CHECKPOINT",
+    help="Policy to write: a .zip, or a folder that also gets a CARD.md.",
+)
+@click.option("--init", type=_FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
+@click.option("--resume", is_flag=True, help="Go on with the run of --logdir. Only for files you trust.")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Seed of weights, episodes and draws.",
+)
+@click.option(
+    "--recipe",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Hyper-parameters: default, steady, smoke, or a .toml file.",
+)
+@click.option(
+    "--threads",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Threads of torch; more than one pays on an idle machine alone.",
+)
+@click.option("--no-validation", is_flag=True, help="Keep the last policy instead of the best by validation.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def train(
+    traces: tuple[Path, ...],
+    clusters: tuple[Path, ...],
+    synthetic: tuple[str, ...],
+    predictability: str,
+    timesteps: int,
+    logdir: Path,
+    out: Path,
+    init: Path | None,
+    resume: bool,
+    seed: int,
+    recipe: str,
+    threads: int,
+    no_validation: bool,
+    quiet: bool,
+) -> int:
+    """Train a policy on traces.
+
+    Each trace is cut by time: the first 70 % for training, the next 10 % for validation, the last 20 % are
+    left for testing. Every so often the policy runs on the validation part beside the heuristics; the best
+    one is written. Ctrl-C saves, and --resume goes on exactly where it stopped.
+
+    \b
+    Example:
+      rlsched train --trace t.csv.gz --cluster c.toml --timesteps 50000 --logdir runs/try --out runs/try.zip
+      rlsched train --synthetic helios --timesteps 1000000 --logdir runs/synth --out runs/synth.zip
+      tensorboard --logdir runs
+    """
+    from rlsched.errors import InputError
+
+    if not traces and not synthetic:
+        raise InputError("expected something to train on: --trace T --cluster C, or --synthetic LIKE")
+    if traces and not clusters:
+        raise InputError("expected a --cluster for the --trace")
+    if resume and init is not None:
+        raise InputError("give --init or --resume, not both: a resumed run has its own weights")
+
+    import rlsched
+    from rlsched.workload.foresight import parse_predictability
+    from rlsched_agents.ppo.recipes import load_recipe
+    from rlsched_agents.ppo.sources import read_data, synthetic_data
+
+    chosen = load_recipe(recipe)
+    data = read_data(traces, clusters)
+    data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
+
+    from datetime import UTC, datetime
+
+    from rlsched_agents.ppo.training import RunFiles
+    from rlsched_agents.ppo.training import train as run
+    from rlsched_agents.ppo.validation import Validator, cut_windows
+    from rlsched_agents.runtime.card import Card
+    from rlsched_envs.vector import ClusterVecEnv
+
+    files = RunFiles(logdir=logdir, out=out)
+    card = Card(
+        name=out.stem,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        rlsched_version=rlsched.__version__,
+        schema_hash="",
+        network=chosen.network,
+        timesteps=0,
+        seeds=(seed,),
+        traces=tuple(one.use for one in data),
+    )
+    validator = None
+    if not no_validation:
+        validator = Validator(cut_windows([one.validation for one in data], chosen, seed))
+    venv = ClusterVecEnv([one.train for one in data], chosen.num_envs, seed=seed, config=chosen.episode)
+    try:
+        result = run(
+            venv,
+            chosen,
+            timesteps=timesteps,
+            files=files,
+            seed=seed,
+            card=card,
+            validate=validator,
+            init=init,
+            resume=resume,
+            threads=threads,
+            progress=not quiet,
+        )
+    finally:
+        venv.close()
+    if not quiet:
+        _report(result.card.validation, result.card.temperature)
+        click.echo(
+            f"{out}: policy of decision {result.card.timesteps:,} of {result.timesteps:,}, "
+            f"{result.steps_per_s:,.0f} decisions a second"
+        )
+    if result.stopped:
+        click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
+    """The validation table of the policy that was written."""
+    if not table:
+        return
+    from rlsched.cli.show import print_table
+
+    served = "arg max" if temperature == 0 else f"temperature {temperature:g}"
+    print_table(
+        f"Validation (served by {served})",
+        ("policy", "queueing mean", "queueing p99", "JCT mean", "utilisation", "queueing x reference"),
+        [
+            (
+                name,
+                f"{row['queue_mean_s']:,.0f} s",
+                f"{row['queue_p99_s']:,.0f} s",
+                f"{row['jct_mean_s']:,.0f} s",
+                f"{100 * row['gpu_utilisation_frac']:.1f} %",
+                f"{row['queue_ratio_frac']:.3f}",
+            )
+            for name, row in table.items()
+        ],
+    )

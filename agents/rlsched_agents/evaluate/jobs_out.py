@@ -1,0 +1,125 @@
+"""Schedules as CSV: one row a job, and one row an attempt."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched_envs.engine import JobTable
+
+JOB_COLUMNS: Final = (
+    "job_id",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "node",
+    "gpus",
+    "share",
+    "sm_clock_frac",
+    "energy_j",
+)
+SEGMENT_COLUMNS: Final = (
+    "job_id",
+    "attempt",
+    "start_time",
+    "end_time",
+    "node",
+    "gpus",
+    "share",
+    "sm_clock_frac",
+    "energy_j",
+    "reason",
+)
+
+
+class Places:
+    """Names of global GPU numbers: node and number on the node, in the order of `ClusterSpec.expand`."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        nodes = spec.expand()
+        self._names = [node.name for node in nodes]
+        self._first_gpu = np.array([0, *accumulate(node.gpus for node in nodes)])
+
+    def cells(self, gpus: Sequence[int]) -> tuple[str, str]:
+        """The cells `node` and `gpus` of an allocation: (`n3;n7`, `0,1;0-7`)."""
+        numbers = np.sort(np.asarray(gpus, dtype=np.int64))
+        owners = np.searchsorted(self._first_gpu, numbers, side="right") - 1
+        used = np.unique(owners)
+        return (
+            ";".join(self._names[node] for node in used),
+            ";".join(ranges((numbers[owners == node] - self._first_gpu[node]).tolist()) for node in used),
+        )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers, three or more in a row as a range: `0,1`, `0-7`, `0-2,5`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs)
+
+
+def file_stem(policy: str) -> str:
+    """The name of a policy as a file name: `:` and `/` become `_`."""
+    return policy.replace(":", "_").replace("/", "_")
+
+
+def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
+    """File name of one seed's run: the first seed has the policy's own, the others `NAME.seedK`."""
+    return file_stem(policy) + ("" if seed == seeds[0] else f".seed{seed}")
+
+
+def write_jobs(
+    table: JobTable, spec: ClusterSpec, measured: NDArray[np.bool_], folder: str | Path, stem: str
+) -> None:
+    """Write `folder`/`stem`.csv and `stem`.segments.csv for the measured jobs, in submission order.
+
+    Times are seconds of the trace; blank where unknown or never. A job that did not start has its row in the
+    first file and none in the second. Jobs have their GPUs to themselves, at full clock; there is no model
+    of energy.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    folder = Path(folder)
+    places = Places(spec)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            (folder / f"{stem}.csv").open("w", newline="", encoding="utf-8") as jobs_file,
+            (folder / f"{stem}.segments.csv").open("w", newline="", encoding="utf-8") as segments_file,
+        ):
+            jobs, segments = csv.writer(jobs_file), csv.writer(segments_file)
+            jobs.writerow(JOB_COLUMNS)
+            segments.writerow(SEGMENT_COLUMNS)
+            for job in np.flatnonzero(measured):
+                job_id, submit = table.trace.job_id[job], seconds(table.trace.submit_s[job])
+                if np.isnan(table.start_s[job]):
+                    jobs.writerow([job_id, submit, "", "", "", "", "", "", ""])
+                    continue
+                times = [seconds(table.start_s[job]), seconds(table.end_s[job])]
+                where = [*places.cells(table.gpus[job]), "1", "1", ""]
+                jobs.writerow([job_id, submit, *times, *where])
+                segments.writerow([job_id, 1, *times, *where, "ended" if times[1] else "running"])
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write job files here: {error.strerror}") from error
+
+
+def seconds(value: float) -> str:
+    """Whole seconds without a point, others in full precision, nan blank."""
+    if np.isnan(value):
+        return ""
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,0 +1,279 @@
+"""Replays a trace under each policy and seed: compiled rules here, the others in processes beside."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.jobs_out import seed_stem
+from rlsched_agents.evaluate.recording import RecordFile
+from rlsched_agents.evaluate.windows import Window
+from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
+
+REPORT_EVERY_S: Final = 0.2
+Progress = Callable[[str, int, float], None]
+"""Called with a policy, a seed, and how much of its replay is done (0 to 1)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One policy and seed on one workload.
+
+    Attributes:
+        policy: Name of the policy.
+        seed: Seed of its draws.
+        trace: The jobs from the warm-up on.
+        spec: The cluster.
+        window: Which of them are measured.
+        predictions: The stamps of `trace`, the same for every policy that is fed causal predictions.
+        records: File for the decision records; None: none are made.
+        logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
+    """
+
+    policy: str
+    seed: int
+    trace: Trace
+    spec: ClusterSpec
+    window: Window
+    predictions: Predictions
+    records: Path | None = None
+    logdir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replay: warm-up and measured jobs, and the wall time that it took, seconds."""
+
+    policy: str
+    seed: int
+    table: JobTable
+    wall_s: float
+
+
+def replay_tasks(
+    trace: Trace,
+    spec: ClusterSpec,
+    window: Window,
+    predictions: Predictions,
+    policies: list[str],
+    seeds: list[int],
+    *,
+    records: Path | None = None,
+    logdir: Path | None = None,
+) -> list[Task]:
+    """A task for every policy and seed; one alone for a policy that is the same with every seed.
+
+    Raises:
+        UnknownSchedulerError: listing the known names.
+        CheckpointError: a policy's checkpoint cannot be used.
+    """
+    kept = trace.submit_s >= window.replay_from_s
+    replayed = trace.select(kept)
+    stamps = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    tasks = []
+    for policy in dict.fromkeys(policies):
+        for seed in seeds if _needs_seeds(policy, seeds) else seeds[:1]:
+            stem = seed_stem(policy, seed, seeds)
+            tasks.append(
+                Task(
+                    policy,
+                    seed,
+                    replayed,
+                    spec,
+                    window,
+                    stamps,
+                    _record_path(stem, records, logdir),
+                    logdir / stem if logdir else None,
+                )
+            )
+    return tasks
+
+
+def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
+    """Where a run's records go: beside its event file where no other folder was asked for."""
+    if records is not None:
+        return records / f"{stem}.msgpack"
+    return logdir / stem / "decisions.msgpack" if logdir is not None else None
+
+
+def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = None) -> list[Outcome]:
+    """Run every task, in `workers` processes at once; outcomes in the order of the tasks.
+
+    Compiled rules take less than a process takes to start, and run here.
+    """
+    say = progress or _say_nothing
+    slow = [task for task in tasks if not _compiled(task)]
+    outcomes: dict[int, Outcome] = {}
+    for task in tasks:
+        if _compiled(task) or min(workers, len(slow)) < 2:
+            outcomes[id(task)] = run_task(task, partial(say, task.policy, task.seed))
+    left = [task for task in slow if id(task) not in outcomes]
+    for task, outcome in zip(left, _in_processes(left, min(workers, len(left)), say), strict=True):
+        outcomes[id(task)] = outcome
+    return [outcomes[id(task)] for task in tasks]
+
+
+def _say_nothing(policy: str, seed: int, done: float) -> None:
+    """Progress that nobody follows."""
+
+
+def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
+    """Replay one task, with a few jobs first so that compiling is not timed; write its records."""
+    _replay(
+        replace(
+            task,
+            trace=task.trace.select(slice(0, 2)),
+            predictions=Predictions(*(stamp[:2] for stamp in task.predictions)),
+        ),
+        None,
+        None,
+    )
+    with RecordFile(task.records) if task.records else nullcontext() as records:
+        began = time.perf_counter()
+        table = _replay(task, records, progress)
+        wall_s = time.perf_counter() - began
+    if task.logdir is not None and task.records is not None:
+        from rlsched.board.convert import records_to_run
+
+        records_to_run(task.records, task.logdir)
+    progress(1.0)
+    rows = int(np.searchsorted(task.trace.submit_s, task.window.until_s))
+    return Outcome(task.policy, task.seed, _first_rows(table, rows), wall_s)
+
+
+def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], None] | None) -> JobTable:
+    """Replay the trace until the warm-up and the measured jobs have started, whatever has arrived by then.
+
+    A start cannot depend on jobs that come after it, and an end follows from the start.
+    """
+    scheduler = load_scheduler(task.policy, seed=task.seed)
+    trace, stamps = task.trace, task.predictions
+    if scheduler.information == "oracle":
+        stamps = predict_trace(trace, task.spec, "oracle")
+    engine = Engine(trace, task.spec, order=scheduler.order, predictions=stamps)
+    until_started = trace.submit_s < task.window.until_s
+    rule = _rule(scheduler)
+    if rule is not None and records is None:
+        return engine.run_rule(rule, until_started=until_started)
+    tick = _ticker(trace.submit_s[until_started], progress) if progress else None
+    return engine.run(scheduler, until_started=until_started, on_record=records, on_instant=tick)
+
+
+def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) -> Callable[[float], None]:
+    """Turns simulated time into progress through these arrivals, a few times a second."""
+    first_s, span_s = float(submit_s[0]), max(float(submit_s[-1] - submit_s[0]), 1.0)
+    said = time.perf_counter()
+
+    def tick(now_s: float) -> None:
+        nonlocal said
+        if time.perf_counter() - said > REPORT_EVERY_S:
+            said = time.perf_counter()
+            progress(min((now_s - first_s) / span_s, 0.99))
+
+    return tick
+
+
+def _first_rows(table: JobTable, rows: int) -> JobTable:
+    """The table without the jobs submitted after the window: the same rows whatever came after them."""
+    keep = slice(0, rows)
+    return replace(
+        table,
+        trace=table.trace.select(keep),
+        start_s=table.start_s[keep],
+        end_s=table.end_s[keep],
+        rejected=table.rejected[keep],
+        reject_reason=table.reject_reason[keep],
+        gpus=table.gpus[keep],
+    )
+
+
+def _needs_seeds(policy: str, seeds: list[int]) -> bool:
+    """Whether seeds can differ: not for a rule, nor for one and the same network by arg max."""
+    schedulers = [load_scheduler(policy, seed=seed) for seed in seeds]
+    if _rule(schedulers[0]) is not None:
+        return False
+    drawn = any(getattr(one, "temperature", None) != 0 for one in schedulers)
+    return drawn or len({getattr(one, "policy_id", None) for one in schedulers}) > 1
+
+
+def _rule(scheduler: Scheduler) -> Rule | None:
+    """The rule behind a scheduler that is nothing but a compiled rule."""
+    rule = getattr(scheduler, "rule", None)
+    return rule if isinstance(rule, Rule) else None
+
+
+def _compiled(task: Task) -> bool:
+    return task.records is None and _rule(load_scheduler(task.policy)) is not None
+
+
+_reports: Any = None  # a worker's end of the queue on which it says how far it is
+
+
+def _set_up_worker(reports: Any) -> None:
+    global _reports
+    _reports = reports
+
+
+def _run_in_worker(number: int, task: Task) -> Outcome:
+    return run_task(task, lambda done: _reports.put((number, done)))
+
+
+def _in_processes(tasks: list[Task], workers: int, say: Progress) -> list[Outcome]:
+    if not tasks:
+        return []
+    context = multiprocessing.get_context("spawn")
+    reports = context.Queue()
+    with _one_thread_each(), ProcessPoolExecutor(workers, context, _set_up_worker, (reports,)) as pool:
+        futures = [pool.submit(_run_in_worker, number, task) for number, task in enumerate(tasks)]
+        running = set(futures)
+        while running:
+            ended, running = wait(running, timeout=REPORT_EVERY_S)
+            for future in ended:
+                future.result()  # one failure ends the evaluation
+            for number, done in _drain(reports):
+                say(tasks[number].policy, tasks[number].seed, done)
+        outcomes = [future.result() for future in futures]
+    for number, done in _drain(reports):
+        say(tasks[number].policy, tasks[number].seed, done)
+    reports.close()
+    return outcomes
+
+
+def _drain(reports: Any) -> Iterator[tuple[int, float]]:
+    while True:
+        try:
+            yield reports.get_nowait()
+        except Empty:
+            return
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes that are started in here use one thread of linear algebra each."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""Schedulers that follow a rule."""

@@ -1,0 +1,94 @@
+"""FIFO, SJF and QSSF, blocking and with backfill: one rule each, all through the `Scheduler` interface."""
+
+from __future__ import annotations
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Wait
+from rlsched.decide.candidates import Window, job_candidates, start_action
+from rlsched.decide.recording import Recording
+from rlsched.decide.rules import Rule, next_by_rule
+from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.errors import UnknownSchedulerError
+
+
+class QueueOrder:
+    """A `Rule` as a scheduler: start the first job of the order that fits; a blocking rule stops there.
+
+    A rule knows no holds: in a policy's place (`decide.guard`) it may start a job that a *wait* keeps back.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.name: str = rule.name
+        self.order: Order = rule.order
+        self.information: Information = rule.information
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """Start the rule's next job on the GPUs that *consolidate* picks, or wait."""
+        recording = Recording(state, partition, now_s, wanted=record)
+        window = job_candidates(state, partition, now_s) if record else None
+        position = next_by_rule(state.arrays, partition, self.rule.blocks, 0)
+        seq = int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
+        action = start_action(state, partition, seq) if seq >= 0 else Wait()
+        halves = [window.half(None, row_of(window, seq))] if window is not None else []
+        return recording.decision(action, "rule", self.name, halves=halves)
+
+
+def row_of(window: Window, seq: int) -> int:
+    """Row of a job in a window (0, *wait*, for seq -1); -1 where the window does not show it."""
+    if seq < 0:
+        return 0
+    rows = (window.seqs == seq).nonzero()[0]
+    return int(rows[0]) if rows.size else -1
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(name="fifo", order="submit", blocks=True),
+        Rule(name="sjf", order="predicted", blocks=True, information="oracle"),
+        Rule(name="qssf", order="predicted_gpu_time", blocks=True),
+        Rule(name="fifo-backfill", order="submit", blocks=False),
+        Rule(name="sjf-backfill", order="predicted", blocks=False, information="oracle"),
+        Rule(name="qssf-backfill", order="predicted_gpu_time", blocks=False),
+    )
+}
+
+
+def make_fifo(argument: str, _seed: int) -> QueueOrder:
+    """First in, first out; the queue blocks."""
+    return _make("fifo", argument)
+
+
+def make_sjf(argument: str, _seed: int) -> QueueOrder:
+    """Shortest job first by true duration; the queue blocks."""
+    return _make("sjf", argument)
+
+
+def make_qssf(argument: str, _seed: int) -> QueueOrder:
+    """Quasi-shortest service first (Hu et al., SC'21): predicted run time x GPUs; the queue blocks.
+
+    Ours differs in the predictor: a causal running mean instead of boosted trees.
+    """
+    return _make("qssf", argument)
+
+
+def make_fifo_backfill(argument: str, _seed: int) -> QueueOrder:
+    """First in, first out; jobs that do not fit are skipped."""
+    return _make("fifo-backfill", argument)
+
+
+def make_sjf_backfill(argument: str, _seed: int) -> QueueOrder:
+    """Shortest job first by true duration; jobs that do not fit are skipped."""
+    return _make("sjf-backfill", argument)
+
+
+def make_qssf_backfill(argument: str, _seed: int) -> QueueOrder:
+    """QSSF; jobs that do not fit are skipped. The reference rule of the features and of training."""
+    return _make("qssf-backfill", argument)
+
+
+def _make(name: str, argument: str) -> QueueOrder:
+    if argument:
+        raise UnknownSchedulerError(f"policy {name!r} takes no argument, got {argument!r}")
+    return QueueOrder(RULES[name])

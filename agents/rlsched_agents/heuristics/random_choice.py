@@ -1,0 +1,54 @@
+"""`random`: a uniform draw among the legal candidates, *wait* included."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start, Wait
+from rlsched.decide.candidates import Window, job_candidates, start_action, variant_candidates
+from rlsched.decide.draws import draw
+from rlsched.decide.recording import Recording
+from rlsched.decide.scheduler import Decision, Information, Order
+
+
+class RandomChoice:
+    """Every legal row is as likely as any other, in both halves."""
+
+    name = "random"
+    order: Order = "predicted_gpu_time"
+    information: Information = "causal"
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """Draw a job or *wait*, then a variant of that job."""
+        recording = Recording(state, partition, now_s, wanted=record)
+        jobs = job_candidates(state, partition, now_s)
+        row = self._pick(jobs, state.decisions, 0)
+        halves = [jobs.half(None, row)] if record else []
+        action: Start | Wait = Wait()
+        if row > 0:
+            seq = int(jobs.seqs[row])
+            ways = variant_candidates(state, partition, seq, now_s)
+            way = self._pick(ways, state.decisions, 1)
+            if record and len(ways.seqs) > 1:
+                halves.append(ways.half(None, way))
+            single = (
+                state.arrays.job.gpus[state.slot_of(seq)] <= state.arrays.derived.part.node_size[partition]
+            )
+            action = start_action(state, partition, seq, int(ways.nodes[way]) if single else -1)
+        return recording.decision(
+            action, "rule", self.name, halves=halves, temperature=1.0, marks_hold=isinstance(action, Wait)
+        )
+
+    def _pick(self, window: Window, number: int, half: int) -> int:
+        legal = np.flatnonzero(window.legal)
+        return int(legal[int(draw(self._seed, number, half) * legal.size)])
+
+
+def make_random(argument: str, seed: int) -> RandomChoice:
+    """The random scheduler; draws are keyed by the seed and the decision's number."""
+    del argument
+    return RandomChoice(seed)

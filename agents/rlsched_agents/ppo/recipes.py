@@ -1,0 +1,138 @@
+"""Recipes: every number that shapes a training run, as one frozen struct with names for the known ones."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rlsched.errors import InputError
+from rlsched_agents.runtime.network import NetworkConfig
+from rlsched_envs.sources import EpisodeConfig
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Hyper-parameters of PPO, of the reward's scale, of episodes and of validation.
+
+    Attributes:
+        network: Sizes of the network and strength of the prior.
+        num_envs: Clusters simulated side by side.
+        rollout_steps: Decisions of each cluster between two updates.
+        batch_size: Decisions in a minibatch.
+        epochs: Passes over a rollout.
+        gamma: Discount a decision.
+        gae_lambda: Decay of the advantage estimator (Schulman et al. 2016).
+        learning_rate: Adam's step size at the start.
+        final_learning_rate_frac: Share of it left at the end; the decay is linear.
+        clip_range: PPO's clip on the probability ratio.
+        entropy: Weight of the entropy bonus.
+        value_weight: Weight of the critic's loss.
+        max_grad_norm: Clip on the norm of the gradient.
+        reward_clip: Clip on a reward after division by the standard deviation of the discounted return.
+        episode: What a training episode looks like.
+        validate_every: Decisions between two validations.
+        validation_jobs: Jobs of a validation window, warm-up included.
+        validation_loads: Offered loads of the validation windows.
+        validation_nodes: Nodes of their clusters.
+        checkpoint_every: Decisions between two snapshots for resuming.
+        temperatures: Ways of serving that validation tries: 0 for arg max, else softmax temperature.
+    """
+
+    network: NetworkConfig = NetworkConfig()
+    num_envs: int = 256
+    rollout_steps: int = 128
+    batch_size: int = 4096
+    epochs: int = 4
+    gamma: float = 0.998
+    gae_lambda: float = 0.95
+    learning_rate: float = 8e-4
+    final_learning_rate_frac: float = 0.2
+    clip_range: float = 0.2
+    entropy: float = 0.001
+    value_weight: float = 0.5
+    max_grad_norm: float = 0.5
+    reward_clip: float = 10.0
+    episode: EpisodeConfig = EpisodeConfig(
+        agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
+    )
+    validate_every: int = 196_608
+    validation_jobs: int = 3_000
+    validation_loads: tuple[float, ...] = (0.85, 1.0)
+    validation_nodes: tuple[int, ...] = (6, 8, 10)
+    checkpoint_every: int = 262_144
+    temperatures: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_envs",
+            "rollout_steps",
+            "batch_size",
+            "epochs",
+            "validate_every",
+            "checkpoint_every",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.batch_size > self.rollout:
+            raise ValueError(
+                f"batch_size must be at most num_envs * rollout_steps = {self.rollout}, got {self.batch_size}"
+            )
+        for name in ("gamma", "gae_lambda"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+        if not self.temperatures or min(self.temperatures) < 0:
+            raise ValueError(
+                f"temperatures must name at least one of 0 or more, got {list(self.temperatures)}"
+            )
+
+    @property
+    def rollout(self) -> int:
+        """Decisions between two updates."""
+        return self.num_envs * self.rollout_steps
+
+    def learning_rate_at(self, progress_left: float) -> float:
+        """Adam's step size when this share of the run is left."""
+        final = self.final_learning_rate_frac
+        return self.learning_rate * (final + (1.0 - final) * progress_left)
+
+
+RECIPES: Final[dict[str, Recipe]] = {
+    "default": Recipe(),
+    "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
+    "smoke": Recipe(
+        num_envs=8,
+        rollout_steps=64,
+        batch_size=256,
+        validate_every=8192,
+        checkpoint_every=8192,
+        validation_jobs=500,
+        validation_loads=(1.0,),
+        validation_nodes=(4,),
+    ),
+}
+"""`default` is the one that learned; `steady` lets the step size fall, in long runs; `smoke` is tiny."""
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """A recipe by name, or from a TOML file whose keys are the fields of `Recipe`.
+
+    Raises:
+        InputError: an unknown name, a file that cannot be read, an unknown key or a bad value.
+    """
+    if name_or_path in RECIPES:
+        return RECIPES[name_or_path]
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        raise InputError(f"unknown recipe {name_or_path!r}; known: {', '.join(RECIPES)}, or a .toml file")
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Recipe)
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this recipe: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"{path}: {error}; the keys of a recipe are the fields of rlsched_agents.ppo.recipes.Recipe"
+        ) from error

@@ -1,0 +1,37 @@
+"""Stopping a run by signal, between two updates."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+class StopRun(Exception):  # noqa: N818  # a request, not an error
+    """The run was asked to stop, between two updates."""
+
+
+@dataclass
+class StopRequest:
+    """Whether a signal asked the run to stop."""
+
+    asked: bool = False
+
+    @contextmanager
+    def on_signals(self) -> Iterator[StopRequest]:
+        """SIGINT and SIGTERM ask; a second SIGINT interrupts at once. Handlers are put back at the end."""
+
+        def handle(number: int, _frame: object) -> None:
+            if self.asked and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.asked = True
+            print("\nstopping after this update, a few seconds; Ctrl-C again stops at once", file=sys.stderr)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,247 @@
+"""A PPO training run from vector environment to checkpoint: start or resume, learn, validate, save, stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.callbacks import CallbackList
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecEnv
+
+from rlsched.errors import InputError
+from rlsched_agents.ppo.callbacks import (
+    Best,
+    ProgressBar,
+    ScheduleLog,
+    Snapshots,
+    Validate,
+    Validation,
+)
+from rlsched_agents.ppo.network import CandidateNetwork
+from rlsched_agents.ppo.normalize import ReturnNormalizer
+from rlsched_agents.ppo.policy import CandidatePolicy
+from rlsched_agents.ppo.recipes import Recipe
+from rlsched_agents.ppo.resume import pack_run, restore_run
+from rlsched_agents.ppo.stopping import StopRequest, StopRun
+from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+LAST_FILE = "last.zip"
+BEST_FILE = "best.zip"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """Where a run writes.
+
+    Attributes:
+        logdir: TensorBoard's event files, and `checkpoints/` with the last state and the best policy.
+        out: The policy that the run is for: the best by validation, the last where none was validated.
+    """
+
+    logdir: Path
+    out: Path
+
+    @property
+    def last(self) -> Path:
+        """The run as it stood last, with what resuming needs."""
+        return self.logdir / "checkpoints" / LAST_FILE
+
+    @property
+    def best(self) -> Path:
+        """The best policy by validation."""
+        return self.logdir / "checkpoints" / BEST_FILE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """How a run ended.
+
+    Attributes:
+        timesteps: Decisions trained on, earlier parts of a resumed run included.
+        stopped: Whether a signal ended it before its time; `RunFiles.last` resumes it.
+        steps_per_s: Decisions a second, validation left out.
+        card: The card of the policy in `RunFiles.out`.
+    """
+
+    timesteps: int
+    stopped: bool
+    steps_per_s: float
+    card: Card
+
+
+def build_model(normalizer: ReturnNormalizer, recipe: Recipe, seed: int) -> MaskablePPO:
+    """MaskablePPO over candidate rows, on the CPU; the same seed gives the same first weights."""
+    return MaskablePPO(
+        CandidatePolicy,
+        normalizer,
+        device="cpu",
+        seed=seed,
+        verbose=0,
+        n_steps=recipe.rollout_steps,
+        batch_size=recipe.batch_size,
+        n_epochs=recipe.epochs,
+        gamma=recipe.gamma,
+        gae_lambda=recipe.gae_lambda,
+        learning_rate=recipe.learning_rate_at,
+        clip_range=recipe.clip_range,
+        ent_coef=recipe.entropy,
+        vf_coef=recipe.value_weight,
+        max_grad_norm=recipe.max_grad_norm,
+        policy_kwargs={"network": recipe.network, "network_seed": seed},
+    )
+
+
+def train(
+    venv: VecEnv,
+    recipe: Recipe,
+    *,
+    timesteps: int,
+    files: RunFiles,
+    seed: int,
+    card: Card,
+    validate: Validate | None = None,
+    init: Path | None = None,
+    resume: bool = False,
+    threads: int = 1,
+    progress: bool = True,
+) -> TrainingResult:
+    """Train a policy, or go on training it.
+
+    Args:
+        venv: Windows of candidates, with `action_masks`; closed by the caller.
+        recipe: Hyper-parameters.
+        timesteps: Decisions to train on in all; whole rollouts are taken, so it may be a little more.
+        files: Where to write.
+        seed: Seed of weights, draws and minibatches.
+        card: What is known of the policy beforehand: name, traces, network; the rest is filled in.
+        validate: Runs a policy on the validation windows.
+        init: A checkpoint to take the first weights from.
+        resume: Go on from `files.last`, exactly where it stood.
+        threads: Threads of torch; more than one is slower on a busy machine.
+        progress: Whether to show it on standard error.
+
+    Raises:
+        InputError: `resume` with another recipe, or with a run that has already ended.
+        CheckpointError: a checkpoint to start from is missing or unusable.
+    """
+    torch.set_num_threads(threads)
+    card = msgspec.structs.replace(
+        card, seeds=(seed,), network=recipe.network, recipe=_hyper_parameters(recipe)
+    )
+    normalizer = ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip)
+    model = build_model(normalizer, recipe, seed)
+    best = Best()
+    if resume:
+        _resume(model, normalizer, recipe, files, timesteps, best)
+    elif init is not None:
+        _network(model).load_weights(_same_network(load_checkpoint(init), recipe).weights)
+    model.set_logger(configure(str(files.logdir), ["tensorboard"]))
+
+    def save_last() -> None:
+        state = pack_run(model, normalizer, best.score if best.weights else None)
+        save_checkpoint(files.last, _card_now(card, model.num_timesteps), _network(model).weights(), state)
+
+    def save_best(found: Best) -> None:
+        save_checkpoint(files.best, _card_of(card, found), found.weights)
+
+    request = StopRequest()
+    schedules = ScheduleLog(normalizer)
+    bar = ProgressBar(timesteps, schedules, shown=progress)
+    validation = Validation(validate, recipe, seed=seed, best=best, on_best=save_best) if validate else None
+    callbacks = CallbackList(
+        [
+            schedules,
+            *([validation] if validation else []),
+            Snapshots(save_last, recipe.checkpoint_every, request),
+            bar,
+        ]
+    )
+    began, first, stopped = time.perf_counter(), model.num_timesteps, False
+    try:
+        with request.on_signals():
+            model.learn(timesteps - first, callback=callbacks, reset_num_timesteps=not resume)
+    except StopRun:
+        stopped = True
+    finally:
+        bar.close()
+        model.logger.close()
+    wall_s = time.perf_counter() - began - (validation.wall_s if validation else 0.0)
+    if best.weights:
+        written = save_checkpoint(files.out, _card_of(card, best), best.weights)
+    else:
+        written = save_checkpoint(files.out, _card_now(card, model.num_timesteps), _network(model).weights())
+    return TrainingResult(
+        timesteps=model.num_timesteps,
+        stopped=stopped,
+        card=written,
+        steps_per_s=(model.num_timesteps - first) / max(wall_s, 1e-9),
+    )
+
+
+def _resume(
+    model: MaskablePPO,
+    normalizer: ReturnNormalizer,
+    recipe: Recipe,
+    files: RunFiles,
+    timesteps: int,
+    best: Best,
+) -> None:
+    """Put the model, the environment and the best policy back to where `files.last` left them."""
+    last = load_checkpoint(files.last)
+    ours = _hyper_parameters(recipe)
+    changed = sorted(
+        key for key in ours.keys() | last.card.recipe.keys() if ours.get(key) != last.card.recipe.get(key)
+    )
+    if changed or last.card.network != recipe.network:
+        raise InputError(
+            f"{files.last}: this run was started with another recipe (it differs in "
+            f"{', '.join(changed) or 'network'}); give the same --recipe, or start anew with "
+            "--init"
+        )
+    _network(model).load_weights(last.weights)
+    found = restore_run(files.last, model, normalizer)
+    if found.timesteps >= timesteps:
+        raise InputError(
+            f"{files.last}: this run has {found.timesteps:,} decisions behind it already; give "
+            "--timesteps above that to go on"
+        )
+    if found.best_score is not None:
+        kept = load_checkpoint(files.best)
+        best.score, best.temperature = found.best_score, kept.card.temperature
+        best.timesteps, best.weights, best.table = kept.card.timesteps, kept.weights, kept.card.validation
+
+
+def _same_network(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
+    if checkpoint.card.network.shapes() != recipe.network.shapes():
+        raise InputError(
+            f"{checkpoint.path}: its network has other sizes than the recipe's: "
+            f"{checkpoint.card.network} and {recipe.network}"
+        )
+    return checkpoint
+
+
+def _network(model: MaskablePPO) -> CandidateNetwork:
+    network: CandidateNetwork = model.policy.mlp_extractor
+    return network
+
+
+def _hyper_parameters(recipe: Recipe) -> dict[str, object]:
+    """The recipe as plain data, without the network, which has its own place in the card."""
+    plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(recipe))
+    return {key: value for key, value in plain.items() if key != "network"}
+
+
+def _card_now(card: Card, timesteps: int) -> Card:
+    return msgspec.structs.replace(card, timesteps=timesteps)
+
+
+def _card_of(card: Card, best: Best) -> Card:
+    return msgspec.structs.replace(
+        card, timesteps=best.timesteps, temperature=best.temperature, validation=best.table
+    )

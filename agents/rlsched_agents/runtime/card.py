@@ -1,0 +1,115 @@
+"""The card of a checkpoint: where a policy comes from and what it was measured to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rlsched_agents.runtime.network import NetworkConfig
+
+CARD_FORMAT = 1
+
+
+class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How one trace was cut by time. Every span is [from, to) in seconds from the trace's first job.
+
+    Attributes:
+        trace: Name of the trace.
+        cluster: Name of the cluster it ran on.
+        jobs: Jobs in the whole trace.
+        train_s: Span that training drew episodes from.
+        validation_s: Span that chose the checkpoint.
+        test_s: Span that neither of them touched.
+    """
+
+    trace: str
+    cluster: str
+    jobs: int
+    train_s: tuple[float, float]
+    validation_s: tuple[float, float]
+    test_s: tuple[float, float]
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands in `card.json`.
+
+    Attributes:
+        format: `CARD_FORMAT`.
+        name: Name of the policy.
+        created: UTC, ISO 8601.
+        rlsched_version: Version that trained it.
+        schema_hash: Hash of the feature schema; its columns are in `schema.json`.
+        network: Sizes and prior weights.
+        timesteps: Decisions trained on.
+        seeds: Seeds of the training run.
+        temperature: How it is served: 0 for arg max, else the softmax temperature of the draw.
+        traces: What it was trained, validated and tested on.
+        recipe: Hyper-parameters by name.
+        validation: Policy -> metric (units in the name) -> value on the validation windows.
+        weights_sha256: Of `weights.npz`.
+        notes: Free text for people.
+    """
+
+    format: int = CARD_FORMAT
+    name: str
+    created: str
+    rlsched_version: str
+    schema_hash: str
+    network: NetworkConfig
+    timesteps: int
+    seeds: tuple[int, ...]
+    temperature: float = 0.0
+    traces: tuple[TraceUse, ...] = ()
+    recipe: dict[str, Any] = {}
+    validation: dict[str, dict[str, float]] = {}
+    weights_sha256: str = ""
+    notes: str = ""
+
+    def to_markdown(self) -> str:
+        """This card for people."""
+        served = "arg max" if self.temperature == 0 else f"drawn at temperature {self.temperature:g}"
+        lines = [
+            f"# {self.name}",
+            "",
+            f"Trained by rlsched {self.rlsched_version}, {self.created}, {self.timesteps:,} decisions, "
+            f"seeds {', '.join(map(str, self.seeds))}. Served {served}.",
+            "",
+            f"Feature schema `{self.schema_hash}`; weights SHA-256 `{self.weights_sha256}`.",
+            "",
+        ]
+        lines += [self.notes, ""] if self.notes else []
+        lines += [
+            "## Data",
+            "",
+            "Spans in seconds from the trace's first job.",
+            "",
+            "| trace | cluster | jobs | train | validation | test |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {use.trace} | {use.cluster} | {use.jobs:,} | {_span(use.train_s)} | "
+            f"{_span(use.validation_s)} | {_span(use.test_s)} |"
+            for use in self.traces
+        ]
+        lines += ["", "## Validation", ""]
+        lines += _table(self.validation)
+        lines += ["", "## Hyper-parameters", "", "| name | value |", "|---|---|"]
+        network = msgspec.to_builtins(self.network)
+        lines += [f"| {key} | {value} |" for key, value in {**network, **self.recipe}.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _span(span: tuple[float, float]) -> str:
+    return f"[{span[0]:,.0f}, {span[1]:,.0f})"
+
+
+def _table(validation: dict[str, dict[str, float]]) -> list[str]:
+    if not validation:
+        return ["None was run."]
+    metrics = sorted({metric for values in validation.values() for metric in values})
+    lines = ["| policy | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
+    for policy, values in validation.items():
+        cells = [f"{values[metric]:,.4g}" if metric in values else "" for metric in metrics]
+        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    return lines

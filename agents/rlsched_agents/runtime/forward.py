@@ -1,0 +1,104 @@
+"""The network's forward pass in numpy: one state at a time, any number of rows, no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig, Weights
+
+Float = np.float64
+"""float64 inside: the rows are few, and what is left against torch is torch's own float32 rounding."""
+
+
+class Forward:
+    """Logits of candidate rows, and the critic's value, from weights as data.
+
+    Buffers grow to the largest number of rows seen and are used again, so an instance belongs to one
+    thread; the arrays that its methods return are the caller's.
+    """
+
+    def __init__(self, weights: Weights, config: NetworkConfig) -> None:
+        self.config = config
+        self._actor = _part(weights, "actor.")
+        self._critic = _part(weights, "critic.")
+        self._rows = 0
+        self._grow(32)
+
+    def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Scores of the rows.
+
+        Args:
+            features: (K, F) actor columns; further columns are ignored. A row of zeros is padding.
+
+        Returns:
+            (K,) logits, 0 where padded.
+        """
+        columns = features[:, : self.config.features]
+        real = (columns[:, WAIT] + columns[:, JOB] + columns[:, VARIANT]) > 0
+        if real.all():
+            return self._score(columns)
+        logits = np.zeros(len(columns), dtype=Float)
+        if real.any():
+            logits[real] = self._score(columns[real])
+        return logits
+
+    def _score(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        actor, count = self._actor, len(rows)
+        if count > self._rows:
+            self._grow(count)
+        x, hidden, encoded = self._x[:count], self._hidden[:count], self._encoded[:count]
+        x[:] = rows
+        _layer(x, actor["row1.weight"], actor["row1.bias"], hidden)
+        _layer(hidden, actor["row2.weight"], actor["row2.bias"], encoded)
+        context = self._pool(encoded) @ actor["context.weight"] + actor["context.bias"]
+        np.maximum(context, 0.0, out=context)
+        shift = context @ actor["mix_context.weight"] + actor["mix_row.bias"]
+        _layer(encoded, actor["mix_row.weight"], shift, hidden)
+        prior = np.where(x[:, VARIANT] > 0, self.config.prior_variant, self.config.prior_job)
+        scores: NDArray[np.float64] = hidden @ actor["score.weight"][:, 0] + prior * x[:, REFERENCE]
+        return scores
+
+    def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
+        """The critic's estimate of a state, in units of the normalised return.
+
+        Args:
+            features: (K, F) actor columns of the real rows; K at least 1.
+            privileged: (K, C) the columns that only the critic sees, or (C,) where all rows share them.
+        """
+        critic, count = self._critic, len(features)
+        wide = np.empty((count, self.config.features + self.config.critic_features), dtype=Float)
+        wide[:, : self.config.features] = features[:, : self.config.features]
+        wide[:, self.config.features :] = privileged
+        hidden = np.maximum(wide @ critic["row1.weight"] + critic["row1.bias"], 0.0)
+        hidden = np.maximum(hidden @ critic["row2.weight"] + critic["row2.bias"], 0.0)
+        hidden = np.maximum(self._pool(hidden) @ critic["hidden.weight"] + critic["hidden.bias"], 0.0)
+        return float((hidden @ critic["value.weight"] + critic["value.bias"])[0])
+
+    @staticmethod
+    def _pool(encoded: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate((encoded.sum(axis=0) / len(encoded), encoded.max(axis=0)))
+
+    def _grow(self, rows: int) -> None:
+        self._rows = rows
+        self._x = np.empty((rows, self.config.features), dtype=Float)
+        self._hidden = np.empty((rows, self.config.width), dtype=Float)
+        self._encoded = np.empty((rows, self.config.width), dtype=Float)
+
+
+def _part(weights: Weights, prefix: str) -> dict[str, NDArray[np.float64]]:
+    """Weights of one network in float64, matrices as (inputs, outputs)."""
+    return {
+        name.removeprefix(prefix): np.ascontiguousarray(array.T, dtype=Float)
+        for name, array in weights.items()
+        if name.startswith(prefix)
+    }
+
+
+def _layer(x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any], out: NDArray[Any]) -> None:
+    """out = relu(x @ weight + bias), in place."""
+    np.matmul(x, weight, out=out)
+    out += bias
+    np.maximum(out, 0.0, out=out)

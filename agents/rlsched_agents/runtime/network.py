@@ -1,0 +1,92 @@
+"""Shape and first weights of the policy network, as data: for torch (training) and numpy (serving) alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, SCHEMA
+
+Weights = dict[str, NDArray[np.float32]]
+"""Parameters by name, `actor.*` and `critic.*`; a matrix is (outputs, inputs) as in torch."""
+
+WAIT: Final = SCHEMA.column("is_wait")
+JOB: Final = SCHEMA.column("is_job")
+VARIANT: Final = SCHEMA.column("is_variant")
+REFERENCE: Final = SCHEMA.column("is_reference")
+
+
+class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes of the two networks and the strength of the prior.
+
+    Each row runs through the same two layers; their mean and maximum over the real rows make a context
+    that every row sees when it is scored. Nothing depends on the number or on the order of the rows.
+
+    Attributes:
+        features: Columns that the actor sees.
+        critic_features: Columns that only the critic sees, after the actor's.
+        width: Hidden width of the actor.
+        critic_width: Hidden width of the critic, which shares nothing with the actor.
+        prior_job: Logit added to the row of the first half that the reference rule would take.
+        prior_variant: The same for the second half.
+    """
+
+    features: int = NUM_FEATURES
+    critic_features: int = NUM_CRITIC
+    width: int = 64
+    critic_width: int = 48
+    prior_job: float = 2.0
+    prior_variant: float = 5.0
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, in a fixed order."""
+        actor, critic = self.width, self.critic_width
+        return {
+            "actor.row1.weight": (actor, self.features),
+            "actor.row1.bias": (actor,),
+            "actor.row2.weight": (actor, actor),
+            "actor.row2.bias": (actor,),
+            "actor.context.weight": (actor, 2 * actor),
+            "actor.context.bias": (actor,),
+            "actor.mix_row.weight": (actor, actor),
+            "actor.mix_row.bias": (actor,),
+            "actor.mix_context.weight": (actor, actor),
+            "actor.score.weight": (1, actor),
+            "critic.row1.weight": (critic, self.features + self.critic_features),
+            "critic.row1.bias": (critic,),
+            "critic.row2.weight": (critic, critic),
+            "critic.row2.bias": (critic,),
+            "critic.hidden.weight": (critic, 2 * critic),
+            "critic.hidden.bias": (critic,),
+            "critic.value.weight": (1, critic),
+            "critic.value.bias": (1,),
+        }
+
+
+def initial_weights(config: NetworkConfig, seed: int) -> Weights:
+    """Weights before training: orthogonal matrices, zero biases, a last actor layer of gain 0.01.
+
+    The prior alone then decides: arg max is the reference rule's choice. The same seed gives the same
+    weights with and without torch.
+    """
+    rng = np.random.default_rng(seed)
+    gains = {"actor.score.weight": 0.01, "critic.value.weight": 1.0}
+    return {
+        name: np.zeros(shape, dtype=np.float32)
+        if len(shape) == 1
+        else _orthogonal(rng, shape, gains.get(name, math.sqrt(2)))
+        for name, shape in config.shapes().items()
+    }
+
+
+def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
+    """A matrix with orthonormal rows or columns, whichever are fewer, times `gain` (Saxe et al. 2014)."""
+    rows, columns = shape
+    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+    q *= np.sign(np.diag(r))
+    matrix = q if rows >= columns else q.T
+    return np.ascontiguousarray(gain * matrix, dtype=np.float32)

@@ -1,0 +1,265 @@
+"""What `rlsched evaluate` promises: its flags, every field of its JSON file, the files of --jobs-out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.record import read_records
+from rlsched.errors import InputError, UnknownSchedulerError
+from rlsched.workload.trace import Trace
+
+CONTRACT_FIELDS = (
+    "jobs rejected unfinished jct_mean_s jct_p50_s jct_p99_s jct_p999_s queue_mean_s queue_p50_s queue_p99_s "
+    "queue_p999_s queue_max_s makespan_s gpu_utilisation_frac energy_kwh preemptions decisions "
+    "decision_p99_us wall_s by_gpus by_vc"
+)
+JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
+TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """120 jobs over two weeks on two VCs, and one gang that fits nowhere."""
+    rng = np.random.default_rng(3)
+    count = 120
+    sizes = rng.choice([1.0, 2.0, 4.0, 8.0], count, p=[0.5, 0.2, 0.2, 0.1])
+    sizes[60] = 64.0
+    trace = Trace.from_columns(
+        name="w",
+        submit_s=np.sort(rng.integers(0, 14 * 86400, count)).astype(np.float64),
+        duration_s=rng.integers(60, 100_000, count).astype(np.float64),
+        num_gpus=sizes,
+        vc=rng.choice(["a", "b"], count),
+    )
+    folder = tmp_path_factory.mktemp("workload")
+    trace.write(folder / "w.csv")
+    spec = ClusterSpec(name="two", nodes=tuple(NodeGroup(count=1, gpus=8, vc=vc) for vc in ("a", "b")))
+    (folder / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
+    return folder / "w.csv", folder / "c.toml"
+
+
+def run(workload: tuple[Path, Path], *arguments: str) -> Result:
+    from rlsched_agents.cli import evaluate
+
+    trace, cluster = (str(path) for path in workload)
+    return CliRunner().invoke(evaluate, ["--trace", trace, "--cluster", cluster, *arguments])
+
+
+def report_of(workload: tuple[Path, Path], folder: Path, *arguments: str) -> Any:
+    result = run(workload, *arguments, "--json", str(folder / "out.json"))
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return json.loads((folder / "out.json").read_text(encoding="utf-8"))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    report = report_of(workload, tmp_path, "--policy", "fifo-backfill", "--policy", "ppo:untrained")
+    assert set(TOP_FIELDS.split()) <= set(report)
+    assert list(report["policies"]) == ["fifo-backfill", "ppo:untrained"]
+    assert (report["nodes"], report["gpus"], report["seeds"]) == (2, 16, [0])
+    for one in report["policies"].values():
+        assert list(one)[: len(CONTRACT_FIELDS.split())] == CONTRACT_FIELDS.split()
+        assert one["energy_kwh"] is None
+        assert (one["jobs"], one["rejected"], one["unfinished"]) == (120, 1, 0)
+        assert sum(group["jobs"] for group in one["by_vc"].values()) == 120
+        assert set(one["by_gpus"]) == {"1", "2", "4", "8", "64"}
+        assert 0 < one["gpu_utilisation_frac"] <= 1
+        numbers = [value for value in one.values() if isinstance(value, (int, float))]
+        assert all(map(math.isfinite, numbers))
+    assert report["policies"]["fifo-backfill"]["decision_p99_us"] is None
+    assert report["policies"]["ppo:untrained"]["decision_p99_us"] > 0
+
+
+def test_job_files(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    report = report_of(
+        workload,
+        tmp_path,
+        "--policy",
+        "qssf-backfill",
+        "--policy",
+        "ppo:untrained",
+        "--jobs-out",
+        str(tmp_path / "jobs"),
+    )
+    assert {path.name for path in (tmp_path / "jobs").iterdir()} == {
+        "qssf-backfill.csv",
+        "qssf-backfill.segments.csv",
+        "ppo_untrained.csv",
+        "ppo_untrained.segments.csv",
+    }
+    jobs = rows_of(tmp_path / "jobs" / "qssf-backfill.csv")
+    assert list(jobs[0]) == JOB_COLUMNS.split()
+    assert len(jobs) == 120
+    started = [job for job in jobs if job["start_time"]]
+    assert len(started) == 119
+    waits = [float(job["start_time"]) - float(job["submit_time"]) for job in started]
+    assert np.mean(waits) == pytest.approx(report["policies"]["qssf-backfill"]["queue_mean_s"])
+    assert all(job["energy_j"] == "" for job in jobs)
+    assert len(rows_of(tmp_path / "jobs" / "qssf-backfill.segments.csv")) == 119
+
+
+def test_records_hold_every_decision(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    report = report_of(
+        workload,
+        tmp_path,
+        "--policy",
+        "fifo",
+        "--policy",
+        "random",
+        "--workers",
+        "1",
+        "--records",
+        str(tmp_path / "records"),
+        "--logdir",
+        str(tmp_path / "log"),
+    )
+    for name in ("fifo", "random"):
+        records = read_records(tmp_path / "records" / f"{name}.msgpack")
+        assert len(records) == report["policies"][name]["decisions"]
+    from rlsched.board.reader import read_runs
+
+    counts = read_runs(tmp_path / "log")["random"].scalars["decisions/source_rule_count"]
+    assert sum(value for _, value in counts) == report["policies"]["random"]["decisions"]
+
+
+def test_log_folder_alone_keeps_the_records_beside_the_event_file(
+    workload: tuple[Path, Path], tmp_path: Path
+) -> None:
+    report = report_of(workload, tmp_path, "--policy", "random", "--logdir", str(tmp_path / "log"))
+    records = read_records(tmp_path / "log" / "random" / "decisions.msgpack")
+    assert len(records) == report["policies"]["random"]["decisions"]
+    assert list((tmp_path / "log" / "random").glob("events.out.tfevents.*"))
+
+
+def test_records_change_no_number(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    plain = report_of(workload, tmp_path, "--policy", "qssf")
+    recorded = report_of(workload, tmp_path, "--policy", "qssf", "--records", str(tmp_path / "records"))
+    for name in ("queue_mean_s", "jct_p99_s", "by_vc", "gpu_utilisation_frac"):
+        assert plain["policies"]["qssf"][name] == recorded["policies"]["qssf"][name]
+
+
+def test_window_measures_only_its_jobs_after_a_warm_up(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    since, until = 8 * 86400, 11 * 86400
+    trace = Trace.read(workload[0])
+    inside = (trace.submit_s >= since) & (trace.submit_s < until)
+    report = report_of(
+        workload,
+        tmp_path,
+        "--policy",
+        "fifo",
+        "--since",
+        str(since),
+        "--until",
+        str(until),
+        "--jobs-out",
+        str(tmp_path),
+    )
+    assert report["policies"]["fifo"]["jobs"] == np.count_nonzero(inside)
+    assert (report["since_s"], report["until_s"]) == (since, until)
+    # FIFO looks at nothing but the queue: replaying all jobs submitted since day 1 gives the same starts.
+    late = trace.select(trace.submit_s >= since - 7 * 86400)
+    late.write(tmp_path / "late.csv")
+    report_of(
+        (tmp_path / "late.csv", workload[1]),
+        tmp_path,
+        "--policy",
+        "fifo",
+        "--jobs-out",
+        str(tmp_path / "all"),
+    )
+    start_of = {job["job_id"]: job["start_time"] for job in rows_of(tmp_path / "all" / "fifo.csv")}
+    jobs = rows_of(tmp_path / "fifo.csv")
+    assert [job["job_id"] for job in jobs] == trace.job_id[inside].tolist()
+    assert {job["job_id"]: job["start_time"] for job in jobs}.items() <= start_of.items()
+
+
+def test_seeds_are_averaged_and_rules_run_once(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    def with_seeds(*seeds: str) -> dict[str, Any]:
+        flags = [flag for seed in seeds for flag in ("--seed", seed)]
+        found: dict[str, Any] = report_of(
+            workload,
+            tmp_path,
+            "--policy",
+            "random",
+            "--policy",
+            "fifo",
+            *flags,
+            "--workers",
+            "1",
+            "--jobs-out",
+            str(tmp_path / "-".join(seeds)),
+        )
+        return found
+
+    one, two, both = with_seeds("1"), with_seeds("2"), with_seeds("1", "2")
+    waits = [report["policies"]["random"]["queue_mean_s"] for report in (one, two, both)]
+    assert waits[0] != waits[1]
+    assert waits[2] == pytest.approx((waits[0] + waits[1]) / 2)
+    assert both["seeds"] == [1, 2]
+    assert {path.stem for path in (tmp_path / "1-2").iterdir()} == {
+        "random",
+        "random.segments",
+        "random.seed2",
+        "random.seed2.segments",
+        "fifo",
+        "fifo.segments",
+    }
+
+
+def test_processes_give_the_same_numbers(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    policies = ("--policy", "random", "--policy", "ppo:untrained")
+    alone = report_of(workload, tmp_path, *policies, "--workers", "1")
+    beside = report_of(workload, tmp_path, *policies, "--workers", "2")
+    for name in alone["policies"]:
+        assert alone["policies"][name]["queue_mean_s"] == beside["policies"][name]["queue_mean_s"]
+
+
+def test_baseline_and_load(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    report = report_of(
+        workload, tmp_path, "--policy", "fifo", "--policy", "qssf", "--baseline", "qssf", "--load", "0.5"
+    )
+    assert list(report["paired"]) == ["fifo"]
+    assert report["baseline"] == "qssf"
+    assert abs(report["load_frac"] - 0.5) < 0.25
+
+
+def test_table_is_for_people(workload: tuple[Path, Path]) -> None:
+    result = run(workload, "--policy", "fifo", "--policy", "qssf-backfill")
+    assert result.exit_code == 0
+    for expected in ("mean queueing delay by GPUs", "mean queueing delay by VC", "ratios to fifo", "95 %"):
+        assert expected in result.output
+    assert "1 rejected: gang of 64 GPUs" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["--policy", "nosuch"], UnknownSchedulerError, "fifo-backfill"),
+        (["--policy", "fifo", "--nodes", "2", "--load", "1"], InputError, "got both"),
+        (["--policy", "fifo", "--since", "9", "--until", "8"], InputError, "since below"),
+        (["--policy", "fifo", "--baseline", "qssf"], InputError, "not among"),
+    ],
+)
+def test_bad_input(
+    workload: tuple[Path, Path], arguments: list[str], error: type[Exception], message: str
+) -> None:
+    result = run(workload, *arguments)
+    assert isinstance(result.exception, error)
+    assert message in str(result.exception)
+
+
+def test_help_has_an_example(workload: tuple[Path, Path]) -> None:
+    assert "Example:" in run(workload, "--help").output

@@ -1,0 +1,275 @@
+"""PPO on the toy with a known optimum: solved in seconds, resumed exactly, stopped by a signal, logged."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rlsched.errors import CheckpointError, InputError
+from rlsched_agents.ppo.callbacks import Table
+from rlsched_agents.ppo.normalize import ReturnNormalizer
+from rlsched_agents.ppo.recipes import RECIPES, Recipe, load_recipe
+from rlsched_agents.ppo.toy import TOY_STEPS, ToyVecEnv
+from rlsched_agents.ppo.training import RunFiles, TrainingResult, build_model, train
+from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.checkpoint import load_checkpoint
+from rlsched_agents.runtime.forward import Forward
+from rlsched_agents.runtime.network import NetworkConfig
+from rlsched_agents.runtime.policy import PpoScheduler
+
+FAST = Recipe(
+    num_envs=32, rollout_steps=32, batch_size=256, gamma=0.9, gae_lambda=0.9, learning_rate=3e-3, entropy=0.0
+)
+TINY = Recipe(
+    network=NetworkConfig(width=8, critic_width=8),
+    num_envs=4,
+    rollout_steps=16,
+    batch_size=32,
+    epochs=2,
+    validate_every=128,
+    checkpoint_every=64,
+    temperatures=(0.0,),
+    final_learning_rate_frac=0.5,
+)
+
+
+def files(folder: Path) -> RunFiles:
+    return RunFiles(logdir=folder / "log", out=folder / "out.zip")
+
+
+def run(
+    folder: Path,
+    recipe: Recipe = TINY,
+    *,
+    timesteps: int,
+    seed: int = 3,
+    validate: Callable[[PpoScheduler], Table] | None = None,
+    env: ToyVecEnv | None = None,
+    init: Path | None = None,
+    resume: bool = False,
+) -> TrainingResult:
+    card = Card(
+        name="toy",
+        created="",
+        rlsched_version="0",
+        schema_hash="",
+        network=recipe.network,
+        timesteps=0,
+        seeds=(),
+    )
+    return train(
+        env or ToyVecEnv(recipe.num_envs, seed),
+        recipe,
+        timesteps=timesteps,
+        files=files(folder),
+        seed=seed,
+        card=card,
+        validate=validate,
+        init=init,
+        resume=resume,
+        progress=False,
+    )
+
+
+def scalars(folder: Path) -> dict[str, list[float]]:
+    events = EventAccumulator(str(folder / "log"))
+    events.Reload()
+    return {tag: [point.value for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_toy_is_solved_against_a_wrong_prior_and_serves_without_torch(tmp_path: Path) -> None:
+    run(tmp_path, FAST, timesteps=30_000)
+    checkpoint = load_checkpoint(tmp_path / "out.zip")
+    forward = Forward(checkpoint.weights, checkpoint.card.network)
+    env = ToyVecEnv(16, seed=99)
+    windows, total = env.reset(), 0.0
+    for _ in range(TOY_STEPS):
+        assert isinstance(windows, np.ndarray)
+        logits = np.stack([forward.logits(window) for window in windows])
+        windows, rewards, _, _ = env.step(np.where(env.action_masks(), logits, -np.inf).argmax(axis=1))
+        total += float(rewards.sum())
+    assert total / 16 > -3, "the best return is 0, that of the prior about -50"
+    curve = scalars(tmp_path)["reward/return"]
+    assert curve[0] < -40
+    assert curve[-1] > -3
+
+
+def test_resumed_run_ends_in_the_very_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    constant = msgspec.structs.replace(TINY, final_learning_rate_frac=1.0)
+    run(tmp_path / "a", constant, timesteps=512)
+    run(tmp_path / "b", constant, timesteps=256)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    run(tmp_path / "b", constant, timesteps=512, env=ToyVecEnv(TINY.num_envs, seed=77), resume=True)
+    whole, parts = load_checkpoint(tmp_path / "a" / "out.zip"), load_checkpoint(tmp_path / "b" / "out.zip")
+    assert whole.card.timesteps == parts.card.timesteps == 512
+    assert whole.card.weights_sha256 == parts.card.weights_sha256
+
+
+def test_a_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) -> None:
+    class Interrupts(ToyVecEnv):
+        steps_left = 20
+
+        def step_wait(self):  # type: ignore[no-untyped-def]
+            self.steps_left -= 1
+            if self.steps_left == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().step_wait()
+
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = run(tmp_path / "a", timesteps=512, env=Interrupts(TINY.num_envs, 3))
+    assert stopped.stopped
+    assert stopped.timesteps == 128
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert load_checkpoint(tmp_path / "a" / "out.zip").card.timesteps == 128
+    resumed = run(tmp_path / "a", timesteps=512, resume=True)
+    assert not resumed.stopped
+    run(tmp_path / "b", timesteps=512)
+    assert resumed.card.weights_sha256 == load_checkpoint(tmp_path / "b" / "out.zip").card.weights_sha256
+
+
+def test_the_best_by_validation_is_what_comes_out(tmp_path: Path) -> None:
+    scores = iter([1.0, 0.7, 0.9, 0.8, 0.95])
+    asked: list[str] = []
+
+    def validate(policy: PpoScheduler) -> Table:
+        asked.append(policy.name)
+        return {"ppo": {"queue_mean_s": 100 * next(scores)}, "qssf-backfill": {"queue_mean_s": 100.0}}
+
+    result = run(tmp_path, timesteps=512, validate=validate)
+    assert asked == ["ppo"] * 5, "at the start, every 128 decisions, and at the end"
+    assert result.card.timesteps == 128
+    assert result.card.validation["ppo"] == {"queue_mean_s": 70.0}
+    assert load_checkpoint(files(tmp_path).best).card == result.card
+    assert load_checkpoint(files(tmp_path).last).card.timesteps == 512
+    curves = scalars(tmp_path)
+    assert curves["validation/ppo/queue_ratio_frac"] == pytest.approx([1.0, 0.7, 0.9, 0.8, 0.95])
+    assert curves["validation/qssf-backfill/queue_mean_s"] == [100.0] * 5
+
+
+def test_the_way_of_serving_is_chosen_with_the_checkpoint(tmp_path: Path) -> None:
+    both = msgspec.structs.replace(TINY, temperatures=(0.0, 0.5))
+
+    def validate(policy: PpoScheduler) -> Table:
+        return {"ppo": {"queue_ratio_frac": 0.9 if policy.temperature else 1.0}}
+
+    assert run(tmp_path, both, timesteps=128, validate=validate).card.temperature == 0.5
+    assert "validation/ppo-t0.5/queue_ratio_frac" in scalars(tmp_path)
+
+
+def test_best_so_far_survives_a_resume(tmp_path: Path) -> None:
+    def table(ratio: float) -> Callable[[PpoScheduler], Table]:
+        return lambda _: {"ppo": {"queue_ratio_frac": ratio}}
+
+    first = run(tmp_path, timesteps=128, validate=table(0.5))
+    second = run(tmp_path, timesteps=256, validate=table(0.8), resume=True)
+    assert second.card.weights_sha256 == first.card.weights_sha256
+    assert second.card.validation == {"ppo": {"queue_ratio_frac": 0.5}}
+
+
+def test_init_takes_weights_and_refuses_other_sizes(tmp_path: Path) -> None:
+    run(tmp_path / "a", timesteps=64)
+    kept = load_checkpoint(tmp_path / "a" / "out.zip").weights
+    frozen = msgspec.structs.replace(TINY, learning_rate=0.0)
+    run(tmp_path / "b", frozen, timesteps=64, init=tmp_path / "a" / "out.zip")
+    found = load_checkpoint(tmp_path / "b" / "out.zip").weights
+    assert all((found[name] == kept[name]).all() for name in kept)
+    wider = msgspec.structs.replace(TINY, network=NetworkConfig(width=16))
+    with pytest.raises(InputError, match="other sizes"):
+        run(tmp_path / "c", wider, timesteps=64, init=tmp_path / "a" / "out.zip")
+
+
+def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot read this checkpoint"):
+        run(tmp_path, timesteps=64, resume=True)
+    run(tmp_path, timesteps=64)
+    with pytest.raises(InputError, match="64 decisions behind it already"):
+        run(tmp_path, timesteps=64, resume=True)
+    with pytest.raises(InputError, match=r"another recipe .*gamma"):
+        run(tmp_path, msgspec.structs.replace(TINY, gamma=0.5), timesteps=128, resume=True)
+    files(tmp_path).out.replace(files(tmp_path).last)
+    with pytest.raises(CheckpointError, match=r"train/progress\.json"):
+        run(tmp_path, timesteps=128, resume=True)
+
+
+def test_curves_carry_units_and_what_ppo_needs_to_be_watched(tmp_path: Path) -> None:
+    run(tmp_path, timesteps=256)
+    curves = scalars(tmp_path)
+    assert {
+        "reward/return",
+        "reward/return_std",
+        "rollout/queue_mean_s",
+        "rollout/reference_queue_mean_s",
+        "rollout/queue_ratio_frac",
+        "rollout/wins_frac",
+        "train/approx_kl",
+        "train/explained_variance",
+        "train/entropy_loss",
+        "time/fps",
+    } <= curves.keys()
+    assert "rollout/queue_ratio" not in curves, "one definition of the ratio"
+    ratio = np.array(curves["rollout/queue_mean_s"]) / np.array(curves["rollout/reference_queue_mean_s"])
+    np.testing.assert_allclose(curves["rollout/queue_ratio_frac"], ratio, rtol=1e-6)
+
+
+def test_same_seed_same_weights_other_seed_others(tmp_path: Path) -> None:
+    hashes = [
+        run(tmp_path / str(k), timesteps=128, seed=seed).card.weights_sha256
+        for k, seed in enumerate([3, 3, 4])
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_rewards_are_scaled_by_the_spread_of_the_return_and_clipped() -> None:
+    class Constant(ToyVecEnv):
+        def step_wait(self):  # type: ignore[no-untyped-def]
+            observations, rewards, dones, infos = super().step_wait()
+            return observations, np.full_like(rewards, 1000.0 if self._steps[0] == 5 else 2.0), dones, infos
+
+    env = ReturnNormalizer(Constant(4), gamma=0.5, clip=2.0)
+    assert env.has_attr("action_masks")
+    assert np.stack(env.env_method("action_masks")).shape == (4, 24)
+    env.reset()
+    actions = np.array([int(np.flatnonzero(mask)[-1]) for mask in env.env_method("action_masks")])
+    for step in range(4):
+        _, rewards, _, _ = env.step(actions)
+        np.testing.assert_allclose(env.returns, 2.0 * (2 - 0.5**step))
+        assert rewards[0] == pytest.approx(min(2.0 / env.scale, 2.0), rel=1e-6)
+    assert env.step(actions)[1].tolist() == [2.0] * 4, "clipped"
+
+
+def test_masked_rows_are_never_drawn() -> None:
+    env = ToyVecEnv(8, seed=1)
+    model = build_model(ReturnNormalizer(env, gamma=0.9), TINY, seed=0)
+    windows = env.reset()
+    for _ in range(20):
+        masks = env.action_masks()
+        actions, _ = model.predict(windows, action_masks=masks)
+        assert masks[np.arange(8), actions].all()
+        windows, *_ = env.step(actions)
+
+
+def test_recipes_are_read_by_name_or_from_toml_and_checked(tmp_path: Path) -> None:
+    assert load_recipe("default") == RECIPES["default"]
+    path = tmp_path / "mine.toml"
+    path.write_text("gamma = 0.99\n[network]\nprior_job = 4.0\n")
+    assert load_recipe(str(path)) == Recipe(gamma=0.99, network=NetworkConfig(prior_job=4.0))
+    for text, message in [
+        ("gama = 1", "unknown field `gama`"),
+        ("gamma = 1.5", "gamma must be above 0"),
+        ("batch_size = 100000", "at most num_envs"),
+        ("=", "not valid TOML"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            load_recipe(str(path))
+    with pytest.raises(InputError, match="unknown recipe 'nope'; known: default"):
+        load_recipe("nope")

@@ -1,0 +1,198 @@
+"""Training data cut by time, validation windows replayed by the engine, `rlsched train` from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.cli.train import train
+from rlsched_agents.heuristics.queue_order import RULES
+from rlsched_agents.ppo.callbacks import queue_ratio
+from rlsched_agents.ppo.recipes import Recipe
+from rlsched_agents.ppo.sources import TrainingData, read_data
+from rlsched_agents.ppo.validation import RULES_TO_BEAT, Validator, cut_windows
+from rlsched_agents.runtime.checkpoint import load_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
+from rlsched_envs.engine import Engine
+from rlsched_envs.sources import EpisodeConfig
+
+SMALL = Recipe(
+    validation_jobs=250,
+    validation_loads=(1.0,),
+    validation_nodes=(3, 5),
+    episode=EpisodeConfig(warmup_jobs=40),
+)
+TINY_RECIPE = """
+num_envs = 4
+rollout_steps = 32
+batch_size = 64
+epochs = 1
+validate_every = 256
+checkpoint_every = 256
+validation_jobs = 150
+validation_loads = [1.0]
+validation_nodes = [3]
+temperatures = [0.0]
+[network]
+width = 16
+critic_width = 8
+[episode]
+warmup_jobs = 30
+agent_jobs = 60
+tail_jobs = 30
+nodes_low = 2
+nodes_high = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def workload() -> tuple[Trace, ClusterSpec]:
+    return synthesize("helios", 3000, 1.0, 32, seed=2, predictability="informative")
+
+
+@pytest.fixture(scope="module")
+def data(workload: tuple[Trace, ClusterSpec]) -> TrainingData:
+    return TrainingData.cut(*workload)
+
+
+@pytest.fixture
+def paths(workload: tuple[Trace, ClusterSpec], tmp_path: Path) -> list[str]:
+    trace, spec = workload
+    trace.write(tmp_path / "t.csv.gz")
+    (tmp_path / "c.toml").write_text(spec.to_toml())
+    (tmp_path / "r.toml").write_text(TINY_RECIPE)
+    return ["--trace", str(tmp_path / "t.csv.gz"), "--cluster", str(tmp_path / "c.toml")]
+
+
+def untrained() -> PpoScheduler:
+    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig())
+
+
+def test_parts_do_not_overlap_and_leave_the_test_part_alone(
+    data: TrainingData, workload: tuple[Trace, ClusterSpec]
+) -> None:
+    use = data.use
+    assert use.train_s[1] == use.validation_s[0]
+    assert use.validation_s[1] == use.test_s[0]
+    assert data.train.submit_s.max() < use.validation_s[0] <= data.validation.submit_s.min()
+    assert data.validation.submit_s.max() < use.test_s[0]
+    last = float(workload[0].submit_s[-1])
+    assert use.test_s[0] == pytest.approx(0.8 * last)
+    assert use.jobs == 3000
+
+
+def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) -> None:
+    windows = cut_windows([data.validation], SMALL, seed=1)
+    assert len(windows) == 2
+    assert any((window.trace.num_gpus > 8).any() for window in windows), "gangs over several nodes among them"
+    for window in windows:
+        rule = RULES["qssf-backfill"]
+        expected = Engine(window.trace, window.spec, order=rule.order).run_rule(rule)
+        got = Engine(window.trace, window.spec, order=rule.order).run(untrained())
+        assert got.gpus == expected.gpus
+        np.testing.assert_array_equal(got.start_s, expected.start_s)
+        assert got.by_source.get("policy", 0) > 20
+
+
+def test_validation_table_compares_with_the_rules_on_the_same_windows(data: TrainingData) -> None:
+    validator = Validator(cut_windows([data.validation], SMALL, seed=1))
+    table = validator(untrained())
+    assert list(table) == ["ppo", *RULES_TO_BEAT]
+    assert table["ppo"] == table["qssf-backfill"]
+    assert queue_ratio(table) == 1.0
+    assert table["fifo-backfill"]["queue_ratio_frac"] > 1
+    assert 0 < table["ppo"]["gpu_utilisation_frac"] <= 1
+    assert table["ppo"]["queue_mean_s"] < table["ppo"]["queue_p99_s"]
+
+
+def test_windows_are_the_same_for_the_same_seed(data: TrainingData) -> None:
+    one, two, other = (cut_windows([data.validation], SMALL, seed=seed)[0].trace for seed in (1, 1, 2))
+    assert (one.submit_s == two.submit_s).all()
+    assert (one.duration_s != other.duration_s).any()
+
+
+def test_train_validates_writes_a_card_and_resumes(
+    paths: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = [
+        "--logdir",
+        str(tmp_path / "log"),
+        "--out",
+        str(tmp_path / "mine"),
+        "--recipe",
+        str(tmp_path / "r.toml"),
+    ]
+    assert train.main([*paths, *rest, "--timesteps", "256"], standalone_mode=False) == 0
+    assert "qssf-backfill" in capsys.readouterr().out
+    card = load_checkpoint(tmp_path / "mine").card
+    assert (tmp_path / "mine" / "CARD.md").exists()
+    assert [use.trace for use in card.traces] == ["t"]
+    assert card.recipe["episode"]["agent_jobs"] == 60
+    assert card.network == NetworkConfig(width=16, critic_width=8)
+    assert set(card.validation) == {"ppo", *RULES_TO_BEAT}
+    assert list((tmp_path / "log").glob("events.*"))
+    more = [*paths, *rest, "--timesteps", "384", "--resume", "--quiet"]
+    assert train.main(more, standalone_mode=False) == 0
+    assert load_checkpoint(tmp_path / "log" / "checkpoints" / "last.zip").card.timesteps == 384
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--cluster", "b.toml", "--cluster", "c.toml"], "got 1 traces and 3 clusters"),
+        (["--recipe", "nope"], "unknown recipe 'nope'"),
+        (["--init", "x.zip", "--resume"], "--init or --resume, not both"),
+        (["--init", "x.zip"], "cannot read this checkpoint"),
+        (["--resume"], "cannot read this checkpoint"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    extra: list[str], message: str, paths: list[str], tmp_path: Path
+) -> None:
+    recipe = ["--recipe", str(tmp_path / "r.toml")] if "--recipe" not in extra else []
+    with pytest.raises(InputError, match=message) as caught:
+        train.main(
+            [
+                *paths,
+                *recipe,
+                *extra,
+                "--timesteps",
+                "1",
+                "--logdir",
+                str(tmp_path / "log"),
+                "--out",
+                str(tmp_path / "o.zip"),
+                "--quiet",
+            ],
+            standalone_mode=False,
+        )
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
+    rest = ["--timesteps", "1", "--logdir", str(tmp_path), "--out", str(tmp_path / "o.zip")]
+    with pytest.raises(InputError, match="expected something to train on"):
+        train.main(rest, standalone_mode=False)
+    with pytest.raises(InputError, match="expected a --cluster"):
+        train.main(["--trace", "t.csv", *rest], standalone_mode=False)
+
+
+def test_one_cluster_serves_all_traces(paths: list[str]) -> None:
+    _, trace, _, cluster = paths
+    one, two = read_data([Path(trace), Path(trace)], [Path(cluster)])
+    assert one.use == two.use
+
+
+def test_help_has_an_example() -> None:
+    text = train.get_help(click.Context(train, info_name="train"))
+    assert "rlsched train --trace" in text

@@ -1,0 +1,261 @@
+"""Metrics of hand-made schedules whose numbers are known."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.errors import InputError
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.jobs_out import Places, file_stem, ranges, seconds, write_jobs
+from rlsched_agents.evaluate.metrics import mean_over_seeds, quantile, schedule_metrics
+from rlsched_agents.evaluate.pairs import compare, geometric_mean, ratio_of_sums
+from rlsched_agents.evaluate.report import rejected_lines, rejected_reasons
+from rlsched_agents.evaluate.run import replay_tasks
+from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
+from rlsched_envs.engine import JobTable, Predictions
+
+NAN = float("nan")
+
+
+def a_trace() -> Trace:
+    """Five jobs: two of 1 GPU, two of 2 GPUs, one that can never run."""
+    return Trace.from_columns(
+        name="five",
+        submit_s=[0.0, 10.0, 20.0, 30.0, 100.0],
+        duration_s=[50.0, 40.0, 30.0, 20.0, 10.0],
+        num_gpus=[1.0, 2.0, 1.0, 2.0, 64.0],
+        vc=["a", "b", "a", "", "b"],
+        job_id=["p", "q", "r", "s", "t"],
+    )
+
+
+def a_table(**changes: object) -> JobTable:
+    """p 0-50, q 15-55, r 60-90, s 90-110, t rejected."""
+    values: dict[str, object] = {
+        "trace": a_trace(),
+        "start_s": np.array([0.0, 15.0, 60.0, 90.0, NAN]),
+        "end_s": np.array([50.0, 55.0, 90.0, 110.0, NAN]),
+        "rejected": np.array([False, False, False, False, True]),
+        "spec": ClusterSpec.uniform(1),
+        "gpu_node": np.zeros(8, dtype=np.int32),
+        "reject_reason": np.array(["", "", "", "", "too large"]),
+        "gpus": [(0,), (1, 2), (0,), (3, 4), ()],
+        "decisions": 7,
+        "decision_us": np.array([100.0, 200.0]),
+        "by_source": {"rule": 7},
+    }
+    return JobTable(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_headline_numbers() -> None:
+    one = schedule_metrics(a_table(), num_gpus=8, wall_s=1.5)
+    assert (one.jobs, one.rejected, one.unfinished) == (5, 1, 0)
+    assert one.jct_mean_s == pytest.approx((50 + 45 + 70 + 80) / 4)
+    assert one.jct_p50_s == pytest.approx(60.0)  # between 50 and 70
+    assert one.jct_p99_s == pytest.approx(70 + 0.97 * 10)
+    assert one.jct_p999_s == pytest.approx(70 + 0.997 * 10)
+    assert one.queue_mean_s == pytest.approx((0 + 5 + 40 + 60) / 4)
+    assert one.queue_p50_s == pytest.approx(22.5)
+    assert one.queue_p99_s == pytest.approx(40 + 0.97 * 20)
+    assert one.queue_p999_s == pytest.approx(40 + 0.997 * 20)
+    assert one.queue_max_s == 60.0
+    assert one.makespan_s == 110.0
+    assert one.energy_kwh is None
+    assert one.preemptions == 0
+    assert one.decisions == 7
+    assert one.decision_p99_us == pytest.approx(199.0)
+    assert one.wall_s == 1.5
+    assert one.by_source == {"rule": 7}
+
+
+def test_utilisation_runs_from_first_to_last_submission() -> None:
+    # Submissions 0 to 100 s: p 50 x 1, q 40 x 2, r 30 x 1, s 10 x 2 of its 20 s.
+    one = schedule_metrics(a_table(), num_gpus=8)
+    assert one.gpu_utilisation_frac == pytest.approx((50 + 80 + 30 + 20) / (8 * 100))
+
+
+def test_utilisation_of_a_window_counts_jobs_from_before() -> None:
+    measured = np.array([False, False, True, True, False])  # 20 to 30 s
+    one = schedule_metrics(a_table(), num_gpus=8, measured=measured)
+    assert one.gpu_utilisation_frac == pytest.approx((10 * 1 + 10 * 2) / (8 * 10))
+    assert one.jobs == 2
+    assert one.queue_mean_s == pytest.approx(50.0)
+    assert one.makespan_s == pytest.approx(90.0)
+
+
+def test_jobs_that_still_run_occupy_their_gpus_and_are_unfinished() -> None:
+    table = a_table(end_s=np.array([50.0, NAN, 90.0, 110.0, NAN]))
+    one = schedule_metrics(table, num_gpus=8)
+    assert (one.jobs, one.rejected, one.unfinished) == (5, 1, 1)
+    assert one.jct_mean_s == pytest.approx((50 + 70 + 80) / 3)
+    assert one.gpu_utilisation_frac == pytest.approx((50 + 2 * 85 + 30 + 20) / (8 * 100))
+
+
+def test_breakdowns_add_up() -> None:
+    one = schedule_metrics(a_table(), num_gpus=8)
+    assert list(one.by_gpus) == ["1", "2", "64"]
+    assert one.by_gpus["2"].queue_mean_s == pytest.approx(32.5)
+    assert one.by_gpus["2"].queue_p50_s == pytest.approx(32.5)
+    assert one.by_gpus["1"].jct_mean_s == pytest.approx(60.0)
+    assert one.by_gpus["64"].jct_mean_s is None
+    assert one.by_gpus["64"].rejected == 1
+    assert {vc: group.jobs for vc, group in one.by_vc.items()} == {"-": 1, "a": 2, "b": 2}
+    assert sum(group.jobs for group in one.by_gpus.values()) == one.jobs
+
+
+def test_nothing_ended_is_none_not_zero() -> None:
+    nothing = np.full(5, NAN)
+    one = schedule_metrics(a_table(start_s=nothing, end_s=nothing, decision_us=np.empty(0)), num_gpus=8)
+    assert one.unfinished == 4
+    assert one.jct_mean_s is None
+    assert one.queue_max_s is None
+    assert one.makespan_s is None
+    assert one.decision_p99_us is None
+    assert one.gpu_utilisation_frac == 0.0
+
+
+def test_one_instant_has_no_utilisation() -> None:
+    measured = np.array([True, False, False, False, False])
+    assert schedule_metrics(a_table(), num_gpus=8, measured=measured).gpu_utilisation_frac is None
+
+
+def test_quantiles_interpolate() -> None:
+    assert quantile(np.arange(1001.0), 99.9) == pytest.approx(999.0)
+    assert quantile(np.array([0.0, 10.0]), 99) == pytest.approx(9.9)
+    assert quantile(np.empty(0), 50) is None
+
+
+def test_mean_over_seeds() -> None:
+    late = a_table(
+        start_s=np.array([0.0, 15.0, 60.0, 94.0, NAN]),
+        by_source={"rule": 5, "guard": 2},
+        decision_us=np.empty(0),
+    )
+    both = mean_over_seeds([schedule_metrics(a_table(), num_gpus=8), schedule_metrics(late, num_gpus=8)])
+    assert both.queue_mean_s == pytest.approx((105 / 4 + 109 / 4) / 2)
+    assert both.by_gpus["2"].queue_mean_s == pytest.approx((65 / 2 + 69 / 2) / 2)
+    assert both.jobs == 5
+    assert both.decision_p99_us is None
+    assert both.by_source == {"rule": 6, "guard": 1}
+
+
+def test_rejected_jobs_are_counted_and_named() -> None:
+    everyone = np.ones(5, dtype=np.bool_)
+    assert rejected_reasons(a_table(), everyone) == {"too large": 1}
+    assert rejected_lines(a_table(), everyone) == ["1 rejected: too large (t)"]
+
+
+def test_ratio_and_interval_of_equal_halves() -> None:
+    same = ratio_of_sums(np.full(30, 5.0), np.full(30, 10.0))
+    assert same is not None
+    assert (same.ratio, same.low, same.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert ratio_of_sums(np.ones(3), np.zeros(3)) is None
+
+
+def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for trial in range(200):
+        theirs = rng.uniform(5, 15, 60)
+        interval = ratio_of_sums(0.8 * theirs + rng.normal(0, 1, 60), theirs, draws=400, seed=trial)
+        assert interval is not None
+        hits += interval.low <= 0.8 <= interval.high
+    assert 175 <= hits <= 200  # 190 expected
+
+
+def test_geometric_mean() -> None:
+    found = geometric_mean(np.array([0.5, 2.0]))
+    assert found is not None
+    assert found.ratio == pytest.approx(1.0)
+    assert found.low == pytest.approx(0.5)
+    assert found.high == pytest.approx(2.0)
+
+
+def test_comparison_counts_wins_and_leaves_out_what_did_not_end() -> None:
+    slower = a_table(
+        start_s=np.array([10.0, 15.0, 50.0, 90.0, NAN]), end_s=np.array([60.0, 55.0, 80.0, NAN, NAN])
+    )
+    found = compare([slower], [a_table()], np.ones(5, dtype=np.bool_))
+    assert found.jobs == 3
+    assert found.wins_frac == pytest.approx(1 / 3)
+    assert found.losses_frac == pytest.approx(1 / 3)
+    assert found.queue_mean_ratio is not None
+    assert found.queue_mean_ratio.ratio == pytest.approx((10 + 5 + 30) / (0 + 5 + 40))
+    assert found.jct_mean_ratio is not None
+    assert found.jct_mean_ratio.ratio == pytest.approx((60 + 45 + 60) / (50 + 45 + 70))
+
+
+def test_windows() -> None:
+    trace = a_trace()
+    assert window_of(trace, None, None).measured(trace).all()
+    assert window_of(trace, 10.0, 30.0).measured(trace).tolist() == [False, True, True, False, False]
+    assert window_of(trace, 10.0, 30.0).replay_from_s == 0.0
+    week = 7 * 86400.0
+    assert Window(week + 5.0, np.inf).replay_from_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "message"),
+    [(50.0, 50.0, "since below"), (200.0, None, "no job is submitted"), (NAN, 5.0, "since below")],
+)
+def test_empty_windows_are_refused(since: float, until: float | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        window_of(a_trace(), since, until)
+
+
+def test_nodes_and_load_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="got both"):
+        scaled_cluster(a_trace(), ClusterSpec.uniform(2), Window(), nodes=1, load=0.5)
+    assert scaled_cluster(a_trace(), ClusterSpec.uniform(2), Window(), nodes=3, load=None).num_nodes == 3
+
+
+def test_cells_of_gangs() -> None:
+    places = Places(ClusterSpec(name="c", nodes=(NodeGroup(count=2, gpus=4), NodeGroup(count=2, gpus=8))))
+    assert places.cells((1,)) == ("n0", "1")
+    assert places.cells((4, 5, *range(8, 16))) == ("n1;n2", "0,1;0-7")
+    assert places.cells((23, 16, 18)) == ("n3", "0,2,7")
+    assert ranges([0, 1, 2, 5, 6]) == "0-2,5,6"
+
+
+def test_names_and_seconds() -> None:
+    assert file_stem("ppo:runs/try.zip") == "ppo_runs_try.zip"
+    assert [seconds(value) for value in (5.0, 0.1, NAN, 1e9 + 0.5)] == ["5", "0.1", "", "1000000000.5"]
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def test_job_files(tmp_path: Path) -> None:
+    spec = ClusterSpec.uniform(2, 4)
+    table = a_table(end_s=np.array([50.0, 55.5, 90.0, NAN, NAN]))
+    write_jobs(table, spec, np.array([False, True, True, True, True]), tmp_path / "new", "fifo")
+    rows = rows_of(tmp_path / "new" / "fifo.csv")
+    header = "job_id,submit_time,start_time,end_time,node,gpus,share,sm_clock_frac,energy_j"
+    assert ",".join(rows[0]) == header
+    assert rows[1:] == [
+        ["q", "10", "15", "55.5", "n0", "1,2", "1", "1", ""],
+        ["r", "20", "60", "90", "n0", "0", "1", "1", ""],
+        ["s", "30", "90", "", "n0;n1", "3;0", "1", "1", ""],
+        ["t", "100", "", "", "", "", "", "", ""],
+    ]
+    segments = rows_of(tmp_path / "new" / "fifo.segments.csv")
+    assert segments[1] == ["q", "1", "15", "55.5", "n0", "1,2", "1", "1", "", "ended"]
+    assert segments[3] == ["s", "1", "90", "", "n0;n1", "3;0", "1", "1", "", "running"]
+    assert len(segments) == 4
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write job files"):
+        write_jobs(table, spec, np.ones(5, dtype=np.bool_), tmp_path / "file", "fifo")
+
+
+def test_only_policies_that_differ_by_seed_run_more_than_once() -> None:
+    trace = a_trace()
+    stamps = Predictions(trace.duration_s, np.zeros(len(trace)))
+    tasks = replay_tasks(trace, ClusterSpec.uniform(1), Window(), stamps, ["fifo", "random", "fifo"], [4, 5])
+    assert [(task.policy, task.seed) for task in tasks] == [("fifo", 4), ("random", 4), ("random", 5)]

@@ -1,0 +1,123 @@
+"""The torch network against the numpy one, and what it may and may not look at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched_agents.ppo.network import CandidateNetwork
+from rlsched_agents.runtime.forward import Forward
+from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig, Weights
+
+CONFIG = NetworkConfig()
+Rng = np.random.Generator
+
+
+@pytest.fixture
+def rng() -> Rng:
+    return np.random.default_rng(5)
+
+
+def some_weights(rng: Rng) -> Weights:
+    """As large as training leaves them, biases included."""
+    return {
+        name: (rng.normal(0, 1, shape) / np.sqrt(shape[-1])).astype(np.float32)
+        for name, shape in CONFIG.shapes().items()
+    }
+
+
+def observations(rng: Rng, batch: int, rows: int) -> NDArray[np.float32]:
+    """Random windows: some of jobs, some of variants, padding in random places, at least one real row."""
+    found = rng.random((batch, rows, NUM_FEATURES + NUM_CRITIC)).astype(np.float32)
+    found[:, :, [WAIT, JOB, VARIANT, REFERENCE]] = 0
+    found[:, :, NUM_FEATURES:] = rng.random((batch, 1, NUM_CRITIC))
+    for window in found:
+        window[:, JOB if rng.random() < 0.5 else VARIANT] = 1
+        real = rng.random(rows) < 0.7
+        real[rng.integers(rows)] = True
+        window[rng.choice(np.flatnonzero(real)), REFERENCE] = 1
+        window[~real] = 0
+    return found
+
+
+def network_of(weights: Weights) -> CandidateNetwork:
+    network = CandidateNetwork(CONFIG)
+    network.load_weights(weights)
+    return network
+
+
+@pytest.mark.parametrize("rows", [1, 2, 24, 512])
+def test_torch_and_numpy_agree(rows: int, rng: Rng) -> None:
+    weights = some_weights(rng)
+    batch = observations(rng, 16, rows)
+    with torch.no_grad():
+        logits, values = network_of(weights)(torch.from_numpy(batch))
+    forward = Forward(weights, CONFIG)
+    for i, window in enumerate(batch):
+        np.testing.assert_allclose(forward.logits(window), logits[i].numpy(), atol=1e-6, rtol=1e-6)
+        real = window[window[:, [WAIT, JOB, VARIANT]].any(axis=1)]
+        value = forward.value(real, real[0, NUM_FEATURES:])
+        assert value == pytest.approx(values[i].item(), abs=1e-6, rel=1e-6)
+
+
+def test_critic_columns_leave_the_logits_alone_to_the_last_bit(rng: Rng) -> None:
+    weights = some_weights(rng)
+    network = network_of(weights)
+    batch = observations(rng, 8, 24)
+    changed = batch.copy()
+    changed[:, :, NUM_FEATURES:] = rng.normal(0, 100, changed[:, :, NUM_FEATURES:].shape)
+    with torch.no_grad():
+        before, value_before = network(torch.from_numpy(batch))
+        after, value_after = network(torch.from_numpy(changed))
+    assert torch.equal(before, after)
+    assert not torch.equal(value_before, value_after)
+    forward = Forward(weights, CONFIG)
+    assert (forward.logits(batch[0]) == forward.logits(changed[0])).all()
+
+
+def test_logits_follow_the_rows_when_these_change_places(rng: Rng) -> None:
+    network = network_of(some_weights(rng))
+    batch = torch.from_numpy(observations(rng, 4, 24))
+    order = torch.from_numpy(rng.permutation(24))
+    with torch.no_grad():
+        logits, values = network(batch)
+        moved, moved_values = network(batch[:, order])
+    torch.testing.assert_close(moved, logits[:, order], atol=1e-5, rtol=0)
+    torch.testing.assert_close(moved_values, values, atol=1e-5, rtol=0)
+
+
+def test_other_states_of_the_batch_change_nothing(rng: Rng) -> None:
+    network = network_of(some_weights(rng))
+    batch = torch.from_numpy(observations(rng, 6, 24))
+    with torch.no_grad():
+        together = network(batch)[0]
+        alone = torch.cat([network(batch[i : i + 1])[0] for i in range(6)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def test_a_state_of_padding_alone_stays_finite_and_has_a_gradient() -> None:
+    network = CandidateNetwork(CONFIG)
+    logits, values = network(torch.zeros(2, 24, NUM_FEATURES + NUM_CRITIC))
+    assert torch.equal(logits, torch.zeros(2, 24))
+    (logits.sum() + values.sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
+
+
+def test_actor_and_critic_share_no_parameter(rng: Rng) -> None:
+    network = network_of(some_weights(rng))
+    network.forward_actor(torch.from_numpy(observations(rng, 4, 24))).square().sum().backward()
+    assert all(p.grad is None for p in network.critic.parameters())
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.actor.parameters())
+
+
+def test_sizes_are_those_of_the_recipe() -> None:
+    network = CandidateNetwork(CONFIG)
+    wide, narrow = CONFIG.width, CONFIG.critic_width
+    actor = NUM_FEATURES * wide + 5 * wide**2 + 5 * wide  # row1; row2, context, mixes; four biases, score
+    critic = (NUM_FEATURES + NUM_CRITIC) * narrow + 3 * narrow**2 + 4 * narrow + 1
+    assert sum(p.numel() for p in network.actor.parameters()) == actor
+    assert sum(p.numel() for p in network.critic.parameters()) == critic
+    assert list(network.weights()) == list(CONFIG.shapes())
