@@ -1,0 +1,98 @@
+"""One rank of one attempt of a job, as the node knows it, and what is said about it on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from rlsched.wire.messages import AttemptReport, Ended, Launch, Launched, LaunchRefused
+
+EXIT_VANISHED = 137
+"""The exit code of a rank that left none: its shim was killed, or the node went down."""
+EXIT_KILLED = 143
+"""The exit code of a rank that was ended before it started (128 + SIGTERM)."""
+
+
+class AttemptKey(NamedTuple):
+    """Which rank of which attempt of which job, of the cluster whose broker numbers the jobs."""
+
+    job: int
+    attempt: int
+    rank: int
+    cluster: str
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.attempt}.{self.rank}"
+
+    def refused(self, message: str) -> LaunchRefused:
+        """This rank could not be started."""
+        return LaunchRefused(job=self.job, attempt=self.attempt, rank=self.rank, message=message)
+
+
+class Phase(StrEnum):
+    """Where a rank stands on this node."""
+
+    WAITING = "waiting"
+    """Accepted, nothing on disk: its GPUs are still held by a rank that is being ended."""
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One rank on this node.
+
+    Attributes:
+        gpus: GPU numbers on this node; held while LAUNCHING and RUNNING.
+        exit_code: None until ENDED.
+        is_acknowledged: The broker has the end in its journal, or has disowned the attempt.
+        is_forgotten: The broker disowned it: its end is not reported.
+        hard_kill_at_s: When the daemon stops trusting the shim to end it; None: not told to end.
+        launch: Kept while WAITING.
+    """
+
+    key: AttemptKey
+    gpus: tuple[int, ...] = ()
+    phase: Phase = Phase.ENDED
+    pid: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+    is_acknowledged: bool = False
+    is_forgotten: bool = False
+    hard_kill_at_s: float | None = None
+    launch: Launch | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.phase in (Phase.LAUNCHING, Phase.RUNNING)
+
+    @property
+    def is_ending(self) -> bool:
+        return self.hard_kill_at_s is not None
+
+    def ended(self) -> Ended:
+        assert self.exit_code is not None
+        return Ended(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            rank=self.key.rank,
+            exit_code=self.exit_code,
+            reason=self.reason,
+        )
+
+    def launched(self) -> Launched:
+        """This rank runs."""
+        return Launched(job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, pid=self.pid)
+
+    def report(self) -> AttemptReport:
+        """Its line in a `Hello`."""
+        return AttemptReport(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            rank=self.key.rank,
+            state="ended" if self.phase is Phase.ENDED else "running",
+            exit_code=self.exit_code,
+            reason=self.reason,
+        )

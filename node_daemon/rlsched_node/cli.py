@@ -1,0 +1,84 @@
+"""The verb `rlsched node`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+EPILOG = """\b
+Example:
+  rlsched node --name n0 --gpus 4 --simulated
+  rlsched node --broker tcp://127.0.0.1:7461 --name gpu-a --gpu-type h200 --vc research
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--broker", metavar="ADDRESS", help="tcp://HOST:PORT; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461."
+)
+@click.option("--name", required=True, help="Name of this node, the one in its key.")
+@click.option("--gpus", type=int, metavar="N", help="Offer N GPUs; default: all that NVML shows.")
+@click.option("--simulated", "is_simulated", is_flag=True, help="Make up GPUs instead of asking NVML.")
+@click.option("--gpu-type", help="Model of the GPUs, as jobs name it; default: generic.", default="generic")
+@click.option("--vc", default="", help="The virtual cluster that owns this node; default: serves every one.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where output and records of jobs are kept; default: nodes/NAME below the keys.",
+)
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Directory of keys; default: RLSCHED_HOME, else ~/.config/rlsched.",
+)
+@click.option(
+    "--end-jobs-on-exit",
+    "--end-jobs",
+    "end_jobs",
+    is_flag=True,
+    help="End the jobs when this daemon is stopped; default: they go on for the next to adopt.",
+)
+def node(
+    broker: str | None,
+    name: str,
+    gpus: int | None,
+    is_simulated: bool,
+    gpu_type: str,
+    vc: str,
+    directory: Path | None,
+    keys: Path | None,
+    end_jobs: bool,
+) -> None:
+    """Offer this machine's GPUs to a broker, and run the jobs that it places here.
+
+    Jobs outlive this daemon, and it outlives the broker: either may be killed and started again. A job's
+    output is in DIR/attempts/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n after signal
+    n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when it vanished.
+    """
+    import logging
+
+    from rlsched.broker.keys import KeyHome, default_home
+    from rlsched.wire.dealer import broker_address
+    from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
+    from rlsched_node.gpu import open_gpus
+
+    home = keys if keys is not None else default_home()
+    address = broker_address(broker)
+    key_home = KeyHome(home)
+    pair, broker_public = key_home.node(name), key_home.broker_public()
+    config = NodeConfig(
+        name=name,
+        broker=address,
+        directory=(directory or home / "nodes" / name).absolute(),
+        gpu_type=gpu_type,
+        vc=vc,
+        end_jobs=end_jobs,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    run_until_signalled(
+        NodeDaemon(config, open_gpus(gpus, is_simulated=is_simulated, node=name), pair, broker_public)
+    )

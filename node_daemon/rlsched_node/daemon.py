@@ -1,0 +1,255 @@
+"""The node daemon's loop: events of broker and ranks go into the machine, its effects into the world."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from rlsched.broker.keys import KeyPair
+from rlsched.errors import InputError, RlschedError
+from rlsched.wire.dealer import is_loopback
+from rlsched.wire.messages import Hello, Launch, LogData
+from rlsched_node import shim
+from rlsched_node.adopt import adopt_attempts
+from rlsched_node.attempt import AttemptKey, Phase
+from rlsched_node.gpu.device import GpuSet
+from rlsched_node.home import NodeHome
+from rlsched_node.launch import rank_environment, refuse_foreign_processes
+from rlsched_node.link import BrokerLink
+from rlsched_node.machine import NodeMachine
+from rlsched_node.ranks import Ranks, attempt_directory_of
+from rlsched_node.steps import (
+    Acknowledge,
+    Effect,
+    EndJobs,
+    EndRank,
+    Event,
+    HardKill,
+    Note,
+    Persist,
+    Quit,
+    RecordEnded,
+    Send,
+    SendLog,
+    StartFailed,
+    StartRank,
+    Tick,
+)
+from rlsched_node.store import AttemptStore
+
+END_JOBS_GRACE_S = 3.0
+ACKNOWLEDGE_WAIT_S = 2.0
+"""How long a node that ends its jobs waits for the broker to acknowledge their ends."""
+_POLL_WITHOUT_PIDFD_S = 0.05
+_log = logging.getLogger("rlsched.node")
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What `rlsched node` was told.
+
+    Attributes:
+        name: The node's name, the one in its key.
+        broker: tcp://HOST:PORT.
+        directory: The node's own directory.
+        gpu_type: GPU model as the cluster's description names it.
+        vc: The VC that owns this node; "" serves every one.
+        end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
+    """
+
+    name: str
+    broker: str
+    directory: Path
+    gpu_type: str = "generic"
+    vc: str = ""
+    end_jobs: bool = False
+
+
+class NodeDaemon:
+    """One node. `run()` returns when `stop()` was called (from a signal handler, say).
+
+    Raises:
+        InputError: the directory is in use, or belongs to another node.
+    """
+
+    def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
+        self._config = config
+        self._gpus = gpus
+        self._home = NodeHome(config.directory, config.name)
+        self._store = AttemptStore(config.directory / "attempts")
+        self._store.clean(time.time())
+        self._ranks = Ranks(self._store)
+        self._machine = NodeMachine(self._hello(), adopt_attempts(self._store, self._ranks))
+        self._link = BrokerLink(config.broker, pair, broker_public)
+        self._wake, self._waker = socket.socketpair()
+        for end in (self._wake, self._waker):
+            end.setblocking(False)
+        self._stops = 0
+        self._quit: str | None = None
+
+    def stop(self) -> None:
+        """Ask the loop to end; asked twice, it waits for nothing. Safe in a signal handler."""
+        self._stops += 1
+        with contextlib.suppress(OSError):
+            self._waker.send(b".")
+
+    def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            InputError: the broker will not have this node.
+        """
+        adopted = sum(attempt.phase is Phase.RUNNING for attempt in self._machine.attempts.values())
+        _log.info(
+            "node %s: %d %s GPUs, broker %s, directory %s, %d jobs adopted",
+            self._config.name,
+            self._gpus.count,
+            self._gpus.kind,
+            self._config.broker,
+            self._config.directory,
+            adopted,
+        )
+        try:
+            self._serve(lambda: self._stops > 0 or self._quit is not None)
+            if self._config.end_jobs and self._quit is None:
+                self._end_jobs()
+        finally:
+            self._close()
+        if self._quit is not None:
+            raise InputError(f"the broker at {self._config.broker} refuses this node: {self._quit}")
+
+    def _end_jobs(self) -> None:
+        self._feed(EndJobs(END_JOBS_GRACE_S))
+        self._serve(lambda: self._machine.is_idle or self._stops > 1)
+        if not self._machine.is_idle:
+            self._feed(EndJobs(0.0))
+            self._serve(lambda: self._machine.is_idle or self._stops > 2)
+        until_s = time.monotonic() + ACKNOWLEDGE_WAIT_S
+        self._serve(
+            lambda: (
+                self._machine.is_drained
+                or not self._machine.is_registered
+                or self._stops > 1
+                or time.monotonic() > until_s
+            )
+        )
+
+    def _close(self) -> None:
+        self._link.close()
+        self._ranks.close()
+        self._wake.close()
+        self._waker.close()
+        self._gpus.close()
+        self._home.close()
+
+    def _serve(self, is_done: Callable[[], bool]) -> None:
+        poller = zmq.Poller()
+        for source in (self._link.socket, self._link.monitor, self._ranks.fileno(), self._wake.fileno()):
+            poller.register(source, zmq.POLLIN)
+        while not is_done():
+            timeout_s = min(max(self._machine.next_tick_s() - time.monotonic(), 0.0), 1.0)
+            if self._ranks.needs_polling:
+                timeout_s = min(timeout_s, _POLL_WITHOUT_PIDFD_S)
+            poller.poll(int(timeout_s * 1e3) + 1)
+            with contextlib.suppress(BlockingIOError):
+                self._wake.recv(64)
+            for event in (*self._link.receive(), *self._ranks.collect(), Tick()):
+                self._feed(event)
+            self._gpus.follow(self._machine.gpus_held)
+
+    def _feed(self, event: Event) -> None:
+        events = [event]
+        while events:
+            for effect in self._machine.handle(events.pop(0), time.monotonic()):
+                events += self._perform(effect)
+
+    def _perform(self, effect: Effect) -> Iterator[Event]:
+        match effect:
+            case Send(message, request):
+                self._link.send(message, request)
+            case StartRank(launch):
+                yield from self._start(launch)
+            case EndRank(key, grace_s, reason):
+                self._ranks.end(key, grace_s, reason)
+            case HardKill(key):
+                self._ranks.hard_kill(key)
+            case SendLog(key, request, offset, max_bytes, is_over):
+                data, is_all = self._store.at(key).read_output(offset, max_bytes)
+                self._link.send(LogData(data=data, offset=offset, eof=is_over and is_all), request)
+            case Persist(cluster, epoch):
+                self._home.persist(cluster, epoch)
+            case RecordEnded(key, exit_code, reason):
+                with _log_os_errors(f"attempt {key} is remembered in memory alone"):
+                    self._store.at(key).create_ended(exit_code, reason)
+            case Acknowledge(key):
+                with _log_os_errors(f"attempt {key} will be reported again after a restart"):
+                    self._store.at(key).acknowledge()
+            case Note(line):
+                _log.info("%s", line)
+            case Quit(line):
+                self._quit = line
+
+    def _start(self, launch: Launch) -> Iterator[Event]:
+        key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
+        directory = self._store.at(key)
+        try:
+            refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
+            env = rank_environment(
+                launch,
+                gpus=self._gpus,
+                directory=str(directory.path),
+                is_local=is_loopback(self._config.broker),
+                inherited=os.environ,
+            )
+            self._ranks.start(key, launch, env)
+        except RlschedError as error:
+            yield StartFailed(key, str(error))
+
+    def _is_ours(self, pid: int) -> bool:
+        directory = attempt_directory_of(pid)
+        return directory is not None and Path(directory).is_relative_to(self._store.root)
+
+    def _hello(self) -> Hello:
+        gpus = self._gpus
+        return Hello(
+            name=self._config.name,
+            gpus=gpus.count,
+            gpu_type=self._config.gpu_type,
+            gpu_uuids=[gpus.uuid(gpu) for gpu in range(gpus.count)],
+            cpus=len(os.sched_getaffinity(0)),
+            memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            vc=self._config.vc,
+            boot_id=shim.boot_id(),
+            epoch=self._home.state.epoch,
+            cluster=self._home.state.cluster,
+        )
+
+
+@contextlib.contextmanager
+def _log_os_errors(consequence: str) -> Iterator[None]:
+    """A full disk must not stop the daemon where memory will do."""
+    try:
+        yield
+    except OSError as error:
+        _log.warning("%s: %s", error, consequence)
+
+
+def run_until_signalled(daemon: NodeDaemon) -> None:
+    """Run with SIGTERM, SIGINT and SIGHUP as requests to stop."""
+    before = {
+        number: signal.signal(number, lambda *_: daemon.stop())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
+    try:
+        daemon.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,108 @@
+"""The node's own directory: one daemon at a time, and what it must not forget."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from rlsched.broker.private import make_private
+from rlsched.errors import InputError, RlschedError
+from rlsched_node import shim
+
+
+class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What outlives a daemon.
+
+    Attributes:
+        name: The node's name.
+        cluster: Identity of the broker's journal; "" before the first `Welcome`.
+        epoch: The highest epoch of it that the node has obeyed.
+    """
+
+    name: str
+    cluster: str = ""
+    epoch: int = 0
+
+
+class NodeHome:
+    """DIR of `rlsched node`: `lock`, `state.json`, and `attempts/`. Held until `close()`.
+
+    Raises:
+        InputError: another daemon holds it, it belongs to a node of another name, or it cannot be used.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        try:
+            make_private(path)
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot use this directory: {error.strerror}; give another --dir"
+            ) from error
+        try:
+            self.state = self._read_state(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def persist(self, cluster: str, epoch: int) -> None:
+        """Write both to disk before anything is done in its name.
+
+        Raises:
+            RlschedError: the disk is full, or gone.
+        """
+        self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
+        try:
+            self._write_state()
+        except OSError as error:
+            raise RlschedError(
+                f"{self.path}: cannot write the broker's epoch: {error.strerror}; jobs go on, "
+                "start the node again when there is room"
+            ) from error
+
+    def close(self) -> None:
+        """Let the next daemon in."""
+        self._lock.close()
+
+    def _take_lock(self) -> BinaryIO:
+        lock = open(self.path / "lock", "a+b")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            holder = lock.read(32).decode(errors="replace").strip() or "unknown"
+            lock.close()
+            raise InputError(
+                f"{self.path}: in use by another rlsched node (process {holder}); stop it, "
+                "or give another --dir"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n".encode())
+        lock.flush()
+        return lock
+
+    def _read_state(self, name: str) -> NodeState:
+        path = self.path / "state.json"
+        try:
+            state = msgspec.json.decode(path.read_bytes(), type=NodeState)
+        except FileNotFoundError:
+            self.state = NodeState(name)
+            self._write_state()
+            return self.state
+        except (OSError, msgspec.DecodeError) as error:
+            raise InputError(f"{path}: not a node's state: {error}; give another --dir") from error
+        if state.name != name:
+            raise InputError(f"{self.path}: belongs to node {state.name!r}, not {name!r}; give another --dir")
+        return state
+
+    def _write_state(self) -> None:
+        draft = self.path / "state.json.tmp"
+        draft.unlink(missing_ok=True)
+        shim.write_synced(str(draft), msgspec.json.encode(self.state) + b"\n")
+        draft.rename(self.path / "state.json")
+        shim.sync_directory(str(self.path))

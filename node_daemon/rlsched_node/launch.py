@@ -1,0 +1,146 @@
+"""Start one rank: its environment, its directory, its shim."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from rlsched.errors import RlschedError
+from rlsched.wire.messages import Launch
+from rlsched_node import shim
+from rlsched_node.gpu.device import GpuSet
+from rlsched_node.store import AttemptDir, LaunchRecord
+
+MASTER_PORT_FIRST = 20_000
+MASTER_PORTS = 10_000
+"""The ports of gangs lie below Linux's ephemeral ones, which begin at 32,768."""
+DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
+"""Marks every process of a rank, so that what a killed shim leaves behind can be found."""
+
+
+class LaunchError(RlschedError):
+    """This node cannot start the rank: GPU in use, disk full, and the like."""
+
+
+class Spawned(NamedTuple):
+    """A shim, and the pipe that becomes readable when it has claimed its attempt (or is gone)."""
+
+    pid: int
+    ready_fd: int
+
+
+def master_port(job: int, attempt: int) -> int:
+    """Where a gang's rank 0 listens: every node finds the same, and neighbouring jobs differ."""
+    return MASTER_PORT_FIRST + (job + 1013 * attempt) % MASTER_PORTS
+
+
+def rank_environment(
+    launch: Launch, *, gpus: GpuSet, directory: str, is_local: bool, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a rank: the daemon's own, then the user's, then rlsched's, the later ones winning.
+
+    Args:
+        launch: What to start.
+        gpus: The node's GPUs; they say how CUDA names them.
+        directory: The attempt's directory.
+        is_local: All nodes are on this machine: rank 0 is at 127.0.0.1 and not at its node's name.
+        inherited: The daemon's environment; its RLSCHED_* variables stay behind.
+    """
+    env = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith("RLSCHED_") and _is_text(name) and _is_text(value)
+    }
+    env |= launch.env
+    env |= {
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus.visible_as(gpu) for gpu in launch.gpus),
+        "RLSCHED_JOB": str(launch.job),
+        "RLSCHED_ATTEMPT": str(launch.attempt),
+        "RLSCHED_RANK": str(launch.rank),
+        "RLSCHED_NUM_RANKS": str(launch.num_ranks),
+        "RLSCHED_NODES": ",".join(launch.nodes),
+        DIRECTORY_VARIABLE: directory,
+        "MASTER_ADDR": "127.0.0.1" if is_local else launch.nodes[0],
+        "MASTER_PORT": str(master_port(launch.job, launch.attempt)),
+        "RANK": str(launch.rank),
+        "WORLD_SIZE": str(launch.num_ranks),
+    }
+    return env
+
+
+def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[[int], bool]) -> None:
+    """Look at the devices, not only at the books.
+
+    Raises:
+        LaunchError: somebody else computes on one of these GPUs.
+        GpuError: a GPU is lost.
+    """
+    for gpu in wanted:
+        for process in gpus.foreign_processes(gpu, is_ours) or ():
+            used = "" if process.used_mib is None else f" ({process.used_mib} MiB)"
+            raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
+
+
+def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str]) -> Spawned:
+    """Make the attempt's directory and start its shim, which goes on when this process ends.
+
+    Raises:
+        LaunchError: this rank was started before, or the node cannot write or fork.
+    """
+    record = LaunchRecord(
+        gpus=launch.gpus,
+        command=launch.command,
+        env=env,
+        cwd=launch.cwd or os.path.expanduser("~"),
+        time_limit_s=launch.time_limit_s,
+    )
+    try:
+        directory.create(record)
+    except FileExistsError as error:
+        raise LaunchError(f"{directory.path} exists: this rank was started before") from error
+    except OSError as error:
+        what = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        raise LaunchError(f"cannot write {directory.path}: {what}") from error
+    try:
+        return _spawn(str(directory.path))
+    except OSError as error:
+        directory.remove()
+        raise LaunchError(f"cannot start a process: {error.strerror}") from error
+
+
+def _spawn(directory: str) -> Spawned:
+    """The shim: a session of its own, signals blocked until it waits for them, no environment but LANG."""
+    ready, claimed = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", shim.__file__, directory],
+            {"LANG": "C.UTF-8"},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.path.join(directory, "output.log"), os.O_WRONLY | os.O_APPEND, 0),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                (os.POSIX_SPAWN_DUP2, claimed, shim.READY_FD),
+            ],
+            setsid=True,
+            setsigmask=shim.SIGNALS,
+        )
+    except BaseException:
+        os.close(ready)
+        raise
+    finally:
+        os.close(claimed)
+    os.set_blocking(ready, False)
+    return Spawned(pid, ready)
+
+
+def _is_text(value: str) -> bool:
+    """Whether this came from valid UTF-8, and can be written as JSON."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,380 @@
+"""The node's state machine: an event and the time go in, effects come out; no socket, process or clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from rlsched.wire.messages import (
+    EndedAck,
+    FetchLog,
+    Heartbeat,
+    Hello,
+    Kill,
+    Launch,
+    Refused,
+    SayHello,
+    Welcome,
+)
+from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
+from rlsched_node.steps import (
+    Acknowledge,
+    Connected,
+    Disconnected,
+    Effect,
+    EndJobs,
+    EndRank,
+    Event,
+    Exited,
+    HardKill,
+    Note,
+    Persist,
+    Quit,
+    Received,
+    RecordEnded,
+    Send,
+    SendLog,
+    Started,
+    StartFailed,
+    StartRank,
+    Tick,
+)
+
+HELLO_RETRY_S = 1.0
+ENDED_REPEAT_S = 2.0
+FORGET_GRACE_S = 5.0
+HARD_KILL_AFTER_S = 5.0
+"""How long past its grace a shim may take before the daemon itself ends the processes."""
+MAX_LOG_BYTES = 1 << 19
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_HEARTBEAT_RANGE_S = (0.05, 60.0)
+
+
+class NodeMachine:
+    """What the node knows, and what it does next.
+
+    Attributes:
+        attempts: Every rank that this node has started or has been told to end, so that none starts twice.
+            Those of another cluster are only waited for, until they have left their GPUs.
+        cluster: The cluster that this node belongs to; "" before its first `Welcome`.
+        epoch: The highest broker epoch of it obeyed; orders of a lower one are ignored.
+        is_connected: The connection stands.
+        is_registered: The broker on this connection has answered our `Hello`.
+        is_stopping: The node ends its jobs and takes no new ones.
+    """
+
+    def __init__(self, hello: Hello, attempts: Iterable[Attempt] = ()) -> None:
+        self._hello = hello
+        self.cluster = hello.cluster
+        self.epoch = hello.epoch
+        self.attempts: dict[AttemptKey, Attempt] = {}
+        self._open: dict[AttemptKey, Attempt] = {}  # those of `attempts` that are not over and acknowledged
+        for attempt in attempts:
+            self._add(attempt)
+        self.is_registered = False
+        self.is_connected = False
+        self.is_stopping = False
+        self._heartbeat_s = 1.0
+        self._hello_at_s: float | None = None
+        self._heartbeat_at_s = self._repeat_at_s = 0.0
+        self._warned_epoch: int | None = None
+        self._has_told_waiting = False
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take one event at `now_s` (monotonic seconds)."""
+        return list(self._steps(event, now_s))
+
+    @property
+    def gpus_held(self) -> set[int]:
+        """GPU numbers on which a rank runs."""
+        return {gpu for attempt in self._open.values() if attempt.is_live for gpu in attempt.gpus}
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing runs, and the broker knows every end."""
+        return not self._open
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs."""
+        return not any(attempt.is_live for attempt in self._open.values())
+
+    def next_tick_s(self) -> float:
+        """When (monotonic seconds) the next `Tick` is due at the latest."""
+        due = [self._heartbeat_at_s, self._repeat_at_s] if self.is_registered else [self._hello_at_s or 0.0]
+        due += [
+            attempt.hard_kill_at_s
+            for attempt in self._open.values()
+            if attempt.is_live and attempt.hard_kill_at_s is not None
+        ]
+        return min(due)
+
+    def _steps(self, event: Event, now_s: float) -> Iterator[Effect]:
+        match event:
+            case Received():
+                yield from self._receive(event, now_s)
+            case Connected():
+                self.is_connected, self._has_told_waiting = True, False
+                yield from self._say_hello(now_s)
+            case Disconnected():
+                if self.is_connected:
+                    self._has_told_waiting = True
+                    yield Note("lost the connection to the broker; jobs go on")
+                self.is_connected = self.is_registered = False
+                self._drop_waiting()
+            case Started(key, pid):
+                attempt = self.attempts[key]
+                attempt.phase, attempt.pid = Phase.RUNNING, pid
+                yield Note(f"attempt {key} runs as process {pid} on GPUs {list(attempt.gpus)}")
+                yield Send(attempt.launched())
+            case StartFailed(key, message):
+                yield from self._start_failed(key, message)
+            case Exited(key, exit_code, reason):
+                yield from self._exited(self.attempts[key], exit_code, reason, now_s)
+            case Tick():
+                yield from self._tick(now_s)
+            case EndJobs(grace_s):
+                self.is_stopping = True
+                self._drop_waiting()
+                for attempt in self._open.values():
+                    if attempt.is_live:
+                        yield from self._end(attempt, grace_s, "node_stopped", now_s)
+
+    # ---- the broker's messages ----------------------------------------------------------------------
+
+    def _receive(self, event: Received, now_s: float) -> Iterator[Effect]:
+        message = event.message
+        match message:
+            case Welcome():
+                yield from self._welcome(message, now_s)
+            case SayHello():
+                yield from self._say_hello(now_s)
+            case Launch() | Kill() if not self.is_registered:
+                yield Note("ignored an order that came before the broker's welcome")
+            case Launch() | Kill():
+                if message.epoch < self.epoch:
+                    yield Note(f"ignored an order of epoch {message.epoch}; this node obeys {self.epoch}")
+                    return
+                yield from self._obey(message.epoch)
+                key = self._key(message.job, message.attempt, message.rank)
+                if isinstance(message, Launch):
+                    yield from self._launch(key, message)
+                else:
+                    yield from self._kill(key, message.grace_s, now_s)
+            case EndedAck(job=job, attempt=number, rank=rank):
+                attempt = self.attempts.get(self._key(job, number, rank))
+                if attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged:
+                    yield from self._acknowledge(attempt)
+            case FetchLog():
+                key = self._key(message.job, message.attempt, message.rank)
+                attempt = self.attempts.get(key)
+                yield SendLog(
+                    key,
+                    event.request,
+                    max(message.offset, 0),
+                    min(max(message.max_bytes, 0), MAX_LOG_BYTES),
+                    attempt is None or attempt.phase is Phase.ENDED,
+                )
+            case Refused(message=line):
+                yield Note(f"the broker refuses: {line}") if self.is_registered else Quit(line)
+
+    def _welcome(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
+        if not _CLUSTER.fullmatch(welcome.cluster):
+            yield Quit(f"expected a cluster id of letters and digits, got {welcome.cluster!r}")
+            return
+        if welcome.cluster != self.cluster:
+            yield from self._join(welcome, now_s)
+        elif welcome.epoch < self.epoch:
+            if self._warned_epoch != welcome.epoch:
+                yield Note(
+                    f"the broker is at epoch {welcome.epoch}, this node has obeyed {self.epoch}: "
+                    "expected the newest broker of this cluster, not an older one"
+                )
+            self._warned_epoch = welcome.epoch
+            return
+        yield from self._obey(welcome.epoch)
+        self._heartbeat_s = min(max(welcome.heartbeat_s, _HEARTBEAT_RANGE_S[0]), _HEARTBEAT_RANGE_S[1])
+        self._heartbeat_at_s = now_s + self._heartbeat_s
+        self.is_registered = True
+        yield Note(f"registered with the broker at epoch {self.epoch}")
+        forget = set(welcome.forget)
+        for attempt in self._own():
+            if attempt.key[:2] in forget:
+                yield from self._forget(attempt, now_s)
+            elif attempt.phase is Phase.RUNNING:
+                yield Send(attempt.launched())
+        yield from self._report_ends(now_s)
+
+    def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
+        """Another journal: its job numbers mean other jobs, its epochs count anew."""
+        self.cluster, self.epoch = welcome.cluster, welcome.epoch
+        yield Persist(self.cluster, self.epoch)
+        for attempt in list(self._open.values()):
+            if not attempt.is_forgotten:
+                yield from self._forget(attempt, now_s)
+
+    def _launch(self, key: AttemptKey, launch: Launch) -> Iterator[Effect]:
+        known = self.attempts.get(key)
+        if known is not None:
+            if known.is_forgotten:
+                yield Send(key.refused("the broker has disowned this attempt before"))
+            elif known.phase is Phase.ENDED:
+                yield Send(known.ended())
+            elif known.phase is Phase.RUNNING:
+                yield Send(known.launched())
+            return
+        objection = self._objection(launch)
+        if objection:
+            yield Send(key.refused(objection))
+            return
+        attempt = Attempt(key, tuple(launch.gpus), Phase.WAITING, launch=launch)
+        self._add(attempt)
+        yield from self._start_waiting()
+
+    def _objection(self, launch: Launch) -> str:
+        """Why this launch cannot be obeyed; "" where it can."""
+        if self.is_stopping:
+            return "this node is being stopped"
+        if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
+            return (
+                f"expected rank below num_ranks and a node for each rank, got rank {launch.rank} "
+                f"of {launch.num_ranks} on {len(launch.nodes)} nodes"
+            )
+        if not launch.command:
+            return "expected a command, got an empty one"
+        unknown = [gpu for gpu in launch.gpus if not 0 <= gpu < self._hello.gpus]
+        if unknown or len(set(launch.gpus)) != len(launch.gpus):
+            return f"expected distinct GPUs from 0 to {self._hello.gpus - 1}, got {launch.gpus}"
+        for attempt in self._open.values():
+            taken = sorted(set(attempt.gpus) & set(launch.gpus))
+            if taken and (attempt.phase is Phase.WAITING or (attempt.is_live and not attempt.is_ending)):
+                return f"GPUs {taken} are held by attempt {attempt.key}"
+        return ""
+
+    def _start_waiting(self) -> Iterator[Effect]:
+        held = self.gpus_held
+        for attempt in self._open.values():
+            if attempt.phase is Phase.WAITING and held.isdisjoint(attempt.gpus):
+                assert attempt.launch is not None
+                launch, attempt.launch = attempt.launch, None
+                attempt.phase = Phase.LAUNCHING
+                yield StartRank(launch)
+
+    def _kill(self, key: AttemptKey, grace_s: float, now_s: float) -> Iterator[Effect]:
+        attempt = self.attempts.get(key) or self._add(Attempt(key, phase=Phase.WAITING))
+        if attempt.is_live:
+            yield from self._end(attempt, grace_s, "killed", now_s)
+        elif attempt.phase is Phase.WAITING:
+            yield from self._end_unstarted(attempt)
+        else:
+            yield Send(attempt.ended())
+
+    def _forget(self, attempt: Attempt, now_s: float) -> Iterator[Effect]:
+        attempt.is_forgotten = True
+        if attempt.is_live:
+            yield Note(f"attempt {attempt.key} is not the broker's: ending it")
+            yield from self._end(attempt, FORGET_GRACE_S, "killed", now_s)
+        elif attempt.phase is Phase.ENDED:
+            yield from self._acknowledge(attempt)
+
+    # ---- processes ----------------------------------------------------------------------------------
+
+    def _end(self, attempt: Attempt, grace_s: float, reason: str, now_s: float) -> Iterator[Effect]:
+        hard_kill_at_s = now_s + grace_s + HARD_KILL_AFTER_S
+        if attempt.hard_kill_at_s is None or hard_kill_at_s < attempt.hard_kill_at_s:
+            attempt.hard_kill_at_s = hard_kill_at_s
+            yield EndRank(attempt.key, grace_s, reason)
+
+    def _end_unstarted(self, attempt: Attempt) -> Iterator[Effect]:
+        attempt.phase, attempt.launch, attempt.gpus = Phase.ENDED, None, ()
+        attempt.exit_code, attempt.reason = EXIT_KILLED, "killed"
+        yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
+        yield Send(attempt.ended())
+
+    def _start_failed(self, key: AttemptKey, message: str) -> Iterator[Effect]:
+        attempt = self.attempts[key]
+        yield Note(f"attempt {key} cannot be started: {message}")
+        if attempt.is_ending:
+            yield from self._end_unstarted(attempt)
+        else:
+            self._drop(attempt)
+            yield Send(key.refused(message))
+        yield from self._start_waiting()
+
+    def _exited(self, attempt: Attempt, exit_code: int, reason: str, now_s: float) -> Iterator[Effect]:
+        attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
+        attempt.hard_kill_at_s = None
+        yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")
+        if attempt.is_forgotten:
+            yield from self._acknowledge(attempt)
+        else:
+            yield Send(attempt.ended())
+            self._repeat_at_s = max(self._repeat_at_s, now_s + ENDED_REPEAT_S)
+        yield from self._start_waiting()
+
+    def _drop_waiting(self) -> None:
+        for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
+            self._drop(attempt)
+
+    def _add(self, attempt: Attempt) -> Attempt:
+        self.attempts[attempt.key] = attempt
+        if not attempt.is_acknowledged:
+            self._open[attempt.key] = attempt
+        return attempt
+
+    def _drop(self, attempt: Attempt) -> None:
+        del self.attempts[attempt.key], self._open[attempt.key]
+
+    def _acknowledge(self, attempt: Attempt) -> Iterator[Effect]:
+        attempt.is_acknowledged = True
+        del self._open[attempt.key]
+        yield Acknowledge(attempt.key)
+
+    # ---- speaking first -----------------------------------------------------------------------------
+
+    def _tick(self, now_s: float) -> Iterator[Effect]:
+        if self._hello_at_s is None:
+            self._hello_at_s = now_s + HELLO_RETRY_S
+        if not self.is_registered and now_s >= self._hello_at_s:
+            if not self.is_connected and not self._has_told_waiting:
+                self._has_told_waiting = True
+                yield Note("no broker answers yet; trying on")
+            yield from self._say_hello(now_s)
+        if self.is_registered and now_s >= self._heartbeat_at_s:
+            self._heartbeat_at_s = now_s + self._heartbeat_s
+            yield Send(Heartbeat(name=self._hello.name))
+        if self.is_registered and now_s >= self._repeat_at_s:
+            yield from self._report_ends(now_s)
+        for attempt in self._open.values():
+            if attempt.is_live and attempt.hard_kill_at_s is not None and now_s >= attempt.hard_kill_at_s:
+                attempt.hard_kill_at_s = now_s + HARD_KILL_AFTER_S
+                yield HardKill(attempt.key)
+
+    def _report_ends(self, now_s: float) -> Iterator[Effect]:
+        self._repeat_at_s = now_s + ENDED_REPEAT_S
+        for attempt in self._own():
+            if attempt.phase is Phase.ENDED:
+                yield Send(attempt.ended())
+
+    def _say_hello(self, now_s: float) -> Iterator[Effect]:
+        self.is_registered = False
+        self._drop_waiting()
+        self._hello_at_s = now_s + HELLO_RETRY_S
+        reports = [attempt.report() for attempt in self._own() if not attempt.is_forgotten]
+        yield Send(
+            msgspec.structs.replace(self._hello, cluster=self.cluster, epoch=self.epoch, attempts=reports)
+        )
+
+    def _obey(self, epoch: int) -> Iterator[Effect]:
+        if epoch > self.epoch:
+            self.epoch = epoch
+            yield Persist(self.cluster, epoch)
+
+    def _key(self, job: int, attempt: int, rank: int) -> AttemptKey:
+        return AttemptKey(job, attempt, rank, self.cluster)
+
+    def _own(self) -> list[Attempt]:
+        """The open attempts of this node's cluster."""
+        return [attempt for attempt in self._open.values() if attempt.key.cluster == self.cluster]

@@ -1,0 +1,265 @@
+"""The process that stands between the node daemon and one rank of a job: it outlives the daemon, runs the
+command in a process group of its own, enforces the time limit and leaves the exit code on disk.
+
+Run as a plain script by the isolated interpreter (`python -I -S shim.py DIR`), so it imports the standard
+library alone. Its protocol with the daemon is the attempt directory DIR:
+
+    launch.json   in:  command, env, cwd, time_limit_s
+    kill          in:  grace_s, reason; read when SIGTERM arrives
+    pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
+    exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
+    output.log    standard output and standard error
+
+Exit codes: the command's own; 128 + n when signal n ended it; 124 when the time limit did; 127 when the
+command does not exist; 126 when it, or its working directory, cannot be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+EXIT_TIME_LIMIT = 124
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+READY_FD = 3
+"""Where a shim says that it has claimed its attempt."""
+DEFAULT_GRACE_S = 5.0
+STRAGGLER_GRACE_S = 2.0
+SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot; "" where the kernel does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def read_stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third (the state) on; None where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def start_ticks(pid: int) -> int | None:
+    """Clock ticks from boot to the start of a process; None when it is gone or a zombie."""
+    fields = read_stat(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def claim(directory: str, identity: dict[str, Any]) -> bool:
+    """Write `pid` unless it is there already. False: the other side was first, and nothing may be started."""
+    draft = os.path.join(directory, f"pid.{os.getpid()}")
+    write_synced(draft, json.dumps(identity).encode())
+    try:
+        os.link(draft, os.path.join(directory, "pid"))
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(draft)
+    return True
+
+
+def write_synced(path: str, data: bytes) -> None:
+    """Write a file in place and force it to disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Force a directory's entries to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_exit(directory: str, exit_code: int, reason: str) -> None:
+    """Record the end, whole or not at all."""
+    record = json.dumps({"exit_code": exit_code, "reason": reason, "ended_s": time.time()})
+    draft = os.path.join(directory, "exit.tmp")
+    write_synced(draft, record.ljust(511).encode() + b"\n")
+    os.rename(draft, os.path.join(directory, "exit"))
+    sync_directory(directory)
+
+
+def say(line: str) -> None:
+    """One line into the job's output."""
+    os.write(2, f"rlsched: {line}\n".encode(errors="replace"))
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) where the C library has it; without it only a killed shim leaves processes behind."""
+    try:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (AttributeError, OSError):
+        return
+
+
+def run_command(launch: dict[str, Any]) -> None:
+    """In the child: become the command. Never returns."""
+    code = EXIT_NOT_EXECUTABLE
+    try:
+        os.setpgid(0, 0)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        command, env = launch["command"], launch["env"]
+        try:
+            os.chdir(launch["cwd"])
+        except OSError as error:
+            say(f"cannot enter the working directory {launch['cwd']}: {error.strerror}")
+            os._exit(code)
+        try:
+            os.execvpe(command[0], command, env)
+        except (FileNotFoundError, NotADirectoryError):
+            code = EXIT_NOT_FOUND
+            say(f"{command[0]}: command not found")
+        except OSError as error:
+            say(f"{command[0]}: cannot be executed: {error.strerror}")
+    except BaseException as error:
+        say(f"cannot start the command: {error!r}")
+    finally:
+        os._exit(code)
+
+
+class Rank:
+    """The command's process group, and everything that its processes left to this subreaper."""
+
+    def __init__(self, directory: str, launch: dict[str, Any]) -> None:
+        self.directory = directory
+        self.reason = ""
+        self.kill_at_s = math.inf
+        limit_s = launch["time_limit_s"]
+        self.limit_at_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        self.limit_s = limit_s
+        self.exit_code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            run_command(launch)
+        with contextlib.suppress(OSError):  # the child was first, or has become the command already
+            os.setpgid(self.pid, self.pid)
+
+    def reap(self) -> bool:
+        """Collect the processes that ended. True while any is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                code = os.waitstatus_to_exitcode(status)
+                self.exit_code = 128 - code if code < 0 else code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command's process group, and to the orphans of it that left it."""
+        targets = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        mine = str(os.getpid())
+        for pid in targets:
+            fields = read_stat(pid)
+            if fields is not None and fields[1] == mine and pid != self.pid and fields[0] not in "ZX":
+                _kill(os.kill, pid, number)
+        _kill(os.killpg, self.pid, number)
+
+    def end(self, reason: str, grace_s: float) -> None:
+        """SIGTERM now, SIGKILL after `grace_s` seconds; a second call can only bring SIGKILL forward."""
+        if not self.reason:
+            self.reason = reason
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
+        self.kill_at_s = min(self.kill_at_s, time.monotonic() + grace_s)
+
+    def step(self) -> None:
+        """Wait for the next signal or deadline, and act on it."""
+        until_s = min(self.limit_at_s, self.kill_at_s) - time.monotonic()
+        info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), 3600.0))
+        if info is not None and info.si_signo != signal.SIGCHLD:
+            order = self.read_kill()
+            self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
+        now_s = time.monotonic()
+        if now_s >= self.limit_at_s:
+            self.limit_at_s = math.inf
+            say(f"time limit of {self.limit_s:g} s reached: ending the job")
+            self.end("time_limit", DEFAULT_GRACE_S)
+        if now_s >= self.kill_at_s:
+            self.signal(signal.SIGKILL)
+            self.kill_at_s = now_s + 0.2
+
+    def read_kill(self) -> dict[str, Any]:
+        """What the daemon asks for; empty when the signal came from somebody else."""
+        try:
+            with open(os.path.join(self.directory, "kill"), encoding="utf-8") as file:
+                order = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return order if isinstance(order, dict) else {}
+
+
+def _kill(send: Any, target: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        send(target, number)
+
+
+def supervise(directory: str, launch: dict[str, Any]) -> tuple[int, str]:
+    """Run the command to its end and leave none of its processes behind: (exit code, reason)."""
+    rank = Rank(directory, launch)
+    while True:
+        left = rank.reap()
+        if rank.exit_code is not None:
+            break
+        rank.step()
+    exit_code = EXIT_TIME_LIMIT if rank.reason == "time_limit" else rank.exit_code
+    reason = rank.reason
+    rank.limit_at_s = math.inf
+    if left:
+        rank.reason = ""
+        rank.end(reason or "stragglers", STRAGGLER_GRACE_S)
+    give_up_s = time.monotonic() + STRAGGLER_GRACE_S + 5.0
+    while rank.reap() and time.monotonic() < give_up_s:
+        rank.step()
+    return exit_code, reason
+
+
+def main(directory: str) -> int:
+    """Claim the attempt, run it, record its end. `SIGNALS` are blocked."""
+    with open(os.path.join(directory, "launch.json"), encoding="utf-8") as file:
+        launch = json.load(file)
+    mine = os.getpid()
+    if not claim(directory, {"pid": mine, "start_ticks": start_ticks(mine), "boot_id": boot_id()}):
+        return 0
+    os.write(READY_FD, b".")
+    os.close(READY_FD)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    exit_code, reason = supervise(directory, launch)
+    write_exit(directory, exit_code, reason)
+    return 0
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    os.closerange(READY_FD + 1, 1 << 16)  # what the daemon's own parent may have left open
+    sys.exit(main(sys.argv[1]))

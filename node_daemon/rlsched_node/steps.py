@@ -1,0 +1,155 @@
+"""What can happen to a node (events) and what it then has to do (effects), as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlsched.wire.messages import BrokerToNode, Launch, NodeMessage
+from rlsched_node.attempt import AttemptKey
+
+# ---- events -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of the broker."""
+
+    message: BrokerToNode
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The connection to the broker stands (again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection is gone. Jobs go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The rank's shim has claimed the attempt and runs."""
+
+    key: AttemptKey
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The node could not start the rank, and nothing of it is left."""
+
+    key: AttemptKey
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The rank is over and its exit record is on disk."""
+
+    key: AttemptKey
+    exit_code: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndJobs:
+    """The node is to be stopped with its jobs."""
+
+    grace_s: float
+
+
+Event = Received | Connected | Disconnected | Started | StartFailed | Exited | Tick | EndJobs
+
+
+# ---- effects ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to the broker; lost when there is no connection."""
+
+    message: NodeMessage
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write cluster and epoch to disk before anything that follows."""
+
+    cluster: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRank:
+    """Start the rank's process; answered by `Started` or `StartFailed`."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class EndRank:
+    """Let the shim end the rank: SIGTERM, then SIGKILL after `grace_s`."""
+
+    key: AttemptKey
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardKill:
+    """SIGKILL the rank's processes and its shim."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEnded:
+    """Remember on disk an attempt that is over without ever having run."""
+
+    key: AttemptKey
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Mark the end on disk as acknowledged."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class SendLog:
+    """Read a piece of output and send it as `LogData`."""
+
+    key: AttemptKey
+    request: int
+    offset: int
+    max_bytes: int
+    is_over: bool
+    """No process writes to it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for the daemon's log."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """The broker will not have this node: stop, with this line. Jobs go on."""
+
+    line: str
+
+
+Effect = Send | Persist | StartRank | EndRank | HardKill | RecordEnded | Acknowledge | SendLog | Note | Quit

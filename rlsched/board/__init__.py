@@ -1,0 +1,1 @@
+"""TensorBoard: what decisions look like in curves and tables, writing them, reading them back."""

@@ -1,0 +1,67 @@
+"""Reads TensorBoard event files back: curves and texts of every run under a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlsched.errors import InputError
+
+
+@dataclass
+class RunEvents:
+    """What the event files of one folder hold, each tag in order of writing.
+
+    Attributes:
+        scalars: (step, value) pairs by tag.
+        texts: (step, text) pairs by tag.
+        histograms: Steps by tag.
+    """
+
+    scalars: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    texts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    histograms: dict[str, list[int]] = field(default_factory=dict)
+
+
+def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
+    """Every run under `logdir` by its path below it, `.` for the folder itself.
+
+    Reads what rlsched, Stable-Baselines3 and torch write. Checksums are verified in Python, so a large
+    file takes a while (about 4 MB/s).
+
+    Raises:
+        InputError: no such folder, no event file in it, or tensorboard is not installed.
+    """
+    logdir = Path(logdir)
+    if not logdir.is_dir():
+        raise InputError(f"{logdir}: expected a folder of TensorBoard event files, found none there")
+    files = sorted(logdir.rglob("events.out.tfevents.*"))
+    if not files:
+        raise InputError(f"{logdir}: expected event files (events.out.tfevents.*) below it, found none")
+    runs: dict[str, RunEvents] = {}
+    for path in files:
+        _read_file(path, runs.setdefault(str(path.parent.relative_to(logdir)), RunEvents()))
+    return runs
+
+
+def _read_file(path: Path, run: RunEvents) -> None:
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.util import tensor_util
+    except ImportError as error:
+        raise InputError(
+            "reading event files needs tensorboard, which is not installed; install rlsched[board]"
+        ) from error
+    plugin_of: dict[str, str] = {}  # metadata stands in a tag's first value only
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value if event.HasField("summary") else ():
+            plugin_of.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
+            plugin = plugin_of[value.tag]
+            if plugin == "scalars":
+                number = float(tensor_util.make_ndarray(value.tensor).item())
+                run.scalars.setdefault(value.tag, []).append((event.step, number))
+            elif plugin == "text":
+                text = tensor_util.make_ndarray(value.tensor).ravel()[0].decode("utf-8")
+                run.texts.setdefault(value.tag, []).append((event.step, text))
+            elif plugin == "histograms":
+                run.histograms.setdefault(value.tag, []).append(event.step)

@@ -1,0 +1,41 @@
+"""Starts TensorBoard on a folder and keeps it running until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import click
+
+from rlsched.errors import InputError
+
+
+def serve(logdir: str | Path, *, host: str = "localhost", port: int = 6006) -> None:
+    """Serve `logdir` and print the address; returns at Ctrl-C.
+
+    Raises:
+        InputError: no such folder, the port is taken, or tensorboard is not installed.
+    """
+    if not Path(logdir).is_dir():
+        raise InputError(f"{logdir}: expected a folder of TensorBoard event files, found none there")
+    try:
+        from tensorboard import program
+    except ImportError as error:
+        raise InputError(
+            "`rlsched board` needs tensorboard, which is not installed; install rlsched[board]"
+        ) from error
+    tensorboard = program.TensorBoard()
+    tensorboard.configure(
+        argv=[None, "--logdir", str(logdir), "--host", host, "--port", str(port), "--reload_interval", "5"]
+    )
+    try:
+        url = tensorboard.launch()
+    except program.TensorBoardServerException as error:
+        raise InputError(
+            f"TensorBoard cannot serve on {host}:{port}: {str(error).strip()}; choose another --port"
+        ) from error
+    click.echo(f"TensorBoard shows {logdir} at {url} (Ctrl-C ends it)")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        click.echo("", err=True)

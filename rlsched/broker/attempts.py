@@ -1,0 +1,210 @@
+"""How attempts begin, go on and end: facts from what nodes report, and what nodes are told.
+
+A started attempt is never started twice: its number grows with every start, a node starts (job, attempt,
+rank) at most once and obeys the highest broker epoch alone, and an attempt is given up only when every rank
+is over or its node's lease is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlsched.broker.book import Book
+from rlsched.broker.entries import (
+    AttemptEnding,
+    AttemptOver,
+    Entry,
+    NodeDown,
+    NodeDrained,
+    RankEnded,
+    RankLaunched,
+)
+from rlsched.broker.jobs import Attempt, Job
+from rlsched.broker.limits import Limits
+from rlsched.wire.messages import BrokerToNode, EndedAck, Kill, Launch
+
+MAX_RETRIES = 3
+LOST_EXIT_CODE = 255
+REFUSED_EXIT_CODE = 126
+NODE_STOPPED = "node_stopped"
+TIME_LIMIT = "time_limit"
+
+
+class Attempts:
+    """The launch protocol, without I/O.
+
+    Args:
+        book: What is known; read here, changed through `note` alone.
+        limits: The broker's times.
+        note: Makes a fact true and journals it.
+        send: Tells a node.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        limits: Limits,
+        note: Callable[[Entry], None],
+        send: Callable[[str, BrokerToNode], None],
+    ) -> None:
+        self._book, self._limits, self._note, self._send = book, limits, note, send
+
+    def current(self, job: int, attempt: int, rank: int, node: str) -> Job | None:
+        """The job, if this rank of this attempt on this node is under way."""
+        known = self._book.jobs.get(job)
+        active = known.active if known else None
+        if active is None or active.number != attempt or not 0 <= rank < len(active.ranks):
+            return None
+        return known if active.ranks[rank].node == node else None
+
+    # ---- what nodes report ------------------------------------------------------------------------
+
+    def launched(self, node: str, job: int, attempt: int, rank: int, pid: int) -> None:
+        """A rank's process runs. One that the broker has given up is ended."""
+        known = self.current(job, attempt, rank, node)
+        if known is None or known.attempt is None or known.attempt.ranks[rank].state == "ended":
+            self._send(node, Kill(epoch=self._book.epoch, job=job, attempt=attempt, rank=rank))
+        elif known.attempt.ranks[rank].state == "launching":
+            self._note(RankLaunched(job=job, attempt=attempt, rank=rank, pid=pid))
+
+    def refused(self, node: str, job: int, attempt: int, rank: int, message: str) -> None:
+        """A rank could not be started: the attempt is over everywhere, the job is queued again.
+
+        The node rests: tried again at once, it would refuse until the job's retries are used up.
+        """
+        known = self.current(job, attempt, rank, node)
+        if known is None or known.attempt is None or known.attempt.ranks[rank].state != "launching":
+            return
+        self._note(
+            RankEnded(job=job, attempt=attempt, rank=rank, exit_code=REFUSED_EXIT_CODE, reason="refused")
+        )
+        refusing = self._book.nodes[node]
+        if refusing.up and not refusing.drained:
+            until_s = self._book.now_s + self._limits.drain_s
+            self._note(
+                NodeDrained(name=node, until_s=until_s, reason=f"it refused to start a rank: {message}")
+            )
+        self.end(known, "queued", f"{node} refused to start rank {rank}: {message}")
+
+    def ended(self, node: str, job: int, attempt: int, rank: int, exit_code: int, reason: str) -> None:
+        """A rank is over. Acknowledged even where it is news from the past."""
+        known = self.current(job, attempt, rank, node)
+        if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
+            self._note(RankEnded(job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason))
+            if reason == NODE_STOPPED and self._book.nodes[node].up:
+                self._note(NodeDown(name=node, reason="it was stopped"))
+            self._after_rank(known, known.attempt, rank)
+        self._send(node, EndedAck(job=job, attempt=attempt, rank=rank))
+
+    def lost(self, node: str, job: Job, why: str) -> None:
+        """The ranks of a job on this node are gone."""
+        attempt = job.active
+        if attempt is None:
+            return
+        for rank in attempt.live_ranks():
+            if attempt.ranks[rank].node == node:
+                self._note(
+                    RankEnded(
+                        job=job.number,
+                        attempt=attempt.number,
+                        rank=rank,
+                        exit_code=LOST_EXIT_CODE,
+                        reason="lost",
+                    )
+                )
+        self.end(job, "queued", why)
+
+    def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
+        ended = attempt.ranks[rank]
+        if ended.reason == NODE_STOPPED and not attempt.ending:
+            self.end(job, "queued", f"node {ended.node} was stopped", charged=False)
+        elif ended.exit_code != 0 and not attempt.ending and not attempt.over:
+            self.end(job, "failed", f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
+        elif attempt.over:
+            self._finish(job, attempt)
+
+    # ---- ending -----------------------------------------------------------------------------------
+
+    def end(self, job: Job, outcome: str, reason: str, *, charged: bool = True) -> None:
+        """End what is left of a job's attempt; the job then becomes `outcome`.
+
+        A user's cancel stands above everything, and a failure above another attempt.
+        """
+        attempt = job.active
+        if attempt is None:
+            return
+        weight = {"": 0, "queued": 1, "failed": 2, "cancelled": 3}
+        if weight[outcome] > weight[attempt.ending]:
+            self._note(
+                AttemptEnding(
+                    job=job.number, attempt=attempt.number, outcome=outcome, reason=reason, charged=charged
+                )
+            )
+            self.kill(job)
+        if attempt.over:
+            self._finish(job, attempt)
+
+    def kill(self, job: Job) -> None:
+        """Tell every node that still has a rank of the current attempt to end it."""
+        attempt = job.active
+        if attempt is None:
+            return
+        for rank in attempt.live_ranks():
+            self._send(
+                attempt.ranks[rank].node,
+                Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=rank),
+            )
+
+    def _finish(self, job: Job, attempt: Attempt) -> None:
+        outcome, reason = attempt.ending, attempt.ending_reason
+        code: int | None = attempt.first_failure[0] if attempt.first_failure else 0
+        if not outcome:
+            outcome = "completed" if code == 0 else "failed"
+            if attempt.first_failure:
+                reason = _how(*attempt.first_failure, job)
+        elif outcome == "queued":
+            code = None
+            if attempt.charged and job.retries >= MAX_RETRIES:
+                outcome, code = "failed", LOST_EXIT_CODE
+                reason = f"given up after {job.retries + 1} attempts, the last one: {reason}"
+        elif outcome == "cancelled":
+            code = None
+        self._note(
+            AttemptOver(
+                job=job.number, attempt=attempt.number, outcome=outcome, exit_code=code, reason=reason
+            )
+        )
+
+    # ---- starting ---------------------------------------------------------------------------------
+
+    def launch(self, job: Job, *, node: str | None = None) -> None:
+        """Tell the nodes (or one of them) to start the ranks that have not acknowledged."""
+        attempt = job.active
+        if attempt is None:
+            return
+        for number, rank in enumerate(attempt.ranks):
+            if rank.state == "launching" and node in (None, rank.node):
+                self._send(
+                    rank.node,
+                    Launch(
+                        epoch=self._book.epoch,
+                        job=job.number,
+                        attempt=attempt.number,
+                        rank=number,
+                        num_ranks=len(attempt.ranks),
+                        nodes=[other.node for other in attempt.ranks],
+                        gpus=rank.gpus,
+                        command=job.spec.command,
+                        env=job.spec.env,
+                        cwd=job.spec.cwd,
+                        time_limit_s=job.spec.time_limit_s,
+                    ),
+                )
+
+
+def _how(exit_code: int | None, reason: str, job: Job) -> str:
+    if reason == TIME_LIMIT:
+        return f"reached its time limit of {job.spec.time_limit_s:g} s"
+    if exit_code is not None and exit_code > 128:
+        return f"was ended by signal {exit_code - 128}"
+    return f"ended with exit code {exit_code}"

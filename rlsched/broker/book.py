@@ -1,0 +1,241 @@
+"""The book: jobs, nodes and the `ClusterState` as the journal's facts make them, live and after a restart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+from rlsched.broker.entries import (
+    AttemptEnding,
+    AttemptOver,
+    BrokerStarted,
+    Decided,
+    Entry,
+    JobCancelled,
+    JobSubmitted,
+    NodeDown,
+    NodeDrained,
+    NodeResumed,
+    NodeUp,
+    RankEnded,
+    RankLaunched,
+)
+from rlsched.broker.jobs import Attempt, Job, Node, Rank
+from rlsched.broker.journal import Row
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start
+from rlsched.decide.loop import apply as apply_decision
+from rlsched.decide.scheduler import Decision
+from rlsched.errors import JournalError, RlschedError
+
+
+class Predictor(Protocol):
+    """Learns run times from jobs that have ended."""
+
+    def observe(self, vc: str, gpus: int, duration_s: float) -> None:
+        """A job of this VC and size has ended."""
+
+    def predict(self, vc: str, gpus: int) -> tuple[float, float]:
+        """(predicted run time in s, standard deviation of ln(true / predicted))."""
+
+
+class Book:
+    """Everything that the broker knows, made by applying entries in order.
+
+    Attributes:
+        cluster: What the scheduler sees.
+        jobs: By number.
+        job_of_seq: Live jobs, by their number in `cluster`.
+        number_of_seq: Job number of every job that has been in `cluster`.
+        tokens: Submission token -> job number.
+        nodes: By name, in order of registration.
+        epoch: Of the last broker that took the journal up, 0 before the first.
+        identity: `BrokerStarted.cluster`.
+        order: The queue order of that broker.
+        now_s: Time of the last entry, Unix seconds.
+        decisions: Decisions by source.
+        contested: Those in which more than one row was legal, by source.
+        ended: Jobs that are over.
+    """
+
+    def __init__(self, predictor: Predictor, order: str) -> None:
+        self.cluster = ClusterState.empty(order=order)
+        self.predictor = predictor
+        self.jobs: dict[int, Job] = {}
+        self.job_of_seq: dict[int, Job] = {}
+        self.number_of_seq: dict[int, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.nodes: dict[str, Node] = {}
+        self.epoch = 0
+        self.identity = ""
+        self.order = order
+        self.now_s = 0.0
+        self.decisions: dict[str, int] = {}
+        self.contested: dict[str, int] = {}
+        self.ended = 0
+
+    def replay(self, rows: Iterable[Row]) -> None:
+        """Apply a journal.
+
+        Raises:
+            JournalError: an entry does not follow from those before it.
+        """
+        for row in rows:
+            try:
+                self.apply(row.entry, row.now_s)
+            except (RlschedError, KeyError, IndexError, AttributeError) as error:
+                raise JournalError(
+                    f"entry {row.n} does not follow from those before it ({error}); "
+                    "restore the journal from a copy, or move it away"
+                ) from error
+
+    def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
+        """Let one fact be true.
+
+        Args:
+            entry: The fact.
+            now_s: When, Unix seconds.
+            already_decided: A `Decided` whose action the decision loop has applied to `cluster` itself.
+        """
+        self.now_s = now_s
+        match entry:
+            case BrokerStarted():
+                self.epoch, self.identity = entry.epoch, entry.cluster
+            case NodeUp():
+                self._node_up(entry)
+            case NodeDown():
+                node = self.nodes[entry.name]
+                node.up, node.drained_until_s = False, 0.0
+                self.cluster.fail_node(node.number)
+            case NodeDrained():
+                node = self.nodes[entry.name]
+                node.drained_until_s, node.drained_reason = entry.until_s, entry.reason
+                self.cluster.drain_node(node.number)
+            case NodeResumed():
+                node = self.nodes[entry.name]
+                node.drained_until_s = 0.0
+                self.cluster.resume_node(node.number)
+            case JobSubmitted():
+                self._submitted(entry, now_s)
+            case JobCancelled():
+                job = self.jobs[entry.job]
+                self.cluster.remove_waiting(job.seq)
+                self._close(job, "cancelled", None, entry.reason, now_s)
+            case Decided():
+                self._decided(entry, now_s, already_decided)
+            case RankLaunched():
+                self._rank_launched(entry)
+            case RankEnded():
+                self._rank_ended(entry)
+            case AttemptEnding():
+                attempt = self._attempt(entry.job, entry.attempt)
+                attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
+                attempt.charged = entry.charged
+            case AttemptOver():
+                self._attempt_over(entry, now_s)
+
+    def _attempt(self, job: int, number: int) -> Attempt:
+        attempt = self.jobs[job].active
+        if attempt is None or attempt.number != number:
+            raise JournalError(f"job {job} has no attempt {number} under way")
+        return attempt
+
+    def _node_up(self, entry: NodeUp) -> None:
+        known = self.nodes.get(entry.name)
+        if known is None:
+            number = self.cluster.add_node(
+                NodeSpec(
+                    name=entry.name,
+                    gpus=entry.gpus,
+                    gpu_type=entry.gpu_type,
+                    cpus=entry.cpus,
+                    memory_mib=entry.memory_mib,
+                    vc=entry.vc or None,
+                )
+            )
+            self.nodes[entry.name] = Node(number, entry)
+            return
+        known.spec = entry
+        if not known.up:
+            known.up = True
+            self.cluster.resume_node(known.number)
+
+    def _submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        job = Job(entry.job, entry, now_s, -1, "rejected" if entry.rejected else "queued")
+        if entry.rejected:
+            job.end_s, job.reason = now_s, entry.rejected
+            self.ended += 1
+        else:
+            limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
+            job.seq = self.cluster.add_job(
+                num_gpus=entry.num_gpus,
+                vc=entry.vc,
+                submit_s=now_s,
+                predicted_s=entry.predicted_s,
+                spread=entry.spread,
+                time_limit_s=limit_s,
+            )
+            self.job_of_seq[job.seq] = job
+            self.number_of_seq[job.seq] = job.number
+        self.jobs[job.number] = job
+        self.tokens[entry.token] = job.number
+
+    def _decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
+        if not already_decided:
+            partition = self.cluster.partition_names.index(entry.partition)
+            decision = Decision(action=entry.action, source=entry.source, marks_hold=entry.marks_hold)
+            apply_decision(self.cluster, partition, decision, now_s)
+        self.decisions[entry.source] = self.decisions.get(entry.source, 0) + 1
+        if entry.contested:
+            self.contested[entry.source] = self.contested.get(entry.source, 0) + 1
+        if isinstance(entry.action, Start):
+            job = self.job_of_seq[entry.action.seq]
+            earlier = job.attempt.number if job.attempt else 0
+            ranks = self._ranks(entry.action.gpus)
+            job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
+            job.state, job.reason = "launching", ""
+            for rank in ranks:
+                self.nodes[rank.node].live_jobs.add(job.number)
+
+    def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
+        """One rank a node, in node order."""
+        by_node: dict[int, list[int]] = {}
+        for gpu in gpus:
+            node, local = self.cluster.gpu_location(gpu)
+            by_node.setdefault(node, []).append(local)
+        return [Rank(self.cluster.node_names[node], sorted(by_node[node])) for node in sorted(by_node)]
+
+    def _rank_launched(self, entry: RankLaunched) -> None:
+        attempt = self._attempt(entry.job, entry.attempt)
+        rank = attempt.ranks[entry.rank]
+        rank.state, rank.pid = "running", entry.pid
+        if all(other.state != "launching" for other in attempt.ranks):
+            self.jobs[entry.job].state = "running"
+
+    def _rank_ended(self, entry: RankEnded) -> None:
+        attempt = self._attempt(entry.job, entry.attempt)
+        rank = attempt.ranks[entry.rank]
+        rank.state, rank.exit_code, rank.reason = "ended", entry.exit_code, entry.reason
+        if entry.exit_code != 0 and attempt.first_failure is None:
+            attempt.first_failure = (entry.exit_code, entry.reason)
+        self.nodes[rank.node].live_jobs.discard(entry.job)
+
+    def _attempt_over(self, entry: AttemptOver, now_s: float) -> None:
+        job = self.jobs[entry.job]
+        attempt = self._attempt(entry.job, entry.attempt)
+        if entry.outcome == "queued":
+            job.retries += attempt.charged
+            self.cluster.requeue(job.seq, now_s)
+            job.state, job.reason = "queued", entry.reason
+            return
+        self.cluster.release(job.seq, now_s)
+        if attempt.ending in ("", "failed"):
+            self.predictor.observe(job.spec.vc, job.spec.num_gpus, now_s - attempt.start_s)
+        self._close(job, entry.outcome, entry.exit_code, entry.reason, now_s)
+
+    def _close(self, job: Job, state: str, exit_code: int | None, reason: str, now_s: float) -> None:
+        del self.job_of_seq[job.seq]
+        job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, now_s
+        self.ended += 1

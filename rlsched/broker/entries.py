@@ -1,0 +1,189 @@
+"""The facts that the journal holds. The broker's book is what applying them in order makes of nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.decide.actions import Action
+from rlsched.decide.record import Source
+from rlsched.errors import JournalError
+
+
+class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
+    """A broker took this journal up. `epoch` grows with every start; nodes obey the highest."""
+
+    epoch: int
+    cluster: str
+    """Random, the same for the whole life of the journal."""
+    version: str
+    policy: str
+    fallback: str
+    order: str
+
+
+class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
+    """A node registered, or came back."""
+
+    name: str
+    gpus: int
+    gpu_type: str
+    gpu_uuids: list[str]
+    cpus: int
+    memory_mib: int
+    vc: str
+    boot_id: str
+
+
+class NodeDown(msgspec.Struct, frozen=True, kw_only=True, tag="node_down"):
+    """A node's lease is over."""
+
+    name: str
+    reason: str
+
+
+class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drained"):
+    """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds), or until it was down."""
+
+    name: str
+    until_s: float
+    reason: str
+
+
+class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed"):
+    """A drained node gets jobs again."""
+
+    name: str
+
+
+class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
+    """A job arrived, with its prediction as stamped then. `rejected`: why it can never run, "" if it can."""
+
+    job: int
+    token: str
+    command: list[str]
+    num_gpus: int
+    name: str
+    vc: str
+    user: str
+    num_cpus: int
+    time_limit_s: float | None
+    env: dict[str, str]
+    cwd: str
+    predicted_s: float
+    spread: float
+    rejected: str = ""
+
+
+class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
+    """A waiting job was taken out of the queue."""
+
+    job: int
+    reason: str
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
+    """One decision. A `Start` allocates the GPUs and begins the next attempt of its job.
+
+    Attributes:
+        number: Decision number, which is also its record's.
+        partition: Name of the partition.
+        source: Who decided.
+        action: What was done.
+        contested: More than one row was legal, and somebody chose.
+        guard: Why the guard stepped in, "" if it did not.
+        marks_hold: This *wait* passed over jobs that fit.
+    """
+
+    number: int
+    partition: str
+    source: Source
+    action: Action
+    contested: bool
+    guard: str
+    marks_hold: bool
+
+
+class RankLaunched(msgspec.Struct, frozen=True, kw_only=True, tag="rank_launched"):
+    """A node acknowledged that this rank's process runs."""
+
+    job: int
+    attempt: int
+    rank: int
+    pid: int
+
+
+class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
+    """A rank is over: it ended, was refused, or was lost with its node."""
+
+    job: int
+    attempt: int
+    rank: int
+    exit_code: int
+    reason: str
+
+
+class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_ending"):
+    """The ranks that are left are being ended; `outcome` is what the job becomes once they all are over.
+
+    Attributes:
+        outcome: `queued` (another attempt), `failed` or `cancelled`.
+        charged: Whether this counts against the job's retries.
+    """
+
+    job: int
+    attempt: int
+    outcome: str
+    reason: str
+    charged: bool = True
+
+
+class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over"):
+    """All ranks are over; the GPUs are free. `outcome`: completed, failed, cancelled, or queued again."""
+
+    job: int
+    attempt: int
+    outcome: str
+    exit_code: int | None
+    reason: str
+
+
+Entry = (
+    BrokerStarted
+    | NodeUp
+    | NodeDown
+    | NodeDrained
+    | NodeResumed
+    | JobSubmitted
+    | JobCancelled
+    | Decided
+    | RankLaunched
+    | RankEnded
+    | AttemptEnding
+    | AttemptOver
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """An entry as the journal stores it."""
+    return _encoder.encode(entry)
+
+
+def decode_entry(payload: bytes) -> Entry:
+    """The entry of a stored payload.
+
+    Raises:
+        JournalError: the payload is damaged.
+    """
+    try:
+        entry: Entry = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise JournalError(f"damaged entry: {error}") from error
+    return entry
+
+
+def kind_of(entry: Entry) -> str:
+    """The tag of an entry."""
+    return str(entry.__struct_config__.tag)

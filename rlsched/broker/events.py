@@ -1,0 +1,69 @@
+"""What goes into the broker's state machine, and what comes out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.broker.entries import Entry
+from rlsched.decide.record import DecisionRecord
+from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
+
+
+class ClientAsked(msgspec.Struct, frozen=True):
+    """A client's request. `peer` and `request` come back with the reply."""
+
+    peer: bytes
+    request: int
+    message: ClientRequest
+
+
+class NodeSaid(msgspec.Struct, frozen=True):
+    """A node's message; `node` is the name that its key proves."""
+
+    node: str
+    request: int
+    message: NodeMessage
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed, and everything that had arrived by now has been handed in."""
+
+
+Event = ClientAsked | NodeSaid | Tick
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """Commit these, as one, before any effect that follows."""
+
+    entries: list[Entry]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Answer a client."""
+
+    peer: bytes
+    request: int
+    message: ClientReply
+
+
+class SendNode(msgspec.Struct, frozen=True):
+    """Tell a node; a message that cannot be delivered is dropped, and said again when the node is back."""
+
+    node: str
+    message: BrokerToNode
+    request: int = 0
+
+
+class DropNode(msgspec.Struct, frozen=True):
+    """Forget the node's connection: its lease is over, and it has to say hello again."""
+
+    node: str
+
+
+class Records(msgspec.Struct, frozen=True):
+    """Keep these decision records, off the critical path."""
+
+    records: list[DecisionRecord]
+
+
+Effect = Journal | Reply | SendNode | DropNode | Records

@@ -1,0 +1,266 @@
+"""Why a job waits, or why it was started where it was: ranked reasons, in words and with the record."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import msgspec
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs import Job
+from rlsched.broker.views import Room, fits_now, place_of, rooms
+from rlsched.decide.actions import Start
+from rlsched.decide.holds import is_held
+from rlsched.decide.record import DecisionRecord, Half
+from rlsched.decide.windows import LEGAL, REASON_TEXT
+from rlsched.wire.messages import Explanation
+
+NAMED_JOBS = 5
+_ORDER_WORDS = {
+    "submit": "submission time",
+    "predicted": "predicted run time",
+    "predicted_gpu_time": "predicted run time x GPUs",
+}
+
+
+def never_runs(book: Book, vc: str, num_gpus: int) -> str:
+    """Why a gang can never run on the registered nodes, "" if it can."""
+    if book.cluster.can_ever_run(vc, num_gpus):
+        return ""
+    usable = rooms(book, vc)
+    if not usable:
+        return f"no node serves VC {vc!r}; known: {', '.join(book.cluster.partition_names)}"
+    nodes = [
+        node
+        for node in book.nodes.values()
+        if book.cluster.arrays.node.part_of[node.number] in {room.partition for room in usable}
+    ]
+    sizes = sorted((node.spec.gpus for node in nodes), reverse=True)
+    return (
+        f"{num_gpus} GPUs can never be given together: its nodes have {' + '.join(map(str, sizes[:8]))}"
+        f"{' + ...' if len(sizes) > 8 else ''} GPUs"
+    )
+
+
+def explain(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> Explanation:
+    """The explanation of a job's state.
+
+    Args:
+        book: What is known.
+        job: The job.
+        record: The last decision that had it as a candidate, or started it.
+        now_s: Unix seconds.
+    """
+    if job.state == "queued":
+        lines = _waiting(book, job, record, now_s)
+    else:
+        lines = _started(book, job, record, now_s)
+    packed = msgspec.msgpack.encode(record) if record is not None else None
+    return Explanation(job=job.number, summary=lines[0], details=lines[1:], record=packed)
+
+
+def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+    need = job.spec.num_gpus
+    ahead_of = f"it has waited {_span(now_s - job.submit_s)}"
+    tail = [f"its last attempt: {job.reason}"] if job.reason else []
+    tail.append(f"predicted to run {_span(job.spec.predicted_s)}; {ahead_of}")
+    if not book.nodes:
+        return ["no node has registered yet", *tail]
+    never = never_runs(book, job.spec.vc, need)
+    if never:
+        return [f"it cannot run on the nodes that have registered so far: {never}", *tail]
+    open_rooms = rooms(book, job.spec.vc)
+    fitting = [room for room in open_rooms if fits_now(book, job, room)]
+    if fitting:
+        lines = _passed_over(book, job, record, fitting, now_s)
+    else:
+        lines = [_no_room(book, room, need) for room in open_rooms]
+    best = max(open_rooms, key=lambda room: room.gpus)
+    lines.append(_ahead(book, job, best))
+    if not fitting:
+        lines.append(_until_free(book, best, need, now_s))
+    down = [name for name, node in book.nodes.items() if not node.up]
+    if down:
+        lines.append(f"nodes down: {', '.join(down)}")
+    lines += [
+        f"node {name} gets no new jobs for {_span(node.drained_until_s - now_s)}: {node.drained_reason}"
+        for name, node in book.nodes.items()
+        if node.drained
+    ]
+    if record is not None and not fitting:
+        lines += [_last_decision(book, record), *_row_then(record, job.seq)]
+    return lines + tail
+
+
+def _no_room(book: Book, room: Room, need: int) -> str:
+    where = book.cluster.partition_names[room.partition]
+    if room.free_gpus < need:
+        return (
+            f"not enough free GPUs: it needs {need}, {room.free_gpus} of {room.gpus} are free in {where} "
+            f"(most on one node: {room.largest_hole})"
+        )
+    return (
+        f"no hole is large enough: {room.free_gpus} of {room.gpus} GPUs are free in {where}, but the "
+        f"gang of {need} needs them together and the largest hole on one node is {room.largest_hole}"
+    )
+
+
+def _ahead(book: Book, job: Job, room: Room) -> str:
+    order = book.cluster.waiting(room.partition)
+    place = order.index(job.seq)
+    words = _ORDER_WORDS.get(book.cluster.order, book.cluster.order)
+    if place == 0:
+        return f"first of {len(order)} in the queue order ({words})"
+    named = ", ".join(str(book.number_of_seq[seq]) for seq in order[: min(place, NAMED_JOBS)])
+    more = ", ..." if place > NAMED_JOBS else ""
+    return f"{place} of {len(order)} waiting jobs are ahead in the queue order ({words}): {named}{more}"
+
+
+def _until_free(book: Book, room: Room, need: int, now_s: float) -> str:
+    """When enough GPUs are predicted to be free, by the predictions of the jobs that hold them."""
+    free, state = room.free_gpus, book.cluster.arrays
+    ends: list[tuple[float, int]] = []
+    for other in book.job_of_seq.values():
+        slot = book.cluster.slot_of(other.seq)
+        if other.active is not None and state.job.placed_in[slot] == room.partition:
+            ran_s = now_s - other.active.start_s
+            ends.append((max(other.spec.predicted_s - ran_s, 0.5 * ran_s, 1.0), other.spec.num_gpus))
+    for left_s, gpus in sorted(ends):
+        free += gpus
+        if free >= need:
+            return (
+                f"{need} GPUs are predicted to be free in about {_span(left_s)}, if no job ahead takes them"
+            )
+    return f"the running jobs hold too few GPUs to make room for {need}: a node has to come back"
+
+
+def _passed_over(
+    book: Book, job: Job, record: DecisionRecord | None, fitting: list[Room], now_s: float
+) -> list[str]:
+    if record is None:
+        return ["it would fit, but has not been among the candidates yet: others come first"]
+    if isinstance(record.action, Start) and record.action.seq == job.seq:
+        return ["it fits again, and is about to be decided"]
+    return [
+        f"it would fit, but {_last_decision(book, record)}",
+        *_row_then(record, job.seq),
+        *_hold(book, job, fitting, now_s),
+        *_alternatives(book, record),
+    ]
+
+
+def _hold(book: Book, job: Job, fitting: list[Room], now_s: float) -> list[str]:
+    """Until when, and for whom, a *wait* keeps the job back."""
+    state, slot = book.cluster.arrays, book.cluster.slot_of(job.seq)
+    if not any(is_held(state, room.partition, slot, now_s) for room in fitting):
+        return []
+    at_most = f"{_span(float(state.job.held_until_s[slot]) - now_s)} at most"
+    other = book.number_of_seq.get(int(state.job.held_for[slot]))
+    if other is None:
+        return [f"it is kept back, for {at_most}, or until half of the GPUs are free"]
+    return [
+        f"it is kept back for job {other}, for {at_most}, or until that starts or half of the GPUs are free"
+    ]
+
+
+def _row_then(record: DecisionRecord, seq: int) -> list[str]:
+    """Why this job could not be chosen at that decision, if it was shown and could not."""
+    half = record.halves[0] if record.halves else None
+    if half is None or seq not in half.seqs:
+        return []
+    reason = half.reasons[half.seqs.index(seq)]
+    return [] if reason == LEGAL else [f"at that decision: {REASON_TEXT.get(reason, f'reason {reason}')}"]
+
+
+def _last_decision(book: Book, record: DecisionRecord) -> str:
+    who = {
+        "policy": f"the policy {record.policy_id}",
+        "rule": f"the rule {record.policy_id}",
+        "guard": f"the guard ({record.guard})",
+        "automatic": "nobody had to choose:",
+    }[record.source]
+    if isinstance(record.action, Start):
+        what = f"started job {book.number_of_seq.get(record.action.seq, '?')}"
+    else:
+        what = "chose to wait"
+    chance = _chance(record.halves[0]) if record.halves else ""
+    return f"{who} {what} at its last decision with this job in view (decision {record.number}{chance})"
+
+
+def _chance(half: Half) -> str:
+    if not half.logits:
+        return ""
+    return f", probability {_probabilities(half)[half.choice]:.2f}"
+
+
+def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
+    if not record.halves:
+        return []
+    half = record.halves[0]
+    lines = []
+    if half.logits:
+        chances = _probabilities(half)
+        rows = sorted(range(len(chances)), key=lambda row: -chances[row])
+        best = [
+            f"{_row_words(book, half, row)} {chances[row]:.2f}"
+            for row in rows[:4]
+            if half.legal[row] and row != half.choice
+        ]
+        if best:
+            lines.append(f"best alternatives: {'; '.join(best)}")
+    if 0 <= half.reference < len(half.seqs):
+        same = "the same" if half.reference == half.choice else _row_words(book, half, half.reference)
+        lines.append(f"the reference rule would have chosen: {same}")
+    return lines
+
+
+def _row_words(book: Book, half: Half, row: int) -> str:
+    seq = half.seqs[row]
+    return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq, '?')}"
+
+
+def _probabilities(half: Half) -> list[float]:
+    """Softmax over the legal rows."""
+    highest = max(logit for logit, legal in zip(half.logits, half.legal, strict=True) if legal)
+    weights = [
+        math.exp(logit - highest) if legal else 0.0
+        for logit, legal in zip(half.logits, half.legal, strict=True)
+    ]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+    attempt = job.attempt
+    if attempt is None:
+        return [f"{job.state}: {job.reason}" if job.reason else job.state]
+    if job.end_s is None:
+        lead = f"{job.state} on {place_of(job)} for {_span(now_s - attempt.start_s)}"
+    else:
+        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+        lead = f"{job.state}{code} after {_span(job.end_s - attempt.start_s)} on {place_of(job)}"
+    lines = [lead + (f": {job.reason}" if job.reason else "")]
+    if attempt.ending and job.live:
+        lines.append(f"it is being ended: {attempt.ending_reason}")
+    lines.append(
+        f"started after {_span(attempt.start_s - job.submit_s)} in the queue as attempt "
+        f"{attempt.number}, decided by {attempt.source} (decision {attempt.decision})"
+    )
+    if record is not None and record.number == attempt.decision:
+        if record.halves and record.halves[0].logits:
+            lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")
+        lines += _alternatives(book, record)
+        if record.guard:
+            lines.append(f"the guard stepped in: {record.guard}")
+    return lines
+
+
+def _span(seconds: float) -> str:
+    """A time in words, such as `2 h 5 min`."""
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    left = max(0, round(seconds))
+    for (word, size), (small_word, small) in pairwise(units):
+        if left >= size:
+            rest = left % size // small
+            return f"{left // size} {word}" + (f" {rest} {small_word}" if rest else "")
+    return f"{left} s"

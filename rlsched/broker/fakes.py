@@ -1,0 +1,126 @@
+"""Fakes for tests of the broker and what is built on it: a journal that fails, a broker driven by hand."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlsched.broker.book import Book
+from rlsched.broker.entries import BrokerStarted, Entry
+from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
+from rlsched.broker.journal import Journal, clear_error
+from rlsched.broker.limits import Limits
+from rlsched.broker.machine import Machine
+from rlsched.broker.serve import perform
+from rlsched.decide.scheduler import Scheduler
+from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
+from rlsched.workload.predict import RunningMean
+
+
+class FailingJournal(Journal):
+    """A real journal whose disk is full from commit number `fail_from` on (counted from 0)."""
+
+    def __init__(self, path: str | Path, fail_from: float = float("inf")) -> None:
+        super().__init__(path)
+        self.fail_from = fail_from
+        self.commits = 0
+
+    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+        """Commit, or fail as a full disk does: nothing is written."""
+        self.commits += 1
+        if self.commits > self.fail_from:
+            raise clear_error(self.path, sqlite3.OperationalError("database or disk is full"))
+        super().commit(entries, now_s)
+
+
+class RecordingTransport:
+    """Keeps what would be sent, in order.
+
+    Attributes:
+        replies: (peer, request, message).
+        orders: (node, message).
+        dropped: Nodes whose connection was dropped.
+    """
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[bytes, int, ClientReply]] = []
+        self.orders: list[tuple[str, BrokerToNode]] = []
+        self.dropped: list[str] = []
+
+    def reply(self, route: bytes, request: int, message: ClientReply) -> None:
+        """Keep a reply."""
+        self.replies.append((route, request, message))
+
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
+        """Keep an order."""
+        self.orders.append((node, message))
+
+    def drop_node(self, node: str) -> None:
+        """Keep the name."""
+        self.dropped.append(node)
+
+
+class HandBroker:
+    """A broker without sockets, driven by hand: its clock moves when it is told to.
+
+    Args:
+        scheduler: The policy.
+        journal: Where facts go; what it already holds is replayed.
+        limits: Leases and timeouts.
+        now_s: The first batch's time, Unix seconds.
+
+    Attributes:
+        sent: What has left.
+        records: Kept decision records.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, journal: Journal, *, limits: Limits | None = None, now_s: float = 1_000.0
+    ) -> None:
+        self.journal = journal
+        self.sent = RecordingTransport()
+        self.records: list[Records] = []
+        self.book = Book(RunningMean(), scheduler.order)
+        self.book.replay(journal.rows())
+        self.now_s = max(now_s, self.book.now_s + 0.001)
+        started = BrokerStarted(
+            epoch=self.book.epoch + 1,
+            cluster=self.book.identity or "c1",
+            version="test",
+            policy=scheduler.name,
+            fallback="",
+            order=scheduler.order,
+        )
+        self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits)
+        self._requests = itertools.count(1)
+        self.batch([])
+
+    def batch(self, events: Sequence[Event], *, after_s: float = 0.001) -> list[ClientReply | BrokerToNode]:
+        """Hand in one batch, `after_s` after the one before; returns what left, replies first."""
+        self.now_s = round(self.now_s + after_s, 3)
+        replies, orders = len(self.sent.replies), len(self.sent.orders)
+        effects = self.machine.handle_batch(events, self.now_s)
+        self.records += perform(effects, self.now_s, self.journal, self.sent)
+        return [
+            *(message for _, _, message in self.sent.replies[replies:]),
+            *(message for _, message in self.sent.orders[orders:]),
+        ]
+
+    def ask(self, message: ClientRequest) -> ClientReply:
+        """One client's request, alone in its batch; returns the reply."""
+        self.batch([ClientAsked(b"peer", next(self._requests), message)])
+        return self.sent.replies[-1][2]
+
+    def says(
+        self, node: str, *messages: NodeMessage, after_s: float = 0.001
+    ) -> list[ClientReply | BrokerToNode]:
+        """A node's messages in one batch; returns what left."""
+        return self.batch([NodeSaid(node, 0, message) for message in messages], after_s=after_s)
+
+    def wait(self, seconds: float, *alive: str) -> list[ClientReply | BrokerToNode]:
+        """Let time pass in one step; the nodes named have just been heard of."""
+        return self.batch(
+            [*(NodeSaid(node, 0, Heartbeat(name=node)) for node in alive), Tick()], after_s=seconds
+        )

@@ -1,0 +1,124 @@
+"""What the broker knows of each job, attempt, rank and node. Changed by `Book.apply` alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlsched.broker.entries import JobSubmitted, NodeUp
+
+LIVE = ("queued", "launching", "running")
+"""States of a job that is not over; the others are completed, failed, cancelled, rejected."""
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank of an attempt: the part of the gang on one node.
+
+    Attributes:
+        node: Name of its node.
+        gpus: GPU numbers on that node.
+        state: `launching`, `running` or `ended`.
+    """
+
+    node: str
+    gpus: list[int]
+    state: str = "launching"
+    pid: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of a job, from the decision that allocated its GPUs until all ranks are over.
+
+    Attributes:
+        number: 1 for the first.
+        start_s: When the GPUs were allocated, Unix seconds.
+        decision: Number of the decision that started it.
+        source: Who decided.
+        ending: What the job becomes once all ranks are over; "" while it is to go on.
+        ending_reason: Why.
+        charged: Whether another attempt counts against the job's retries.
+        first_failure: The first exit code that was not 0, and its reason.
+    """
+
+    number: int
+    start_s: float
+    ranks: list[Rank]
+    decision: int
+    source: str
+    ending: str = ""
+    ending_reason: str = ""
+    charged: bool = True
+    first_failure: tuple[int, str] | None = None
+
+    def live_ranks(self) -> list[int]:
+        """Ranks that are not over."""
+        return [number for number, rank in enumerate(self.ranks) if rank.state != "ended"]
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks are over."""
+        return not self.live_ranks()
+
+
+@dataclass(slots=True)
+class Job:
+    """A job from submission to its end.
+
+    Attributes:
+        number: What people call it; never used twice in a journal.
+        spec: As submitted, with the prediction's stamp.
+        seq: Its number in the `ClusterState`, -1 if it was rejected.
+        state: queued | launching | running | completed | failed | cancelled | rejected.
+        attempt: The current attempt, or the last one; None before the first.
+        retries: Attempts that ended without its doing, and were charged.
+    """
+
+    number: int
+    spec: JobSubmitted
+    submit_s: float
+    seq: int
+    state: str
+    attempt: Attempt | None = None
+    retries: int = 0
+    end_s: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether the job is not over."""
+        return self.state in LIVE
+
+    @property
+    def active(self) -> Attempt | None:
+        """The attempt that is launching, running or being ended."""
+        return self.attempt if self.state in ("launching", "running") else None
+
+
+@dataclass(slots=True)
+class Node:
+    """A node that has registered.
+
+    Attributes:
+        number: Its number in the `ClusterState`.
+        spec: As it registered last.
+        up: Whether its lease holds.
+        live_jobs: Jobs that have a rank there which is not over.
+        drained_until_s: When it gets new jobs again, Unix seconds; 0 where it does now.
+        drained_reason: Why it gets none.
+    """
+
+    number: int
+    spec: NodeUp
+    up: bool = True
+    live_jobs: set[int] = field(default_factory=set)
+    drained_until_s: float = 0.0
+    drained_reason: str = ""
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is up, but gets no new jobs."""
+        return self.drained_until_s > 0

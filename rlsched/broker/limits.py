@@ -1,0 +1,25 @@
+"""The times that the broker keeps."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Times that the broker keeps, seconds.
+
+    Attributes:
+        heartbeat_s: How often nodes are asked to say that they are alive.
+        lease_s: A node not heard of for this long is down, and its attempts are lost.
+        launch_timeout_s: Ranks must have acknowledged by then.
+        drain_s: A node that refused to start a rank gets no new jobs for so long.
+        kill_again_s: How often an order to end a rank is repeated until it is over.
+        log_timeout_s: How long a node may take to read a log.
+    """
+
+    heartbeat_s: float = 2.0
+    lease_s: float = 20.0
+    launch_timeout_s: float = 30.0
+    drain_s: float = 30.0
+    kill_again_s: float = 10.0
+    log_timeout_s: float = 10.0

@@ -1,0 +1,262 @@
+"""The broker's state machine: a batch of events and the time in, effects out. No socket, file or clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlsched.broker.attempts import Attempts
+from rlsched.broker.book import Book
+from rlsched.broker.entries import (
+    AttemptOver,
+    BrokerStarted,
+    Decided,
+    Entry,
+    JobCancelled,
+    JobSubmitted,
+    NodeDown,
+    NodeDrained,
+    NodeResumed,
+    NodeUp,
+)
+from rlsched.broker.events import (
+    ClientAsked,
+    DropNode,
+    Effect,
+    Event,
+    Journal,
+    NodeSaid,
+    Records,
+    Reply,
+    SendNode,
+    Tick,
+)
+from rlsched.broker.jobs import Job
+from rlsched.broker.limits import Limits
+from rlsched.broker.members import Members
+from rlsched.broker.memory import RecordMemory
+from rlsched.broker.requests import Requests
+from rlsched.decide.actions import Start
+from rlsched.decide.candidates import next_hold_end_s
+from rlsched.decide.loop import decide_all
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.wire.messages import (
+    BrokerToNode,
+    Cancel,
+    ClientReply,
+    Ended,
+    Heartbeat,
+    Hello,
+    Launched,
+    LaunchRefused,
+    LogData,
+    Submit,
+)
+
+
+class Machine:
+    """Applies events to the book, decides once a batch, and says what is to be journalled and sent.
+
+    Args:
+        book: As the journal made it.
+        scheduler: The policy.
+        started: The fact that begins this broker's epoch; journalled with the first batch.
+        now_s: When it started, Unix seconds; later than everything in the book.
+        limits: Its times.
+        memory: The last record of each job.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        scheduler: Scheduler,
+        started: BrokerStarted,
+        now_s: float,
+        *,
+        limits: Limits | None = None,
+        memory: RecordMemory | None = None,
+    ) -> None:
+        self.book, self.scheduler = book, scheduler
+        self.limits = limits or Limits()
+        self.memory = memory or RecordMemory()
+        self.now_s = book.now_s
+        self._started_s = now_s
+        self._first: list[Entry] = [started]
+        self._entries: list[Entry] = []
+        self._effects: list[Effect] = []
+        self._records: list[DecisionRecord] = []
+        self._dirty = False
+        self._ask_again_s = next_hold_end_s(book.cluster, book.now_s)
+        self._killed_s: dict[int, float] = {}
+        self._attempts = Attempts(book, self.limits, self._note, self._send)
+        self._members = Members(book, self._attempts, self.limits, self._note, self._send, now_s)
+        self._requests = Requests(
+            book,
+            self._attempts,
+            self._members,
+            self.memory,
+            self.limits,
+            note=self._note,
+            send=self._send,
+            reply=self._reply,
+            policy=scheduler.name,
+            now_s=now_s,
+        )
+
+    # ---- the one entrance -------------------------------------------------------------------------
+
+    def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
+        """Apply a batch in canonical order, decide, and return what is to be done, in order.
+
+        The first effect is the `Journal`, if anything happened; nothing after it may be done before its
+        commit. `now_s` (Unix seconds, whole milliseconds) is later than that of the batch before.
+        """
+        if now_s <= self.now_s:
+            raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
+        self.now_s = now_s
+        self._effects, self._entries, self._records = [], [], []
+        for entry in self._first:
+            self._note(entry)
+        self._first = []
+        for event in sorted(events, key=_rank):
+            self._handle(event)
+        if self._dirty:
+            self._decide()
+        for question in (event for event in events if isinstance(event, ClientAsked)):
+            self._requests.answer(question, now_s)
+        head: list[Effect] = [Journal(self._entries)] if self._entries else []
+        tail: list[Effect] = [Records(self._records)] if self._records else []
+        return head + self._effects + tail
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case NodeSaid(node=node, message=message):
+                if not isinstance(message, Hello):
+                    self._members.seen(node, self.now_s)
+                match message:
+                    case Launched():
+                        self._attempts.launched(node, message.job, message.attempt, message.rank, message.pid)
+                    case LaunchRefused():
+                        self._attempts.refused(
+                            node, message.job, message.attempt, message.rank, message.message
+                        )
+                    case Ended():
+                        self._attempts.ended(
+                            node,
+                            message.job,
+                            message.attempt,
+                            message.rank,
+                            message.exit_code,
+                            message.reason,
+                        )
+                    case Hello():
+                        self._members.hello(node, message, event.request, self.now_s)
+                    case LogData():
+                        self._requests.log_data(event.request, message)
+                    case Heartbeat():
+                        pass
+            case ClientAsked(message=Submit() | Cancel()):
+                self._requests.change(event)
+            case ClientAsked():
+                pass
+            case Tick():
+                self._tick()
+
+    def _tick(self) -> None:
+        for name in self._members.expired(self.now_s):
+            self._effects.append(DropNode(name))
+            jobs = sorted(self.book.nodes[name].live_jobs)
+            why = f"node {name} was not heard of for {self.limits.lease_s:g} s"
+            if self.book.nodes[name].up:
+                self._note(NodeDown(name=name, reason=why))
+            for number in jobs:
+                self._attempts.lost(name, self.book.jobs[number], why)
+        for name in self._members.rested(self.now_s):
+            self._note(NodeResumed(name=name))
+        active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
+        self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}
+        for number in active:
+            self._tick_job(self.book.jobs[number])
+        self._requests.expire(self.now_s)
+        self._dirty = self._dirty or self.now_s >= self._ask_again_s
+
+    def _tick_job(self, job: Job) -> None:
+        attempt = job.active
+        if attempt is None:
+            return
+        if attempt.ending:
+            if self.now_s - self._killed_s.setdefault(job.number, self.now_s) >= self.limits.kill_again_s:
+                self._killed_s[job.number] = self.now_s
+                self._attempts.kill(job)
+        elif job.state == "launching":
+            waited_s = self.now_s - max(attempt.start_s, self._started_s)
+            if waited_s >= self.limits.launch_timeout_s:
+                silent = sorted({rank.node for rank in attempt.ranks if rank.state == "launching"})
+                self._attempts.end(
+                    job,
+                    "queued",
+                    f"{', '.join(silent)} did not start it within {self.limits.launch_timeout_s:g} s",
+                )
+
+    # ---- deciding ---------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        self._dirty = False
+        cluster = self.book.cluster
+        number = cluster.decisions
+        for partition, decision in decide_all(cluster, self.scheduler, self.now_s, record=True):
+            entry = Decided(
+                number=number,
+                partition=cluster.partition_names[partition],
+                source=decision.source,
+                action=decision.action,
+                contested=_contested(decision),
+                guard=decision.record.guard if decision.record else "",
+                marks_hold=decision.marks_hold,
+            )
+            number = cluster.decisions
+            self._entries.append(entry)
+            self.book.apply(entry, self.now_s, already_decided=True)
+            if decision.record is not None:
+                self._records.append(decision.record)
+                self.memory.add(decision.record)
+            if isinstance(decision.action, Start):
+                self._attempts.launch(self.book.job_of_seq[decision.action.seq])
+        self._ask_again_s = next_hold_end_s(cluster, self.now_s)
+
+    # ---- what the parts call ----------------------------------------------------------------------
+
+    def _note(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self.book.apply(entry, self.now_s)
+        self._dirty = self._dirty or (isinstance(entry, _CHANGES) and not getattr(entry, "rejected", ""))
+
+    def _send(self, node: str, message: BrokerToNode, request: int = 0) -> None:
+        self._effects.append(SendNode(node, message, request))
+
+    def _reply(self, peer: bytes, request: int, message: ClientReply) -> None:
+        self._effects.append(Reply(peer, request, message))
+
+
+_CHANGES = (NodeUp, NodeDown, NodeDrained, NodeResumed, JobSubmitted, JobCancelled, AttemptOver)
+"""Facts after which the scheduler is asked: arrivals, ends, nodes. The simulator's decision points."""
+
+
+def _rank(event: Event) -> int:
+    """Canonical order within a batch: ends, nodes, arrivals and cancels, timers."""
+    match event:
+        case NodeSaid(message=Hello() | Heartbeat()):
+            return 1
+        case NodeSaid():
+            return 0
+        case ClientAsked():
+            return 2
+        case Tick():
+            return 3
+
+
+def _contested(decision: Decision) -> bool:
+    record = decision.record
+    if decision.source == "automatic" or record is None or not record.halves:
+        return False
+    return sum(record.halves[0].legal) > 1

@@ -1,0 +1,47 @@
+"""The last decision record of each job, for `why`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from rlsched.decide.actions import Start
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.windows import HELD
+
+MAX_JOBS = 20_000
+
+
+class RecordMemory:
+    """For each job number of the cluster state: the last record in which it was a candidate, or was started.
+
+    Args:
+        records: What is known already, oldest first.
+    """
+
+    def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
+        self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
+        for record in records:
+            self.add(record)
+
+    def add(self, record: DecisionRecord) -> None:
+        """A decision was taken. For a job that an earlier *wait* keeps back, that one stays the last word."""
+        seqs: set[int] = set()
+        if record.halves:
+            half = record.halves[0]
+            seqs = {
+                seq
+                for seq, reason in zip(half.seqs, half.reasons, strict=True)
+                if reason != HELD or seq not in self._last
+            }
+        if isinstance(record.action, Start):
+            seqs.add(record.action.seq)
+        for seq in seqs - {-1}:
+            self._last[seq] = record
+            self._last.move_to_end(seq)
+        while len(self._last) > MAX_JOBS:
+            self._last.popitem(last=False)
+
+    def of(self, seq: int) -> DecisionRecord | None:
+        """The last record of this job."""
+        return self._last.get(seq)

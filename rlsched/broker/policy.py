@@ -1,0 +1,65 @@
+"""The policy of a broker: loaded by name, compiled before it is needed, guarded."""
+
+from __future__ import annotations
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.guard import Guarded
+from rlsched.decide.loop import decide_all
+from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.errors import InputError
+
+DEFAULT_FALLBACK = "qssf-backfill"
+
+
+def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int = 0) -> tuple[Scheduler, str]:
+    """The guarded policy, and the name of the rule behind it ("" where a rule needs none).
+
+    Args:
+        name: A scheduler's name, such as `ppo` or `ppo:PATH`.
+        fallback: The rule that decides where the policy fails; None: `qssf-backfill` where both keep the
+            queue in the same order, none otherwise.
+        budget_ms: Time that one decision may take.
+        seed: Seed of the policy's draws.
+
+    Raises:
+        InputError: a name is unknown, the policy cannot be loaded, or the two do not go together.
+    """
+    policy = _load(name, seed)
+    if policy.information != "causal":
+        raise InputError(
+            f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
+        )
+    behind = _load(fallback or DEFAULT_FALLBACK, seed)
+    if fallback is None and policy.order != behind.order:
+        _warm_up(policy)
+        return policy, ""
+    if policy.order != behind.order:
+        raise InputError(
+            f"--fallback {fallback!r} keeps the queue by {behind.order}, --policy {name!r} by "
+            f"{policy.order}; choose a fallback of the same order"
+        )
+    _warm_up(policy)
+    _warm_up(behind)
+    return Guarded(policy, behind, budget_ms=budget_ms), behind.name
+
+
+def _load(name: str, seed: int) -> Scheduler:
+    try:
+        return load_scheduler(name, seed=seed)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"policy {name!r} cannot be loaded: {error}") from error
+
+
+def _warm_up(scheduler: Scheduler) -> None:
+    """Decide on a toy cluster, so that kernels are compiled before the first job waits for them."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order=scheduler.order)
+    seqs = [
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=60.0 * gpus, spread=1.0)
+        for gpus in (1, 3, 2, 8, 4, 1, 2)
+    ]
+    for now_s in (1.0, 2.0):
+        for _ in decide_all(state, scheduler, now_s, record=True):
+            pass
+        for seq in set(seqs) & set(state.running()):
+            state.release(seq, now_s)

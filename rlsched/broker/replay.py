@@ -1,0 +1,144 @@
+"""A broker's journal as inputs and decisions, so that a simulator can be fed with the same life."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlsched.broker.entries import (
+    AttemptOver,
+    BrokerStarted,
+    Decided,
+    JobCancelled,
+    JobSubmitted,
+    NodeDown,
+    NodeDrained,
+    NodeResumed,
+    NodeUp,
+)
+from rlsched.broker.journal import read_journal
+from rlsched.broker.records import RECORDS_FILE
+from rlsched.cluster.arrays import NODE_DOWN
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.loop import decide_all
+from rlsched.decide.record import DecisionRecord, read_records
+from rlsched.decide.scheduler import Scheduler
+
+JOURNAL_FILE = "journal.sqlite"
+Change = NodeUp | NodeDown | NodeDrained | NodeResumed | JobSubmitted | JobCancelled | AttemptOver
+
+
+@dataclass
+class Instant:
+    """What one batch did to the cluster: first the changes, in order, then the decisions.
+
+    Attributes:
+        now_s: Unix seconds.
+        changes: `NodeUp` of a node that is known and not down changes nothing but is a decision point.
+            `JobSubmitted` with `rejected` does not enter the cluster. `AttemptOver` with outcome `queued`
+            requeues its job, any other releases it.
+        decisions: In order; the first has the number that the state counted before.
+    """
+
+    now_s: float
+    changes: list[Change] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
+
+
+@dataclass
+class JournalEvents:
+    """A whole journal.
+
+    Attributes:
+        instants: In order; `now_s` grows.
+        seq_of: Job number -> number in the `ClusterState`, of the jobs that entered it.
+        starts: Each start of a broker.
+    """
+
+    instants: list[Instant] = field(default_factory=list)
+    seq_of: dict[int, int] = field(default_factory=dict)
+    starts: list[BrokerStarted] = field(default_factory=list)
+
+    @property
+    def decisions(self) -> list[Decided]:
+        """All decisions, in order."""
+        return [decision for instant in self.instants for decision in instant.decisions]
+
+
+def journal_events(path: str | Path) -> JournalEvents:
+    """Read a journal (or the broker's directory that holds it), also of a broker that runs.
+
+    Raises:
+        JournalError: there is none, or it is damaged.
+    """
+    path = Path(path)
+    events = JournalEvents()
+    for row in read_journal(path / JOURNAL_FILE if path.is_dir() else path):
+        entry = row.entry
+        if isinstance(entry, BrokerStarted):
+            events.starts.append(entry)
+        if not isinstance(entry, Change | Decided):
+            continue
+        if not events.instants or events.instants[-1].now_s != row.now_s:
+            events.instants.append(Instant(row.now_s))
+        if isinstance(entry, Decided):
+            events.instants[-1].decisions.append(entry)
+            continue
+        events.instants[-1].changes.append(entry)
+        if isinstance(entry, JobSubmitted) and not entry.rejected:
+            events.seq_of[entry.job] = len(events.seq_of)
+    return events
+
+
+def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
+    """The decision records of a broker's directory."""
+    return {record.number: record for record in read_records(Path(directory) / RECORDS_FILE)}
+
+
+def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
+    """What a scheduler decides on a fresh state to which the journal's changes happen.
+
+    A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
+    """
+    state = ClusterState.empty(order=scheduler.order)
+    records: list[DecisionRecord] = []
+    for instant in events.instants:
+        for change in instant.changes:
+            _happen(state, events.seq_of, change, instant.now_s)
+        if not all(isinstance(change, JobSubmitted) and change.rejected for change in instant.changes):
+            made = decide_all(state, scheduler, instant.now_s, record=True)
+            records += [decision.record for _, decision in made if decision.record]
+    return records
+
+
+def _happen(state: ClusterState, seq_of: dict[int, int], change: Change, now_s: float) -> None:
+    match change:
+        case NodeUp(name=name) if name not in state.node_names:
+            state.add_node(NodeSpec(name=name, gpus=change.gpus, vc=change.vc or None))
+        case NodeUp(name=name):
+            node = state.node_names.index(name)
+            if state.arrays.node.status[node] == NODE_DOWN:
+                state.resume_node(node)
+        case NodeDown(name=name):
+            state.fail_node(state.node_names.index(name))
+        case NodeDrained(name=name):
+            state.drain_node(state.node_names.index(name))
+        case NodeResumed(name=name):
+            state.resume_node(state.node_names.index(name))
+        case JobSubmitted(rejected=""):
+            state.add_job(
+                num_gpus=change.num_gpus,
+                vc=change.vc,
+                submit_s=now_s,
+                spread=change.spread,
+                predicted_s=change.predicted_s,
+                time_limit_s=math.nan if change.time_limit_s is None else change.time_limit_s,
+            )
+        case JobCancelled(job=job):
+            state.remove_waiting(seq_of[job])
+        case AttemptOver(job=job, outcome="queued"):
+            state.requeue(seq_of[job], now_s)
+        case AttemptOver(job=job):
+            state.release(seq_of[job], now_s)

@@ -1,0 +1,289 @@
+"""What clients ask: submissions and cancels before the decisions of a batch, questions after them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlsched.broker.attempts import Attempts
+from rlsched.broker.book import Book
+from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
+from rlsched.broker.events import ClientAsked
+from rlsched.broker.explain import explain, never_runs
+from rlsched.broker.limits import Limits
+from rlsched.broker.members import Members
+from rlsched.broker.memory import RecordMemory
+from rlsched.broker.views import job_info, natural, node_info
+from rlsched.wire.messages import (
+    BrokerToNode,
+    Cancel,
+    ClientReply,
+    FetchLog,
+    Jobs,
+    ListJobs,
+    ListNodes,
+    LogChunk,
+    LogData,
+    Nodes,
+    Ok,
+    ReadLog,
+    Refused,
+    Stats,
+    StatsReport,
+    Submit,
+    Submitted,
+    Why,
+)
+
+MAX_GANG_GPUS = 65_536
+MAX_LOG_BYTES = 1 << 19
+MAX_LISTED = 2_000
+"""Jobs in one reply: it has to stay below the largest message."""
+
+
+class SendNow(Protocol):
+    """Tells a node, with a request number where an answer is expected."""
+
+    def __call__(self, node: str, message: BrokerToNode, request: int = 0) -> None: ...
+
+
+@dataclass(slots=True)
+class _LogWait:
+    peer: bytes
+    request: int
+    job: int
+    attempt: int
+    asked_s: float
+
+
+class Requests:
+    """Answers clients.
+
+    Args:
+        book: What is known.
+        attempts: The launch protocol.
+        members: The nodes.
+        memory: The last record of each job.
+        limits: The broker's times.
+        note: Makes a fact true and journals it.
+        send: Tells a node.
+        reply: Answers a client.
+        policy: Name of the policy.
+        now_s: When the broker started, Unix seconds.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        attempts: Attempts,
+        members: Members,
+        memory: RecordMemory,
+        limits: Limits,
+        *,
+        note: Callable[[Entry], None],
+        send: SendNow,
+        reply: Callable[[bytes, int, ClientReply], None],
+        policy: str,
+        now_s: float,
+    ) -> None:
+        self._book, self._attempts, self._members = book, attempts, members
+        self._memory, self._limits = memory, limits
+        self._note, self._send, self._reply = note, send, reply
+        self._policy, self._started_s = policy, now_s
+        self._log_waits: dict[int, _LogWait] = {}
+        self._next_request = 1
+
+    # ---- changes ----------------------------------------------------------------------------------
+
+    def change(self, asked: ClientAsked) -> None:
+        """Submit or cancel."""
+        message = asked.message
+        if isinstance(message, Submit):
+            self._reply(asked.peer, asked.request, self._submit(message))
+        elif isinstance(message, Cancel):
+            self._reply(asked.peer, asked.request, self._cancel(message.job))
+
+    def _submit(self, message: Submit) -> ClientReply:
+        number = self._book.tokens.get(message.token)
+        if number is None:
+            wrong = _wrong(message)
+            if wrong:
+                return Refused(message=wrong)
+            number = len(self._book.jobs) + 1
+            self._note(self._stamped(number, message))
+        job = self._book.jobs[number]
+        if job.state == "rejected":
+            return Refused(message=f"job {number} is rejected: {job.reason}")
+        return Submitted(job=number)
+
+    def _stamped(self, number: int, message: Submit) -> JobSubmitted:
+        predicted_s, spread = self._book.predictor.predict(message.vc, message.num_gpus)
+        if message.time_limit_s is not None:
+            predicted_s = min(predicted_s, message.time_limit_s)
+        rejected = never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else ""
+        return JobSubmitted(
+            job=number,
+            token=message.token,
+            command=message.command,
+            num_gpus=message.num_gpus,
+            name=message.name or message.command[0].rpartition("/")[2],
+            vc=message.vc,
+            user=message.user,
+            num_cpus=message.num_cpus,
+            time_limit_s=message.time_limit_s,
+            env=message.env,
+            cwd=message.cwd,
+            predicted_s=float(predicted_s),
+            spread=float(spread),
+            rejected=rejected,
+        )
+
+    def _cancel(self, number: int) -> ClientReply:
+        job = self._book.jobs.get(number)
+        if job is None:
+            return _no_such(number)
+        if job.state == "cancelled":
+            return Ok()
+        if not job.live:
+            return Refused(message=f"job {number} is over already: {job.state}")
+        if job.state == "queued":
+            self._note(JobCancelled(job=number, reason="cancelled by its user"))
+        else:
+            self._attempts.end(job, "cancelled", "cancelled by its user")
+        return Ok()
+
+    # ---- questions --------------------------------------------------------------------------------
+
+    def answer(self, asked: ClientAsked, now_s: float) -> None:
+        """Everything that changes nothing."""
+        match asked.message:
+            case ListJobs(job=None, finished=finished):
+                chosen = [job for job in self._book.jobs.values() if finished or job.live]
+                listed = [job_info(self._book, job) for job in chosen[-MAX_LISTED:]]
+                self._reply(asked.peer, asked.request, Jobs(jobs=listed, omitted=len(chosen) - len(listed)))
+            case ListJobs(job=number) if number in self._book.jobs:
+                info = job_info(self._book, self._book.jobs[number])
+                self._reply(asked.peer, asked.request, Jobs(jobs=[info]))
+            case ListNodes():
+                self._reply(
+                    asked.peer,
+                    asked.request,
+                    Nodes(
+                        nodes=[
+                            node_info(self._book, name, self._members.seen_s(name))
+                            for name in sorted(self._book.nodes, key=natural)
+                        ]
+                    ),
+                )
+            case Why(job=number) if number in self._book.jobs:
+                job = self._book.jobs[number]
+                self._reply(
+                    asked.peer, asked.request, explain(self._book, job, self._memory.of(job.seq), now_s)
+                )
+            case ReadLog(job=number) as wanted if number in self._book.jobs:
+                self._read_log(asked, wanted, now_s)
+            case Stats():
+                self._reply(asked.peer, asked.request, self._stats(now_s))
+            case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
+                self._reply(asked.peer, asked.request, _no_such(number))
+
+    def _stats(self, now_s: float) -> StatsReport:
+        states = [job.state for job in self._book.job_of_seq.values()]
+        queued = states.count("queued")
+        return StatsReport(
+            policy=self._policy,
+            decisions=dict(self._book.decisions),
+            contested=dict(self._book.contested),
+            queued=queued,
+            running=len(states) - queued,
+            ended=self._book.ended,
+            uptime_s=now_s - self._started_s,
+        )
+
+    # ---- logs -------------------------------------------------------------------------------------
+
+    def _read_log(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
+        job = self._book.jobs[wanted.job]
+        attempt = job.attempt
+        if attempt is None:
+            self._reply(asked.peer, asked.request, LogChunk(data=b"", offset=0, eof=not job.live))
+            return
+        if not 0 <= wanted.rank < len(attempt.ranks) or wanted.offset < 0:
+            self._reply(
+                asked.peer,
+                asked.request,
+                Refused(
+                    message=f"job {job.number} has ranks 0 to {len(attempt.ranks) - 1} and offsets from 0, "
+                    f"got rank {wanted.rank}, offset {wanted.offset}"
+                ),
+            )
+            return
+        node = attempt.ranks[wanted.rank].node
+        if not self._book.nodes[node].up:
+            self._reply(
+                asked.peer, asked.request, Refused(message=f"node {node}, which has this output, is down")
+            )
+            return
+        request, self._next_request = self._next_request, self._next_request + 1
+        self._log_waits[request] = _LogWait(asked.peer, asked.request, job.number, attempt.number, now_s)
+        self._send(
+            node,
+            FetchLog(
+                job=job.number,
+                attempt=attempt.number,
+                rank=wanted.rank,
+                offset=wanted.offset,
+                max_bytes=max(1, min(wanted.max_bytes, MAX_LOG_BYTES)),
+            ),
+            request,
+        )
+
+    def log_data(self, request: int, data: LogData) -> None:
+        """A node has read a piece of output."""
+        wait = self._log_waits.pop(request, None)
+        if wait is None:
+            return
+        job = self._book.jobs[wait.job]
+        last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
+        self._reply(
+            wait.peer,
+            wait.request,
+            LogChunk(data=data.data, offset=data.offset, eof=data.eof and last, attempt=wait.attempt),
+        )
+
+    def expire(self, now_s: float) -> None:
+        """Answer for the nodes that did not."""
+        late = [
+            request
+            for request, wait in self._log_waits.items()
+            if now_s - wait.asked_s >= self._limits.log_timeout_s
+        ]
+        for request in late:
+            wait = self._log_waits.pop(request)
+            self._reply(wait.peer, wait.request, Refused(message="the job's node did not answer; try again"))
+
+
+def _no_such(number: int) -> Refused:
+    return Refused(message=f"there is no job {number}; `rlsched queue --all` lists all jobs")
+
+
+def _wrong(message: Submit) -> str:
+    """What is wrong with a submission, "" if nothing."""
+    if not message.token:
+        return "a submission needs a token"
+    if not message.command or not message.command[0]:
+        return "a job needs a command"
+    if any("\0" in part for part in [*message.command, *message.env, *message.env.values(), message.cwd]):
+        return "command, environment and directory must not contain a NUL character"
+    if any(not name or "=" in name for name in message.env):
+        return "names of environment variables must not be empty or contain `=`"
+    if not 1 <= message.num_gpus <= MAX_GANG_GPUS:
+        return f"num_gpus must be 1 to {MAX_GANG_GPUS}, got {message.num_gpus}"
+    if message.num_cpus < 0:
+        return f"num_cpus must be 0 or more, got {message.num_cpus}"
+    limit_s = message.time_limit_s
+    if limit_s is not None and not (math.isfinite(limit_s) and limit_s > 0):
+        return f"time_limit_s must be above 0, got {limit_s:g}"
+    return ""

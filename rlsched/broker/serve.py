@@ -1,0 +1,289 @@
+"""The broker's loop: sockets and clock around the state machine, one journal commit a batch."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import msgspec
+
+import rlsched
+from rlsched.broker.book import Book
+from rlsched.broker.entries import BrokerStarted, Entry
+from rlsched.broker.events import (
+    ClientAsked,
+    DropNode,
+    Effect,
+    Event,
+    NodeSaid,
+    Records,
+    Reply,
+    SendNode,
+    Tick,
+)
+from rlsched.broker.events import Journal as Commit
+from rlsched.broker.journal import Journal
+from rlsched.broker.keys import KeyHome
+from rlsched.broker.limits import Limits
+from rlsched.broker.machine import Machine
+from rlsched.broker.memory import RecordMemory
+from rlsched.broker.policy import load_policy
+from rlsched.broker.records import RECORDS_FILE, RecordLog
+from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.transport import Heard, Transport
+from rlsched.errors import InputError, JournalError
+from rlsched.wire.messages import BrokerToNode, ClientReply
+from rlsched.workload.predict import RunningMean
+
+ADDRESS_FILE = "address"
+MAX_BATCH = 1_000
+POLL_MS = 100
+TICK_S = 0.25
+FLUSH_S = 5.0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a broker runs.
+
+    Attributes:
+        address: `tcp://HOST:PORT` on loopback; port 0 takes a free one.
+        directory: Where journal and records are kept.
+        keys: The key directory.
+        policy: Name of the policy.
+        fallback: Rule behind the policy; None: see `load_policy`.
+        decision_budget_ms: Time that one decision may take.
+        logdir: Folder for TensorBoard, None for none.
+        limits: Leases and timeouts.
+        seed: Seed of the policy's draws.
+    """
+
+    address: str
+    directory: Path
+    keys: Path
+    policy: str = "ppo"
+    fallback: str | None = None
+    decision_budget_ms: float = 100.0
+    logdir: Path | None = None
+    limits: Limits = Limits()
+    seed: int = 0
+
+
+class Clock:
+    """Unix time in whole milliseconds that grows with every reading, across restarts and clock jumps.
+
+    Args:
+        after_s: The first reading is later than this.
+        wall: Unix time, read once.
+        elapsed: A clock that never jumps, seconds.
+    """
+
+    def __init__(
+        self,
+        after_s: float,
+        *,
+        wall: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._last_s = after_s
+        self._elapsed = elapsed
+        self._offset_s = max(wall(), after_s) - elapsed()
+
+    def read(self) -> float:
+        """Now, later than the reading before by 1 ms at least."""
+        self._last_s = round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
+        return self._last_s
+
+
+class CommitsEntries(Protocol):
+    """What `perform` needs of a journal; a test hands in one that fails."""
+
+    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+        """Make a batch durable."""
+
+
+class SendsMessages(Protocol):
+    """What `perform` needs of a transport."""
+
+    def reply(self, route: bytes, request: int, message: ClientReply) -> None:
+        """Answer a client."""
+
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
+        """Tell a node."""
+
+    def drop_node(self, node: str) -> None:
+        """Forget a node's connection."""
+
+
+def perform(
+    effects: Sequence[Effect], now_s: float, journal: CommitsEntries, transport: SendsMessages
+) -> list[Records]:
+    """Do what the machine says, in its order: the commit first. Returns the records, to be kept later.
+
+    Raises:
+        JournalError: the commit failed; nothing has left.
+    """
+    later: list[Records] = []
+    for effect in effects:
+        match effect:
+            case Commit(entries=entries):
+                journal.commit(entries, now_s)
+            case Reply(peer=peer, request=request, message=answer):
+                transport.reply(peer, request, answer)
+            case SendNode(node=node, message=order, request=request):
+                transport.send_node(node, order, request)
+            case DropNode(node=node):
+                transport.drop_node(node)
+            case Records():
+                later.append(effect)
+    return later
+
+
+class Broker:
+    """A broker, ready to serve once it is made: clients find its address in `ADDRESS_FILE` by then.
+
+    Args:
+        settings: How it runs.
+        open_journal: Opens the journal; tests hand in one that fails on demand.
+
+    Raises:
+        InputError: the policy, the address, the keys, or the directory.
+        JournalError: the journal.
+    """
+
+    def __init__(self, settings: Settings, open_journal: Callable[[Path], Journal] = Journal) -> None:
+        self.settings = settings
+        self._stopping = False
+        self._ticked_s = self._flushed_s = 0.0
+        with ExitStack() as opened:
+            self._journal = open_journal(settings.directory / JOURNAL_FILE)
+            opened.callback(self._journal.close)
+            self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir)
+            opened.callback(self._log.close)
+            scheduler, fallback = load_policy(
+                settings.policy, settings.fallback, settings.decision_budget_ms, seed=settings.seed
+            )
+            book = self._recovered(scheduler.order)
+            self._clock = Clock(book.now_s)
+            started = BrokerStarted(
+                epoch=book.epoch + 1,
+                cluster=book.identity or secrets.token_hex(8),
+                policy=scheduler.name,
+                fallback=fallback,
+                version=rlsched.__version__,
+                order=scheduler.order,
+            )
+            self._machine = Machine(
+                book,
+                scheduler,
+                started,
+                self._clock.read(),
+                limits=settings.limits,
+                memory=RecordMemory(self._log.last),
+            )
+            self._transport = Transport(settings.address, KeyHome(settings.keys))
+            opened.callback(self._transport.close)
+            self._step([])
+            self._publish_address()
+            self._opened = opened.pop_all()
+
+    def _recovered(self, order: str) -> Book:
+        book = Book(RunningMean(), order)
+        try:
+            book.replay(self._journal.rows())
+        except JournalError as error:
+            if str(error).startswith(str(self._journal.path)):
+                raise
+            raise JournalError(f"{self._journal.path}: {error}") from error
+        return book
+
+    def _publish_address(self) -> None:
+        path = self.settings.directory / ADDRESS_FILE
+        try:
+            path.write_text(self.address + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot write the broker's address: {error.strerror}") from error
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._transport.address
+
+    def ready_line(self) -> str:
+        """One line for people and for scripts."""
+        book = self._machine.book
+        live = list(book.job_of_seq.values())
+        queued = sum(job.state == "queued" for job in live)
+        return (
+            f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
+            f"epoch {book.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
+            f"journal {self._journal.path})"
+        )
+
+    def serve(self) -> None:
+        """Serve until `stop` or a signal; jobs go on running afterwards."""
+        while not self._stopping:
+            heard, emptied = self._transport.receive(POLL_MS, MAX_BATCH)
+            events: list[Event] = [_event(message) for message in heard]
+            elapsed_s = time.monotonic() - self._ticked_s
+            if (emptied and elapsed_s >= TICK_S) or elapsed_s >= self.settings.limits.lease_s / 2:
+                self._ticked_s = time.monotonic()
+                events.append(Tick())
+            if events:
+                self._step(events)
+
+    def stop(self) -> None:
+        """Let `serve` return after the batch in hand."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Let go of address, journal and records."""
+        self._opened.close()
+
+    def _step(self, events: list[Event]) -> None:
+        now_s = self._clock.read()
+        effects = self._machine.handle_batch(events, now_s)
+        for kept in perform(effects, now_s, self._journal, self._transport):
+            self._log.add(kept.records)
+        if time.monotonic() - self._flushed_s >= FLUSH_S:
+            self._flushed_s = time.monotonic()
+            self._log.flush()
+
+
+def _event(heard: Heard) -> Event:
+    message, request = heard.envelope.message, heard.envelope.request
+    if heard.peer.role == "node":
+        return NodeSaid(heard.peer.name, request, message)  # type: ignore[arg-type]
+    return ClientAsked(heard.route, request, message)  # type: ignore[arg-type]
+
+
+def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        settings: How it runs.
+        announce: Gets the ready line.
+    """
+    stop_early = False
+    broker: Broker | None = None
+
+    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal stop_early
+        stop_early = True
+        if broker is not None:
+            broker.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    broker = Broker(settings)
+    try:
+        if not stop_early:
+            announce(broker.ready_line())
+            broker.serve()
+    finally:
+        broker.close()

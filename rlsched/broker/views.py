@@ -1,0 +1,112 @@
+"""The book as people see it: jobs, nodes, room."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs import Job
+from rlsched.cluster.arrays import NODE_UP
+from rlsched.wire.messages import JobInfo, NodeInfo
+
+
+class Room(NamedTuple):
+    """What is free in one partition, on nodes that are up."""
+
+    partition: int
+    free_gpus: int
+    largest_hole: int
+    gpus: int
+
+
+def rooms(book: Book, vc: str) -> list[Room]:
+    """Room in each partition that serves this VC: its own first, then the shared one."""
+    node = book.cluster.arrays.node
+    found = []
+    for partition in book.cluster.partitions_of(vc):
+        if partition >= 0:
+            free = node.free[(node.part_of == partition) & (node.status == NODE_UP)]
+            gpus = node.gpus[(node.part_of == partition) & (node.status == NODE_UP)]
+            found.append(Room(partition, int(free.sum()), int(free.max(initial=0)), int(gpus.sum())))
+    return found
+
+
+def place_of(job: Job) -> str:
+    """Where the current or last attempt has its GPUs, such as `n0[0,1] n1[3]`."""
+    if job.attempt is None:
+        return ""
+    return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)
+
+
+def waiting_reason(book: Book, job: Job) -> str:
+    """One line on why a queued job waits; `explain` says more."""
+    again = f"{job.reason}; queued again; " if job.reason else ""
+    if not book.nodes:
+        return "no node has registered yet"
+    open_rooms = rooms(book, job.spec.vc)
+    if not book.cluster.can_ever_run(job.spec.vc, job.spec.num_gpus):
+        return f"{again}does not fit the nodes that have registered so far"
+    most = max(open_rooms, key=lambda room: room.free_gpus)
+    if most.free_gpus < job.spec.num_gpus:
+        return f"{again}needs {job.spec.num_gpus} GPUs, {most.free_gpus} free"
+    if not any(fits_now(book, job, room) for room in open_rooms):
+        return f"{again}{most.free_gpus} GPUs free, but not together: {most.largest_hole} on one node at most"
+    return f"{again}held back: others were preferred"
+
+
+def fits_now(book: Book, job: Job, room: Room) -> bool:
+    """Whether a queued job could start in this partition now."""
+    from rlsched.cluster.placement import fits
+
+    return bool(fits(book.cluster.arrays, room.partition, job.spec.num_gpus))
+
+
+def job_info(book: Book, job: Job) -> JobInfo:
+    """A job as people see it."""
+    attempt = job.attempt
+    reason = job.reason
+    if job.state == "queued":
+        reason = waiting_reason(book, job)
+    elif job.active is not None and job.active.ending:
+        reason = f"being ended: {job.active.ending_reason}"
+    ranks = attempt.ranks if attempt is not None else []
+    return JobInfo(
+        job=job.number,
+        name=job.spec.name,
+        user=job.spec.user,
+        vc=job.spec.vc,
+        state=job.state,
+        num_gpus=job.spec.num_gpus,
+        attempt=attempt.number if attempt else 0,
+        submit_s=job.submit_s,
+        predicted_s=job.spec.predicted_s,
+        start_s=attempt.start_s if attempt else None,
+        end_s=job.end_s,
+        exit_code=job.exit_code,
+        nodes=[rank.node for rank in ranks],
+        gpus=[rank.gpus for rank in ranks],
+        decided_by=attempt.source if attempt else "",
+        reason=reason,
+    )
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key by which n2 comes before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
+    """A node as people see it."""
+    node = book.nodes[name]
+    free = int(book.cluster.arrays.node.free[node.number]) if node.up else 0
+    return NodeInfo(
+        name=name,
+        state="drained" if node.drained else "up" if node.up else "down",
+        gpus=node.spec.gpus,
+        free_gpus=free,
+        gpu_type=node.spec.gpu_type,
+        vc=node.spec.vc,
+        jobs=sorted(node.live_jobs),
+        last_seen_s=seen_s,
+    )

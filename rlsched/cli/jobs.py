@@ -1,0 +1,211 @@
+"""The verbs for users: submit, queue, why, logs, cancel, nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.cli.options import asking
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+
+
+def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
+    from rlsched.client.client import Client
+
+    return Client(broker, home=keys, timeout_s=timeout_s)
+
+
+def _print_json(value: object) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--gpus", default=1, show_default=True, type=click.IntRange(min=1), help="GPUs of the gang.")
+@click.option("--name", default="", help="For people  [default: the program's name]")
+@click.option("--vc", default="", help="Virtual cluster.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the job after so long.",
+)
+@click.option("--env", "variables", multiple=True, metavar="K=V", help="Environment variable; repeat it.")
+@click.option("--cwd", default=None, metavar="DIR", help="Directory to run in  [default: this one]")
+@click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@asking
+def submit(
+    gpus: int,
+    name: str,
+    vc: str,
+    time_limit: float | None,
+    variables: tuple[str, ...],
+    cwd: str | None,
+    wait_for_it: bool,
+    command: tuple[str, ...],
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> int:
+    """Submit a job. The job's number is printed once it is on disk.
+
+    \b
+    Example:
+      rlsched submit --gpus 2 --name resnet -- python train.py --epochs 3
+      rlsched submit --wait -- sh -c 'echo on $CUDA_VISIBLE_DEVICES'
+    """
+    import getpass
+    import os
+
+    from rlsched.errors import InputError
+
+    wrong = [pair for pair in variables if not pair.partition("=")[1] or pair.startswith("=")]
+    if wrong:
+        raise InputError(f"--env {wrong[0]!r}: expected NAME=VALUE")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    env = {key: value for key, _, value in (pair.partition("=") for pair in variables)}
+    with _client(broker, keys, timeout_s) as client:
+        job = client.submit(
+            command,
+            num_gpus=gpus,
+            name=name,
+            vc=vc,
+            user=user,
+            time_limit_s=time_limit,
+            env=env,
+            cwd=os.path.abspath(cwd or "."),
+        )
+        click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
+        return _wait(client, job) if wait_for_it else 0
+
+
+def _wait(client: Client, job: int) -> int:
+    """The job's exit code; 1 where it has none (cancelled, say)."""
+    try:
+        info = client.wait(job)
+    except KeyboardInterrupt:
+        click.echo(
+            f"job {job} goes on; `rlsched cancel {job}` ends it, `rlsched logs -f {job}` follows it", err=True
+        )
+        return 130
+    if info.state != "completed":
+        click.echo(f"job {job} {info.state}: {info.reason}", err=True)
+    return 1 if info.exit_code is None else info.exit_code
+
+
+@click.command()
+@click.option("--all", "finished", is_flag=True, help="Also jobs that are over.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def queue(finished: bool, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """List waiting and running jobs.
+
+    \b
+    Example:
+      rlsched queue
+      rlsched queue --all --json
+    """
+    with _client(broker, keys, timeout_s) as client:
+        jobs = client.jobs(finished=finished)
+    if as_json:
+        _print_json(jobs)
+        return
+    from rlsched.cli.job_tables import print_jobs
+
+    print_jobs(jobs)
+
+
+@click.command()
+@click.argument("job", type=int)
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output, with the decision's record.")
+@asking
+def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Say why a job waits, or why it runs where it does.
+
+    \b
+    Example:
+      rlsched why 7
+    """
+    with _client(broker, keys, timeout_s) as client:
+        explanation = client.why(job)
+    if as_json:
+        from rlsched.cli.job_tables import explanation_as_data
+
+        _print_json(explanation_as_data(explanation))
+        return
+    click.echo(f"job {job}: {explanation.summary}")
+    for line in explanation.details:
+        click.echo(f"  {line}")
+
+
+@click.command()
+@click.argument("job", type=int)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Rank of the gang.")
+@asking
+def logs(job: int, follow: bool, rank: int, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Show the output of a job.
+
+    \b
+    Example:
+      rlsched logs 7
+      rlsched logs -f --rank 1 7
+    """
+    with _client(broker, keys, timeout_s) as client:
+        for piece in client.log(job, rank=rank, follow=follow):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, type=int, metavar="JOB...")
+@asking
+def cancel(jobs: tuple[int, ...], broker: str | None, keys: Path | None, timeout_s: float) -> int:
+    """Cancel jobs: take them out of the queue, or end their processes.
+
+    \b
+    Example:
+      rlsched cancel 7 8
+    """
+    from rlsched.errors import InputError
+
+    code = 0
+    with _client(broker, keys, timeout_s) as client:
+        for job in jobs:
+            try:
+                client.cancel(job)
+                click.echo(f"job {job}: cancelled")
+            except InputError as error:
+                click.echo(f"error: {error}", err=True)
+                code = error.exit_code
+    return code
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def nodes(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """List the nodes and what is free on them.
+
+    \b
+    Example:
+      rlsched nodes
+    """
+    with _client(broker, keys, timeout_s) as client:
+        found = client.nodes()
+    if as_json:
+        _print_json(found)
+        return
+    from rlsched.cli.job_tables import print_nodes
+
+    print_nodes(found)

@@ -1,0 +1,140 @@
+"""The command `rlsched`: finds its verbs by entry point, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+import rlsched
+from rlsched.cli.verbs import SECTIONS, SUMMARIES, extra_for
+from rlsched.errors import InputError, RlschedError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+EPILOG = """\b
+Example:
+  rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --seed 1 -o t.csv.gz --cluster-out c.toml
+  rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy qssf-backfill --policy ppo
+  rlsched up --nodes 2 --gpus 4
+"""
+
+
+class VerbGroup(click.Group):
+    """A group whose commands are the entry points `rlsched.commands`; each is imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Known verbs in the order of the sections, then those of other packages by name."""
+        installed = _points()
+        return [verb for verb in SUMMARIES if verb in installed] + sorted(set(installed) - set(SUMMARIES))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a verb.
+
+        Raises:
+            RlschedError: the verb needs an extra that is not installed, or its package is not there.
+        """
+        point = _points().get(cmd_name)
+        if point is None:
+            return None
+        try:
+            command = point.load()
+        except ModuleNotFoundError as error:
+            raise _missing(error, cmd_name) from error
+        except AttributeError as error:
+            raise RlschedError(f"verb {cmd_name!r} is not part of this installation: {error}") from error
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Verbs by section, without importing those that are known."""
+        installed = self.list_commands(ctx)
+        for section, verbs in SECTIONS.items():
+            rows = [(verb, line) for verb, line in verbs.items() if verb in installed]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
+        others = [verb for verb in installed if verb not in SUMMARIES]
+        if others:
+            with formatter.section("From other packages"):
+                formatter.write_dl([(verb, _points()[verb].value) for verb in others])
+
+
+@click.group(
+    cls=VerbGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(rlsched.__version__, prog_name="rlsched", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Schedule jobs on GPU clusters: simulate, train, compare, and run them for real."""
+
+
+def main() -> None:
+    """Entry point of the command `rlsched`."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left; without this, Python complains once more while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = code or EXIT_FAILED
+    sys.exit(code)
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; the one place where errors become text.
+
+    A verb returns None, or an exit code of its own; it may also call `ctx.exit(code)`.
+    """
+    try:
+        result = cli.main(args=list(args), prog_name="rlsched", standalone_mode=False)
+    except RlschedError as error:
+        return _fail(str(error), error.exit_code)
+    except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            error.show()
+            return EXIT_USAGE
+        command = error.ctx.command_path if error.ctx else "rlsched"
+        return _fail(f"{error.format_message()} (see: {command} --help)", EXIT_USAGE)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        failure = _missing(error, args[0] if args else "")
+        if extra_for(error.name or "", "") is None:
+            raise
+        return _fail(str(failure), failure.exit_code)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo("error: " + " ".join(message.split()), err=True)
+    return code
+
+
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group="rlsched.commands")}
+
+
+def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:
+    """What to tell someone whose verb misses a module."""
+    module = error.name or ""
+    extra = extra_for(module, verb)
+    if extra:
+        return InputError(
+            f"{verb} needs {module}, which is not installed; run: pip install 'rlsched[{extra}]'"
+        )
+    return RlschedError(f"verb {verb!r} is not part of this installation: no module named {module!r}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""`rlsched broker`: run the broker in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlsched.cli.options import deciding, listening
+
+
+@click.command()
+@listening
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where journal and records are kept. [default: HOME/broker]",
+)
+@deciding
+@click.option(
+    "--lease-s",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(min=0.5),
+    help="A node that is silent for so long is down.",
+)
+@click.option(
+    "--launch-timeout-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="All ranks of a job must have been started by then.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
+def broker(
+    address: str | None,
+    directory: Path | None,
+    keys: Path | None,
+    policy: str,
+    fallback: str | None,
+    decision_budget_ms: float,
+    lease_s: float,
+    launch_timeout_s: float,
+    logdir: Path | None,
+    seed: int,
+) -> None:
+    """Run the broker, which decides.
+
+    Jobs go on running when it stops; started again on the same directory, it knows all of them.
+
+    \b
+    Example:
+      rlsched broker --policy ppo --logdir runs/broker
+      rlsched node --name n0 --gpus 4 --simulated      # in another terminal
+    """
+    from rlsched.broker.keys import default_home
+    from rlsched.broker.limits import Limits
+    from rlsched.broker.serve import Settings, run_broker
+    from rlsched.wire.dealer import broker_address
+
+    home = keys or default_home()
+    run_broker(
+        Settings(
+            address=broker_address(address),
+            directory=directory or home / "broker",
+            keys=home,
+            policy=policy,
+            fallback=fallback,
+            decision_budget_ms=decision_budget_ms,
+            logdir=logdir,
+            seed=seed,
+            limits=Limits(
+                heartbeat_s=min(2.0, lease_s / 5), lease_s=lease_s, launch_timeout_s=launch_timeout_s
+            ),
+        ),
+        announce=click.echo,
+    )

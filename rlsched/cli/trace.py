@@ -1,0 +1,241 @@
+"""`rlsched trace`: describe, convert and synthesize traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rlsched.cli.show import in_words, percent, print_json, print_table
+
+_FILE = click.Path(path_type=Path)
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(context_settings=_HELP)
+def trace() -> None:
+    """Describe, convert and synthesize traces.
+
+    \b
+    Example:
+      rlsched trace synth --like philly --jobs 5000 --load 0.9 --gpus 64 -o t.csv.gz --cluster-out c.toml
+      rlsched trace describe t.csv.gz --cluster c.toml
+    """
+
+
+@trace.command()
+@click.argument("file", metavar="TRACE", type=_FILE)
+@click.option("--cluster", type=_FILE, help="Cluster (TOML): shows load, and jobs that can never run on it.")
+@click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
+@click.option("--load", type=float, help="Scale the cluster until the offered load is about this.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def describe(file: Path, cluster: Path | None, nodes: int | None, load: float | None, as_json: bool) -> None:
+    """Sizes, durations, arrivals, GPU-time, and the offered load against a cluster.
+
+    \b
+    Example:
+      rlsched trace describe t.csv.gz
+      rlsched trace describe t.csv.gz --cluster c.toml --nodes 12 --json
+    """
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched.workload.describe import describe as report_on
+    from rlsched.workload.load import nodes_for_load, scaled_to_nodes
+    from rlsched.workload.trace import Trace
+
+    if cluster is None and (nodes is not None or load is not None):
+        raise click.UsageError("--nodes and --load scale a cluster: give one with --cluster")
+    if nodes is not None and load is not None:
+        raise click.UsageError("give --nodes or --load, not both")
+    jobs = Trace.read(file)
+    spec = ClusterSpec.read(cluster) if cluster else None
+    if spec is not None and nodes is not None:
+        spec = scaled_to_nodes(spec, nodes)
+    if spec is not None and load is not None:
+        spec = nodes_for_load(jobs, spec, load)
+    report = report_on(jobs, spec)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+
+
+@trace.command()
+@click.argument("source", metavar="IN", type=_FILE)
+@click.argument("target", metavar="OUT", type=_FILE)
+def convert(source: Path, target: Path) -> None:
+    """Check a trace and write it in another form: .csv, .csv.gz or .parquet, by the name of OUT.
+
+    Jobs come out sorted by submission; jobs of the same second keep their order.
+
+    \b
+    Example:
+      rlsched trace convert t.csv.gz t.parquet
+    """
+    from rlsched.workload.trace import Trace
+
+    jobs = Trace.read(source)
+    jobs.write(target)
+    click.echo(f"{target}: {len(jobs):,} jobs")
+
+
+@trace.command()
+@click.option(
+    "--like",
+    type=click.Choice(["helios", "philly", "itp"]),
+    default="helios",
+    show_default=True,
+    help="Which workload to imitate.",
+)
+@click.option("--jobs", type=click.IntRange(min=2), default=5000, show_default=True, help="Number of jobs.")
+@click.option(
+    "--load",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Offered load: sum of duration x GPUs / (GPUs x span).",
+)
+@click.option(
+    "--gpus", type=click.IntRange(min=1), default=64, show_default=True, help="GPUs of the cluster."
+)
+@click.option(
+    "--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of each node."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed; the same seed gives the same bytes.",
+)
+@click.option(
+    "--predictability",
+    default="none",
+    show_default=True,
+    metavar="LEVEL",
+    help="How well durations are predicted: none, causal, informative, or the standard deviation "
+    "of ln(true / predicted).",
+)
+@click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
+@click.option("--cluster-out", type=_FILE, help="Cluster (TOML) to write.")
+def synth(
+    like: str,
+    jobs: int,
+    load: float,
+    gpus: int,
+    gpus_per_node: int,
+    seed: int,
+    predictability: str,
+    out: Path,
+    cluster_out: Path | None,
+) -> None:
+    """Draw a synthetic trace, and the cluster on which it offers the load.
+
+    The parameters are fitted to real traces; docs/workload.md says to which, how close it comes, and what is
+    assumed.
+
+    \b
+    Example:
+      rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --gpus-per-node 8 --seed 1 \\
+          --predictability informative -o t.csv.gz --cluster-out c.toml
+    """
+    from rlsched.errors import InputError
+    from rlsched.workload.foresight import parse_predictability
+    from rlsched.workload.load import offered_load
+    from rlsched.workload.synth import synthesize
+
+    drawn, spec = synthesize(
+        like, jobs, load, gpus, gpus_per_node, seed, parse_predictability(predictability)
+    )
+    drawn.write(out)
+    if cluster_out is not None:
+        try:
+            cluster_out.write_text(spec.to_toml(), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{cluster_out}: cannot write this cluster: {error.strerror}") from error
+    click.echo(
+        f"{out}: {len(drawn):,} {like}-like jobs over {in_words(float(drawn.submit_s[-1]))}, "
+        f"load {offered_load(drawn, spec):.3f} on {spec.num_nodes} nodes of {gpus_per_node} GPUs"
+    )
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    """The report of `workload.describe` for people."""
+    facts = [
+        f"{report['jobs']:,} jobs over {in_words(report['span_s'])}",
+        f"{report['gpu_time_h']:,.0f} GPU-hours",
+    ]
+    if report["gpus_in_demand_mean"] is not None:
+        facts.append(f"{report['gpus_in_demand_mean']:,.1f} GPUs in demand on average")
+    facts += [f"{report[key]} {key}" for key in ("users", "vcs") if report[key]]
+    click.echo(f"{report['trace']}: " + ", ".join(facts))
+    total = {
+        "gpus": "all",
+        "jobs": report["jobs"],
+        "jobs_frac": 1.0,
+        "gpu_time_frac": 1.0,
+        **report["durations"],
+    }
+    print_table(
+        "Jobs by size",
+        ("GPUs", "jobs", "of jobs", "of GPU-time", "median", "mean", "p99", "longest"),
+        [
+            (
+                row["gpus"],
+                f"{row['jobs']:,}",
+                percent(row["jobs_frac"]),
+                percent(row["gpu_time_frac"]),
+                *(in_words(row[key]) for key in ("p50_s", "mean_s", "p99_s", "max_s")),
+            )
+            for row in [*report["sizes"], total]
+        ],
+    )
+    arrivals = report["arrivals"]
+    rate = arrivals["per_day_mean"]
+    print_table(
+        "Busiest hours" + (f" ({rate:,.0f} jobs a day on average)" if rate is not None else ""),
+        ("from", "jobs", "GPU-hours submitted"),
+        [
+            (f"day {hour['start_s'] / 86400:.2f}", f"{hour['jobs']:,}", f"{hour['gpu_time_h']:,.0f}")
+            for hour in arrivals["busiest_hours"]
+        ],
+    )
+    predictions = report["predictions"]
+    if predictions:
+        rank = predictions["spearman"]
+        click.echo(
+            f"Predictions for {predictions['jobs']:,} jobs: Spearman "
+            f"{'-' if rank is None else f'{rank:.2f}'}, sd of ln(true / predicted) "
+            f"{predictions['ln_error_sd']:.2f}\n"
+        )
+    if "cluster" in report:
+        _print_cluster(report["cluster"])
+
+
+def _print_cluster(cluster: dict[str, Any]) -> None:
+    load = cluster["load_frac"]
+    click.echo(
+        f"Against {cluster['cluster']} ({cluster['nodes']:,} nodes, {cluster['gpus']:,} GPUs): "
+        f"offered load {'unknown (all at one instant)' if load is None else f'{load:.3f}'}, "
+        f"{cluster['never_run']:,} jobs can never run"
+    )
+    if cluster["never_run"]:
+        print_table(
+            "Can never run",
+            ("why", "jobs"),
+            [(why, f"{count:,}") for why, count in cluster["never_run_by_reason"].items()],
+        )
+    if cluster["by_vc"]:
+        print_table(
+            "By VC",
+            ("VC", "GPUs", "jobs", "offered load"),
+            [
+                (
+                    row["vc"],
+                    f"{row['gpus']:,}",
+                    f"{row['jobs']:,}",
+                    "-" if row["load_frac"] is None else f"{row['load_frac']:.3f}",
+                )
+                for row in cluster["by_vc"]
+            ],
+        )

@@ -1,0 +1,51 @@
+"""What the command line knows about its verbs without importing them: a summary, and the extra they need."""
+
+from __future__ import annotations
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "Workloads": {
+        "trace": "Describe, convert and synthesize traces.",
+    },
+    "Policies": {
+        "evaluate": "Replay a trace under several policies and compare them.",
+        "train": "Train a policy.",
+        "board": "Open TensorBoard on training curves and decisions.",
+    },
+    "A cluster": {
+        "up": "Start a whole local cluster in the foreground.",
+        "broker": "Run the broker, which decides.",
+        "node": "Run a node daemon, which starts processes.",
+    },
+    "Jobs": {
+        "submit": "Submit a job.",
+        "queue": "List waiting and running jobs.",
+        "why": "Say why a job waits, or why it runs where it does.",
+        "logs": "Show the output of a job.",
+        "cancel": "Cancel a job.",
+        "nodes": "List the nodes and what is free on them.",
+    },
+}
+"""Verbs of this project by section, in the order in which help lists them; other installed verbs follow."""
+
+SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
+
+_EXTRA_OF_MODULE = {
+    "torch": "train",
+    "stable_baselines3": "train",
+    "sb3_contrib": "train",
+    "gymnasium": "train",
+    "tqdm": "train",
+    "tensorboard": "board",
+    "numba": "broker",
+    "llvmlite": "broker",
+    "zmq": "broker",
+    "pynvml": "node",
+    "pyarrow": "parquet",
+}
+_EXTRA_OF_VERB = {"train": "train", "board": "board", "node": "node", "up": "broker,node"}
+
+
+def extra_for(module: str, verb: str) -> str | None:
+    """The extra to install when `verb` misses `module`; None: the module belongs to no extra."""
+    extra = _EXTRA_OF_MODULE.get(module.partition(".")[0])
+    return extra and _EXTRA_OF_VERB.get(verb, extra)

@@ -1,0 +1,1 @@
+"""The Python client of the broker: `from rlsched.client.client import Client`."""

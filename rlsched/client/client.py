@@ -1,0 +1,246 @@
+"""The Python client: submit jobs, look at them, read their output. One socket, plain calls, no threads."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import zmq
+
+from rlsched.broker.keys import KeyHome
+from rlsched.errors import BrokerUnavailableError, InputError, WireError
+from rlsched.wire.dealer import broker_address, connect_dealer
+from rlsched.wire.messages import (
+    Cancel,
+    ClientReply,
+    ClientRequest,
+    Explanation,
+    JobInfo,
+    Jobs,
+    ListJobs,
+    ListNodes,
+    LogChunk,
+    NodeInfo,
+    Nodes,
+    Ok,
+    ReadLog,
+    Refused,
+    Stats,
+    StatsReport,
+    Submit,
+    Submitted,
+    Why,
+    decode,
+    encode,
+)
+
+RESEND_S = 2.0
+POLL_S = 0.25
+OVER = ("completed", "failed", "cancelled", "rejected")
+R = TypeVar("R", bound=ClientReply)
+
+
+class Client:
+    """A connection to a broker. Use as a context manager, or call `close`.
+
+    Args:
+        address: The broker's; default: `RLSCHED_BROKER`, else `tcp://127.0.0.1:7461`.
+        home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
+        timeout_s: How long to try before the broker is taken to be unavailable.
+
+    Raises:
+        InputError: the address or the keys are malformed.
+        BrokerUnavailableError: there is no broker's key yet, so there has never been a broker.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, home: str | Path | None = None, timeout_s: float = 5.0
+    ) -> None:
+        self.address = broker_address(address)
+        self.timeout_s = timeout_s
+        self._home = KeyHome(home)
+        try:
+            public = self._home.broker_public()
+        except InputError as error:
+            raise BrokerUnavailableError(f"{_nobody(self.address)} ({error})") from error
+        pair = self._home.client()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = connect_dealer(self._context, self.address, pair, public)
+        self._refusals = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
+        self._next_request = 1
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._socket.disable_monitor()
+        self._refusals.close(linger=0)
+        self._context.destroy(linger=0)
+
+    # ---- verbs ------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        command: Sequence[str],
+        *,
+        num_gpus: int = 1,
+        name: str = "",
+        vc: str = "",
+        user: str = "",
+        num_cpus: int = 0,
+        time_limit_s: float | None = None,
+        env: dict[str, str] | None = None,
+        cwd: str = "",
+        token: str | None = None,
+    ) -> int:
+        """Queue a job; once this returns, the job is on disk. Returns its number.
+
+        Args:
+            command: Program and arguments.
+            num_gpus: GPUs of the gang.
+            name: For people; default: the program's name.
+            vc: Virtual cluster.
+            user: Who submits.
+            num_cpus: CPU cores.
+            time_limit_s: The job is ended after so long.
+            env: Environment variables of its own.
+            cwd: Directory to run in; default: the node's choice.
+            token: Makes a repeated call harmless; default: random, one a call.
+
+        Raises:
+            InputError: the broker refuses it, in one line.
+        """
+        submit = Submit(
+            token=token or secrets.token_hex(16),
+            command=list(command),
+            num_gpus=num_gpus,
+            name=name,
+            vc=vc,
+            user=user,
+            num_cpus=num_cpus,
+            time_limit_s=time_limit_s,
+            env=env or {},
+            cwd=cwd,
+        )
+        return self._ask(submit, Submitted).job
+
+    def cancel(self, job: int) -> None:
+        """Take a job out of the queue, or end its processes.
+
+        Raises:
+            InputError: there is no such job, or it is over.
+        """
+        self._ask(Cancel(job=job), Ok)
+
+    def jobs(self, *, finished: bool = False) -> list[JobInfo]:
+        """Waiting and running jobs, and with `finished` those that are over (the latest 2,000)."""
+        return self._ask(ListJobs(finished=finished), Jobs).jobs
+
+    def job(self, number: int) -> JobInfo:
+        """One job."""
+        return self._ask(ListJobs(job=number), Jobs).jobs[0]
+
+    def nodes(self) -> list[NodeInfo]:
+        """All nodes that have registered."""
+        return self._ask(ListNodes(), Nodes).nodes
+
+    def why(self, job: int) -> Explanation:
+        """Why a job waits, or runs where it does."""
+        return self._ask(Why(job=job), Explanation)
+
+    def stats(self) -> StatsReport:
+        """Who decided what."""
+        return self._ask(Stats(), StatsReport)
+
+    def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:
+        """A piece of a job's output."""
+        return self._ask(ReadLog(job=job, rank=rank, offset=offset), LogChunk)
+
+    def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
+        """A job's output, piece by piece: what there is, or with `follow` until the job is over."""
+        offset, attempt = 0, 0
+        while True:
+            chunk = self.read_log(job, rank=rank, offset=offset)
+            if chunk.attempt != attempt:
+                attempt = chunk.attempt
+                if offset:
+                    offset = 0
+                    continue
+            if chunk.data:
+                offset = chunk.offset + len(chunk.data)
+                yield chunk.data
+            elif chunk.eof or not follow:
+                return
+            else:
+                time.sleep(POLL_S)
+
+    def wait(self, job: int, *, patience_s: float = 60.0) -> JobInfo:
+        """Wait until a job is over; a broker that is away for less than `patience_s` is waited for too."""
+        away_since: float | None = None
+        while True:
+            try:
+                info = self.job(job)
+                away_since = None
+                if info.state in OVER:
+                    return info
+            except BrokerUnavailableError:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > patience_s:
+                    raise
+            time.sleep(POLL_S)
+
+    # ---- asking -----------------------------------------------------------------------------------
+
+    def _ask(self, message: ClientRequest, kind: type[R]) -> R:
+        """Send until answered or out of time; every request may safely arrive twice."""
+        reply = self._answer(message)
+        if isinstance(reply, Refused):
+            raise InputError(reply.message)
+        if not isinstance(reply, kind):
+            raise WireError(
+                f"expected {kind.__name__} from the broker, got {type(reply).__name__}: "
+                "install the same rlsched on both sides"
+            )
+        return reply
+
+    def _answer(self, message: ClientRequest) -> object:
+        request, self._next_request = self._next_request, self._next_request + 1
+        frame = encode(message, request)
+        deadline = time.monotonic() + self.timeout_s
+        send_at = 0.0
+        while (now := time.monotonic()) < deadline:
+            if now >= send_at:
+                try:
+                    self._socket.send(frame, zmq.NOBLOCK)
+                    send_at = now + RESEND_S
+                except zmq.Again:
+                    self._socket.poll(min(100, int(1000 * (deadline - now))), zmq.POLLOUT)
+                    continue
+            if self._socket.poll(int(1000 * (min(send_at, deadline) - now)) + 1, zmq.POLLIN):
+                envelope = decode(self._socket.recv(zmq.NOBLOCK))
+                if envelope.request == request:
+                    return envelope.message
+                if envelope.request == 0 and isinstance(envelope.message, Refused):
+                    raise InputError(envelope.message.message)
+        if self._refusals.poll(0):
+            raise BrokerUnavailableError(
+                f"the broker at {self.address} refuses the key in "
+                f"{self._home.directory}; use the broker's own --keys directory"
+            )
+        raise BrokerUnavailableError(_nobody(self.address))
+
+
+def _nobody(address: str) -> str:
+    return f"no broker answers at {address}; start one with `rlsched up` or `rlsched broker`"

@@ -1,0 +1,1 @@
+"""The messages between client, broker and node, and their version."""

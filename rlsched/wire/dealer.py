@@ -1,0 +1,81 @@
+"""The broker's address, the socket of everyone who talks to it, and the limits that both ends keep."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from rlsched.errors import InputError
+from rlsched.wire.messages import MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    import zmq
+
+    from rlsched.broker.keys import KeyPair
+
+DEFAULT_ADDRESS = "tcp://127.0.0.1:7461"
+HEARTBEAT_IVL_MS = 2000
+HEARTBEAT_TIMEOUT_MS = 6000
+HANDSHAKE_IVL_MS = 3000
+HIGH_WATER_MARK = 5000
+_ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:]+\]|[^\s:/]+):(?P<port>\d{1,5})")
+_LOOPBACK = re.compile(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]")
+
+
+def broker_address(option: str | None = None) -> str:
+    """The broker's address: the option, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
+
+    Raises:
+        InputError: it is not `tcp://HOST:PORT`.
+    """
+    address = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
+        raise InputError(f"broker address {address!r}: expected tcp://HOST:PORT, such as {DEFAULT_ADDRESS}")
+    return address
+
+
+def is_loopback(address: str) -> bool:
+    """Whether this address can be reached from this machine alone."""
+    match = _ADDRESS.fullmatch(address)
+    return match is not None and _LOOPBACK.fullmatch(match["host"]) is not None
+
+
+def set_limits(socket: zmq.Socket[bytes]) -> None:
+    """What both ends promise: bounded queues and messages, and a silent peer is noticed in seconds."""
+    import zmq
+
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_IVL_MS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+
+
+def connect_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
+) -> zmq.Socket[bytes]:
+    """A connected DEALER under CURVE. Sends must be NOBLOCK, with `zmq.Again` handled.
+
+    Args:
+        context: The caller's context; it outlives the socket.
+        address: `tcp://HOST:PORT`.
+        pair: This side's keys.
+        broker_public: The broker's public key, z85.
+    """
+    import zmq
+
+    socket = context.socket(zmq.DEALER)
+    socket.curve_publickey, socket.curve_secretkey = pair
+    socket.curve_serverkey = broker_public
+    set_limits(socket)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.connect(address)
+    return socket

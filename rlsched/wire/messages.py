@@ -1,0 +1,372 @@
+"""Messages between client, broker and node: msgpack, tagged, one closed union a direction.
+
+Every frame is an `Envelope`: the protocol version, a request number that the reply repeats (0: not a
+request), and the message. The pair (job, attempt) is in every message about a started job, and rank and
+node of a gang's member with it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.errors import WireError
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+
+
+# ---- client -> broker -------------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unknown_fields=True):
+    """Queue a job. `token` makes a repeated request harmless: the same token gets the same job."""
+
+    token: str
+    command: list[str]
+    num_gpus: int
+    name: str = ""
+    vc: str = ""
+    user: str = ""
+    num_cpus: int = 0
+    time_limit_s: float | None = None
+    env: dict[str, str] = {}
+    cwd: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
+    """Take a job out of the queue, or end its processes."""
+
+    job: int
+
+
+class ListJobs(msgspec.Struct, frozen=True, kw_only=True, tag="list_jobs", forbid_unknown_fields=True):
+    """Ask for jobs; `finished` includes those that have ended, `job` asks for one."""
+
+    finished: bool = False
+    job: int | None = None
+
+
+class ListNodes(msgspec.Struct, frozen=True, kw_only=True, tag="list_nodes", forbid_unknown_fields=True):
+    """Ask for the nodes."""
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_fields=True):
+    """Ask why a job waits, or why it was started where it was."""
+
+    job: int
+
+
+class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
+    """Ask for a piece of a job's output, from byte `offset` of rank `rank`."""
+
+    job: int
+    rank: int = 0
+    offset: int = 0
+    max_bytes: int = 65536
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unknown_fields=True):
+    """Ask who decided what since the journal began, and the broker's own state."""
+
+
+# ---- broker -> client -------------------------------------------------------------------------------
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as people see it. Times are Unix seconds, None where not yet."""
+
+    job: int
+    name: str
+    user: str
+    vc: str
+    state: str
+    """queued | launching | running | completed | failed | cancelled | rejected"""
+    num_gpus: int
+    attempt: int
+    submit_s: float
+    predicted_s: float | None
+    start_s: float | None
+    end_s: float | None
+    exit_code: int | None
+    nodes: list[str]
+    gpus: list[list[int]]
+    """GPU numbers on each of `nodes`."""
+    decided_by: str
+    reason: str
+    """One line: why it waits, or how it ended."""
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as people see it."""
+
+    name: str
+    state: str
+    """up | drained | down"""
+    gpus: int
+    free_gpus: int
+    gpu_type: str
+    vc: str
+    jobs: list[int]
+    last_seen_s: float
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
+    """The job is in the journal on disk."""
+
+    job: int
+
+
+class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
+    """Done."""
+
+
+class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
+    """Jobs by number; of very many, the latest."""
+
+    jobs: list[JobInfo]
+    omitted: int = 0
+    """Older jobs that were left out."""
+
+
+class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
+    """All nodes that have ever registered."""
+
+    nodes: list[NodeInfo]
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
+    """Why, in words and in data."""
+
+    job: int
+    summary: str
+    details: list[str]
+    record: bytes | None = None
+    """The last `DecisionRecord` (msgpack) in which this job was a candidate."""
+
+
+class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
+    """A piece of output. `eof`: the attempt has ended and nothing follows."""
+
+    data: bytes
+    offset: int
+    eof: bool
+    attempt: int = 0
+    """The attempt whose output this is; a higher one than before starts again at offset 0."""
+
+
+class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
+    """Who decided what, and how much there is."""
+
+    policy: str
+    decisions: dict[str, int]
+    """Decisions by source: policy, rule, guard, automatic."""
+    contested: dict[str, int]
+    """Those among them in which more than one row was legal."""
+    queued: int
+    running: int
+    ended: int
+    uptime_s: float
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The request was understood and refused, or not understood: one line says why."""
+
+    message: str
+
+
+# ---- node -> broker ---------------------------------------------------------------------------------
+
+
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node knows of one attempt: `running`, or `ended` with its exit code and reason (see `Ended`)."""
+
+    job: int
+    attempt: int
+    rank: int
+    state: str
+    exit_code: int | None = None
+    reason: str = ""
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True):
+    """A node registers or comes back, with everything that it still runs or has ended unacknowledged."""
+
+    name: str
+    gpus: int
+    gpu_type: str = "generic"
+    gpu_uuids: list[str] = []
+    cpus: int = 0
+    memory_mib: int = 0
+    vc: str = ""
+    boot_id: str = ""
+    epoch: int = 0
+    """Highest broker epoch that this node has obeyed."""
+    cluster: str = ""
+    """The `Welcome.cluster` that it has obeyed last."""
+    attempts: list[AttemptReport] = []
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True):
+    """The node is alive."""
+
+    name: str
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True, tag="launched", forbid_unknown_fields=True):
+    """This rank's process runs."""
+
+    job: int
+    attempt: int
+    rank: int
+    pid: int
+
+
+class LaunchRefused(
+    msgspec.Struct, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True
+):
+    """This rank could not be started."""
+
+    job: int
+    attempt: int
+    rank: int
+    message: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True):
+    """This rank is over, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
+
+    job: int
+    attempt: int
+    rank: int
+    exit_code: int
+    """The process's own; 128 + signal number where a signal ended it; 143 where it never started."""
+    reason: str = ""
+    """"" by itself | killed | time_limit | node_stopped"""
+
+
+class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_unknown_fields=True):
+    """The answer to `FetchLog`."""
+
+    data: bytes
+    offset: int
+    eof: bool
+
+
+# ---- broker -> node ---------------------------------------------------------------------------------
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
+    """The node is registered. Attempts in `forget` are not the broker's: end them and forget them."""
+
+    epoch: int
+    cluster: str
+    """Identity of the broker's journal; under another one than before, a node ends and forgets everything."""
+    heartbeat_s: float
+    forget: list[tuple[int, int]] = []
+    """(job, attempt)"""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
+    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it twice."""
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    num_ranks: int
+    nodes: list[str]
+    """Node of each rank; rank 0's is the gang's master."""
+    gpus: list[int]
+    """GPU numbers on this node."""
+    command: list[str]
+    env: dict[str, str]
+    cwd: str
+    time_limit_s: float | None = None
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
+    """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
+
+    Always answered by `Ended`, also where the node has never heard of the attempt; it then remembers the
+    attempt as ended, so that a `Launch` that comes later is not obeyed.
+    """
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    grace_s: float = 5.0
+
+
+class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
+    """The broker does not know this connection (it was restarted, say): send `Hello` again."""
+
+
+class EndedAck(msgspec.Struct, frozen=True, kw_only=True, tag="ended_ack"):
+    """The end is in the journal; the node need not repeat it."""
+
+    job: int
+    attempt: int
+    rank: int
+
+
+class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
+    """Read a piece of output; answered by `LogData` with the same request number."""
+
+    job: int
+    attempt: int
+    rank: int
+    offset: int
+    max_bytes: int
+
+
+ClientRequest = Submit | Cancel | ListJobs | ListNodes | Why | ReadLog | Stats
+ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
+NodeMessage = Hello | Heartbeat | Launched | LaunchRefused | Ended | LogData
+BrokerToNode = Welcome | SayHello | Launch | Kill | EndedAck | FetchLog | Refused
+Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One frame on the wire."""
+
+    version: int
+    request: int
+    message: Message
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+_MAX_ERROR = 300
+_UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
+"""What msgspec raises on hostile bytes: ValueError where text is not UTF-8, RecursionError if too deep."""
+
+
+def encode(message: Message, request: int = 0) -> bytes:
+    """One frame."""
+    return _encoder.encode(Envelope(PROTOCOL_VERSION, request, message))
+
+
+def decode(frame: bytes) -> Envelope:
+    """The envelope of a frame.
+
+    Raises:
+        WireError: not msgpack, not one of the messages, or of another protocol version.
+    """
+    try:
+        version = msgspec.msgpack.decode(frame)[0]
+    except (*_UNREADABLE, TypeError, LookupError) as error:
+        raise WireError(
+            f"malformed message of {len(frame)} bytes: expected [version, request, message]"
+        ) from error
+    if not isinstance(version, int):
+        raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
+    if version != PROTOCOL_VERSION:
+        raise WireError(
+            f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
+            "install the same rlsched on both sides"
+        )
+    try:
+        return _decoder.decode(frame)
+    except _UNREADABLE as error:
+        raise WireError(f"malformed message: {' '.join(str(error).split())[:_MAX_ERROR]}") from error

@@ -1,0 +1,217 @@
+"""Bad input of each kind, through the real command: one clear line, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.broker.keys import KeyHome
+from rlsched.client.client import Client
+from rlsched.decide.schema import SCHEMA
+from rlsched.wire.dealer import connect_dealer
+from rlsched.wire.messages import Stats, encode
+from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.checkpoint import save_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+
+zmq = pytest.importorskip("zmq")
+
+DEADLINE_S = 120.0
+HEADER = "job_id,submit_time,duration,num_gpus"
+CLUSTER = 'name = "c"\n\n[[nodes]]\ncount = 2\ngpus = {gpus}\n'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Good and bad files side by side."""
+    folder = tmp_path_factory.mktemp("bad_input")
+    (folder / "good.csv").write_text(f"{HEADER}\na,0,60,1\nb,1,60,4\n")
+    (folder / "negative.csv").write_text(f"{HEADER}\na,0,60,1\nb,1,-5,4\n")
+    (folder / "column.csv").write_text(f"{HEADER},colour\na,0,60,1,red\n")
+    (folder / "cluster.toml").write_text(CLUSTER.format(gpus=4))
+    (folder / "no_gpus.toml").write_text(CLUSTER.format(gpus=0))
+    write_checkpoint_of_another_schema(folder / "other.zip")
+    return folder
+
+
+def write_checkpoint_of_another_schema(path: Path) -> None:
+    """A checkpoint that is whole, but whose first column has another name."""
+    network = NetworkConfig()
+    card = Card(
+        name="other",
+        created="",
+        rlsched_version="0",
+        schema_hash="",
+        network=network,
+        timesteps=0,
+        seeds=(0,),
+    )
+    card = save_checkpoint(path, card, initial_weights(network, seed=0))
+    features = (("is_waiting", "an older name"), *SCHEMA.features[1:])
+    schema = msgspec.structs.replace(SCHEMA, features=features)
+    members = {
+        "card.json": msgspec.json.encode(msgspec.structs.replace(card, schema_hash=schema.hash)),
+        "schema.json": msgspec.json.encode(schema),
+    }
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as whole:
+        members["weights.npz"] = whole.read("weights.npz")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, body in members.items():
+            archive.writestr(name, body)
+
+
+def rlsched(*args: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "rlsched", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+        env={**os.environ, **env},
+    )
+
+
+def the_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What was said: exactly one line on standard error, nothing on standard output."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def evaluate(trace: str, cluster: str, policy: str) -> list[str]:
+    return ["evaluate", "--trace", trace, "--cluster", cluster, "--policy", policy, "--json", "out.json"]
+
+
+def train(trace: str, cluster: str) -> list[str]:
+    return [
+        "train",
+        "--trace",
+        trace,
+        "--cluster",
+        cluster,
+        "--timesteps",
+        "64",
+        "--logdir",
+        "runs",
+        "--out",
+        "out.zip",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["trace", "describe", "negative.csv"], "negative.csv: row 3, column 'duration': expected seconds"),
+        (evaluate("negative.csv", "cluster.toml", "fifo"), "row 3, column 'duration'"),
+        (["trace", "convert", "column.csv", "out.csv"], "unknown column 'colour'"),
+        (evaluate("column.csv", "cluster.toml", "fifo"), "unknown column 'colour'"),
+        (evaluate("good.csv", "no_gpus.toml", "fifo"), "no_gpus.toml: this cluster has no GPUs"),
+        (train("good.csv", "no_gpus.toml"), "no_gpus.toml: this cluster has no GPUs"),
+        (evaluate("good.csv", "cluster.toml", "ppo:other.zip"), "other.zip: made for feature schema"),
+        (
+            ["broker", "--keys", "keys", "--address", "tcp://127.0.0.1:0", "--policy", "ppo:other.zip"],
+            f"rlsched has {SCHEMA.hash} (columns +is_wait, -is_waiting); train it again",
+        ),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
+)
+def test_files_that_cannot_be_used(args: list[str], said: str, folder: Path) -> None:
+    assert said in the_line(rlsched(*args, folder=folder))
+    assert not list(folder.glob("out.*")), "something was written"
+
+
+def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    KeyHome(tmp_path).broker()
+    nowhere = ("--broker", "tcp://127.0.0.1:9", "--timeout-s", "0.2")
+    done = rlsched("queue", *nowhere, folder=tmp_path, RLSCHED_HOME=str(tmp_path))
+    assert "no broker answers at tcp://127.0.0.1:9; start one with" in the_line(done)
+
+
+# ---- malformed messages -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker process that listens, and its address."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "rlsched",
+            "broker",
+            "--address",
+            "tcp://127.0.0.1:0",
+            "--policy",
+            "qssf-backfill",
+            "--keys",
+            "keys",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    ready = process.stdout.readline()
+    assert ready.startswith("rlsched broker ready at tcp://")
+    yield process, ready.split()[4]
+    process.terminate()
+    process.communicate(timeout=DEADLINE_S)
+
+
+def test_malformed_messages_leave_a_broker_and_its_jobs_alone(
+    broker: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    process, address = broker
+    home = KeyHome(tmp_path / "keys")
+    with Client(address, home=home.directory) as client:
+        job = client.submit(["true"])
+    context = zmq.Context()
+    socket = connect_dealer(context, address, home.client(), home.broker_public())
+    for frames in ([b""], [b"\xc1\xff"], [b"\x91" * 3000], [encode(Stats(), 1), b"more"]):
+        assert socket.poll(int(1000 * DEADLINE_S), zmq.POLLOUT)
+        socket.send_multipart(frames)
+        assert socket.poll(int(1000 * DEADLINE_S), zmq.POLLIN)
+        answer = socket.recv()
+        assert b"malformed message" in answer
+        assert b"\n" not in answer
+    context.destroy(linger=0)
+
+    done = rlsched("queue", "--json", "--broker", address, "--keys", "keys", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [one["job"] for one in msgspec.json.decode(done.stdout)] == [job]
+    assert process.poll() is None
+
+
+def test_a_client_says_in_one_line_that_an_answer_is_malformed(tmp_path: Path) -> None:
+    home = KeyHome(tmp_path)
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.curve_server = True
+    router.curve_publickey, router.curve_secretkey = home.broker()
+    address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+
+    def answer_nonsense() -> None:
+        if router.poll(int(1000 * DEADLINE_S)):
+            router.send_multipart([router.recv_multipart()[0], b"\xc1 nonsense"])
+
+    server = threading.Thread(target=answer_nonsense)
+    server.start()
+    done = rlsched("queue", "--broker", address, "--keys", str(tmp_path), folder=tmp_path)
+    server.join(DEADLINE_S)
+    context.destroy(linger=0)
+    assert "malformed message of 10 bytes" in the_line(done)

@@ -1,0 +1,249 @@
+"""kill -9 of the broker with jobs running and waiting: the next one knows all of them, each runs once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.broker.entries import AttemptOver, Decided, JobSubmitted
+from rlsched.broker.journal import read_journal
+from rlsched.broker.keys import KeyHome
+from rlsched.client.client import Client
+from rlsched.decide.actions import Start
+from rlsched.errors import BrokerUnavailableError
+
+RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
+DEADLINE_S = 60.0
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    """Poll until something is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if look():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain until {what}")
+
+
+class Cluster:
+    """A broker that can be killed, and two nodes that stay."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.keys = directory, directory / "home"
+        self.journal = directory / "broker" / "journal.sqlite"
+        self.ran = directory / "ran.txt"
+        self.ran.touch()
+        self.address = "tcp://127.0.0.1:0"
+        self.children: list[subprocess.Popen[bytes]] = []
+        KeyHome(self.keys).broker()
+        self.broker = self.start_broker()
+        for name in ("n0", "n1"):
+            self.spawn(
+                "node",
+                "--broker",
+                self.address,
+                "--name",
+                name,
+                "--gpus",
+                "4",
+                "--simulated",
+                "--dir",
+                str(directory / name),
+                "--end-jobs-on-exit",
+            )
+
+    def spawn(self, *args: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"{args[0]}.log").open("ab") as log:
+            child = subprocess.Popen(
+                [*RLSCHED, *args, "--keys", str(self.keys)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        self.children.append(child)
+        return child
+
+    def start_broker(self) -> subprocess.Popen[bytes]:
+        found = self.directory / "broker" / "address"
+        found.unlink(missing_ok=True)
+        child = self.spawn(
+            "broker",
+            "--address",
+            self.address,
+            "--dir",
+            str(self.directory / "broker"),
+            "--policy",
+            "qssf-backfill",
+        )
+        until(
+            lambda: (found.exists() and found.read_text().endswith("\n")) or child.poll() is not None,
+            "the broker listens",
+        )
+        assert child.poll() is None, (self.directory / "broker.log").read_text()
+        self.address = found.read_text().strip()
+        return child
+
+    def kill_broker(self) -> None:
+        self.broker.kill()
+        self.broker.wait()
+
+    def submit(self, client: Client, token: str, *, gpus: int = 1, seconds: float = 0.3) -> int:
+        """A job that leaves one line, beginning with its token, for each rank that runs."""
+        script = f"echo {token} >> {self.ran}; sleep {seconds}"
+        return client.submit(["sh", "-c", script], num_gpus=gpus, name=token, token=token)
+
+    def lines(self) -> Counter[str]:
+        return Counter(self.ran.read_text().split())
+
+    def close(self) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                child.terminate()
+        for child in self.children:
+            child.wait(DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("killed"))
+    yield cluster
+    cluster.close()
+
+
+def instant_after_acknowledgement(cluster: Cluster, client: Client, tag: str) -> dict[str, int]:
+    """Killed while the last reply is still warm."""
+    return {f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=2) for n in range(7)}
+
+
+def instant_when_started(cluster: Cluster, client: Client, tag: str) -> dict[str, int]:
+    """Killed as soon as a job runs, others waiting: ranks may not have been acknowledged."""
+    jobs = {f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=4, seconds=0.5) for n in range(5)}
+    until(lambda: any(token.startswith(tag) for token in cluster.lines()), "one runs")
+    return jobs
+
+
+def instant_in_the_middle(cluster: Cluster, client: Client, tag: str) -> dict[str, int]:
+    """Killed while jobs end and start: a gang over both nodes, many short ones."""
+    jobs = {f"{tag}-gang": cluster.submit(client, f"{tag}-gang", gpus=8, seconds=0.2)}
+    jobs |= {
+        f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=1 + n % 4, seconds=0.05 * n)
+        for n in range(10)
+    }
+    until(lambda: sum(token.startswith(tag) for token in cluster.lines()) >= 4, "some have run")
+    return jobs
+
+
+def instant_while_submitting(cluster: Cluster, _: Client, tag: str) -> dict[str, int]:
+    """Killed between a request and its reply: what was acknowledged counts, the rest is tried again later."""
+    done: dict[str, int] = {}
+
+    def submit_on_and_on() -> None:
+        with Client(cluster.address, home=cluster.keys, timeout_s=0.5) as other:
+            for n in range(500):
+                try:
+                    done[f"{tag}-{n}"] = cluster.submit(other, f"{tag}-{n}", seconds=0.0)
+                except BrokerUnavailableError:
+                    return
+
+    thread = threading.Thread(target=submit_on_and_on)
+    thread.start()
+    until(lambda: len(done) >= 8, "some are acknowledged")
+    cluster.kill_broker()
+    thread.join()
+    return dict(done)
+
+
+Instant = Callable[[Cluster, Client, str], dict[str, int]]
+INSTANTS: list[Instant] = [
+    instant_after_acknowledgement,
+    instant_when_started,
+    instant_in_the_middle,
+    instant_while_submitting,
+]
+
+
+@pytest.mark.parametrize("instant", INSTANTS, ids=lambda instant: instant.__name__)
+def test_each_job_runs_once(cluster: Cluster, instant: Instant) -> None:
+    tag = instant.__name__.replace("_", "-")
+    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
+        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "both nodes are up")
+        jobs = instant(cluster, client, tag)
+        cluster.kill_broker()
+        before = {
+            row.entry.job for row in read_journal(cluster.journal) if isinstance(row.entry, JobSubmitted)
+        }
+        assert set(jobs.values()) <= before, "what was acknowledged is on disk"
+        cluster.broker = cluster.start_broker()
+        known = {job.name: job.job for job in client.jobs(finished=True)}
+        assert set(known.values()) == before
+        assert jobs.items() <= known.items()
+        for token in jobs:
+            assert cluster.submit(client, token) == jobs[token], "the same token is the same job"
+        for job in known.values():
+            assert client.wait(job).state == "completed"
+        finished = {job.name: job for job in client.jobs(finished=True)}
+    lines = cluster.lines()
+    for token, job in finished.items():
+        assert job.attempt == 1, f"{token} was started again"
+        assert lines[token] == len(job.nodes), f"{token} ran {lines[token]} times on {len(job.nodes)} nodes"
+
+
+def test_the_journal_of_all_those_lives_is_consistent(cluster: Cluster) -> None:
+    rows = read_journal(cluster.journal)
+    times = [row.now_s for row in rows]
+    assert times == sorted(times)
+    decisions = [row.entry for row in rows if isinstance(row.entry, Decided)]
+    assert [decision.number for decision in decisions] == list(range(len(decisions)))
+    started = [decision.action.seq for decision in decisions if isinstance(decision.action, Start)]
+    over = [row.entry.job for row in rows if isinstance(row.entry, AttemptOver)]
+    assert len(started) == len(set(started)) == len(over) == len(set(over))
+
+
+def test_a_stopped_broker_leaves_jobs_running_and_takes_them_up_again(cluster: Cluster) -> None:
+    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
+        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "both nodes are up")
+        gate = cluster.directory / "gate"
+        script = f"echo clean >> {cluster.ran}; until [ -e {gate} ]; do sleep 0.02; done"
+        job = client.submit(["sh", "-c", script])
+        until(lambda: client.job(job).state == "running", "it runs")
+        cluster.broker.terminate()
+        assert cluster.broker.wait(DEADLINE_S) == 0
+        cluster.broker = cluster.start_broker()
+        assert client.job(job).state == "running"
+        gate.touch()
+        assert client.wait(job).exit_code == 0
+    assert cluster.lines()["clean"] == 1
+
+
+def test_a_second_broker_on_the_same_journal_is_refused(cluster: Cluster) -> None:
+    second = subprocess.run(
+        [
+            *RLSCHED,
+            "broker",
+            "--address",
+            "tcp://127.0.0.1:0",
+            "--dir",
+            str(cluster.directory / "broker"),
+            "--keys",
+            str(cluster.keys),
+            "--policy",
+            "qssf-backfill",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert second.stderr.startswith("error: ")
+    assert "another broker holds this journal" in second.stderr
+    assert second.stderr.count("\n") == 1

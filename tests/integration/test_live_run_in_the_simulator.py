@@ -1,0 +1,166 @@
+"""One state, two drivers: a live run's journal, played through the simulator's engine, decides the same.
+
+A real broker places real processes; then the engine gets the journal's arrivals, stamps and ends, and every
+decision has to agree bit for bit: state, candidates, mask, observation, logits, choice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rlsched.broker.entries import AttemptOver, JobSubmitted, NodeUp
+from rlsched.broker.replay import JournalEvents, journal_events, records_by_number
+from rlsched.client.client import OVER, Client
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.workload.trace import Trace
+from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.checkpoint import save_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig
+from rlsched_envs.engine import Engine, Predictions
+
+RLSCHED = (sys.executable, "-m", "rlsched")
+JOBS = 140
+MIN_CONTESTED = 100
+DEADLINE_S = 120.0
+
+
+def opinionated_policy(path: Path) -> Path:
+    """A network with random weights and no prior: it reorders jobs, waits, and picks odd variants."""
+    config = NetworkConfig(prior_job=0.5, prior_variant=0.5)
+    rng = np.random.default_rng(11)
+    weights = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in config.shapes().items()}
+    card = Card(
+        name="opinionated",
+        created="2026-01-01T00:00:00+00:00",
+        rlsched_version="0",
+        schema_hash="",
+        network=config,
+        timesteps=0,
+        seeds=(0,),
+        temperature=1.0,
+        traces=(),
+        recipe={},
+        validation={},
+    )
+    save_checkpoint(path, card, weights)
+    return path
+
+
+def live_run(folder: Path, policy: str) -> Path:
+    """Place `JOBS` processes with a broker and two nodes; returns the broker's directory."""
+    with (folder / "up.log").open("wb") as log:
+        cluster = subprocess.Popen(
+            [
+                *RLSCHED,
+                "up",
+                "--nodes",
+                "2",
+                "--gpus",
+                "4",
+                "--policy",
+                policy,
+                "--address",
+                "tcp://127.0.0.1:0",
+                "--dir",
+                str(folder / "up"),
+                "--keys",
+                str(folder / "keys"),
+                "--decision-budget-ms",
+                "10000",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while "ready" not in (folder / "up.log").read_text():
+            assert cluster.poll() is None, (folder / "up.log").read_text()
+            assert time.monotonic() < deadline, "the cluster did not come up"
+            time.sleep(0.05)
+        address = (folder / "up" / "broker" / "address").read_text().strip()
+        rng = random.Random(5)
+        with Client(address, home=folder / "keys") as client:
+            for _ in range(JOBS):
+                seconds = rng.choice((0.0, 0.02, 0.05))
+                client.submit(
+                    ["sleep", str(seconds)],
+                    num_gpus=rng.choice((1, 1, 2, 3, 4, 6, 8)),
+                    time_limit_s=rng.choice((None, 20.0, 60.0)),
+                )
+            while any(job.state not in OVER for job in client.jobs(finished=True)):
+                assert time.monotonic() < deadline, "the jobs did not end"
+                time.sleep(0.05)
+            assert all(job.state == "completed" for job in client.jobs(finished=True))
+    finally:
+        cluster.send_signal(signal.SIGTERM)
+        cluster.wait(60)
+    return folder / "up" / "broker"
+
+
+def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions, np.ndarray]:
+    """The journal's jobs as a trace, its nodes as a cluster, its stamps, and its ends as recorded."""
+    nodes: list[NodeGroup] = []
+    submitted: list[tuple[float, JobSubmitted]] = []
+    ends: dict[int, float] = {}
+    for instant in events.instants:
+        for change in instant.changes:
+            if isinstance(change, NodeUp) and len(nodes) < 2:
+                nodes.append(NodeGroup(gpus=change.gpus))
+            elif isinstance(change, JobSubmitted):
+                submitted.append((instant.now_s, change))
+            elif isinstance(change, AttemptOver):
+                assert change.outcome != "queued"
+                ends[change.job] = instant.now_s
+    trace = Trace.from_columns(
+        name="live",
+        submit_s=[now_s for now_s, _ in submitted],
+        duration_s=np.ones(len(submitted)),
+        num_gpus=[job.num_gpus for _, job in submitted],
+        time_limit_s=[math.nan if job.time_limit_s is None else job.time_limit_s for _, job in submitted],
+    )
+    stamps = Predictions(
+        np.array([job.predicted_s for _, job in submitted]), np.array([job.spread for _, job in submitted])
+    )
+    return (
+        trace,
+        ClusterSpec(name="live", nodes=tuple(nodes)),
+        stamps,
+        np.array([ends[job.job] for _, job in submitted]),
+    )
+
+
+def test_the_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path: Path) -> None:
+    policy = f"ppo:{opinionated_policy(tmp_path / 'policy.zip')}"
+    broker = live_run(tmp_path, policy)
+    events, live = journal_events(broker), records_by_number(broker)
+    contested = [decision for decision in events.decisions if decision.contested]
+    assert len(contested) >= MIN_CONTESTED
+    assert {decision.source for decision in contested} == {"policy"}
+
+    trace, spec, stamps, ends_s = as_workload(events)
+    engine = Engine(trace, spec, predictions=stamps, fixed_end_s=ends_s)
+    replayed: list[DecisionRecord] = []
+    engine.run(load_scheduler(policy), on_record=replayed.append)
+
+    assert len(replayed) == len(live) == len(events.decisions)
+    for record in replayed:
+        theirs = live[record.number]
+        assert record.now_s == theirs.now_s
+        assert record.state_digest == theirs.state_digest
+        assert record.halves == theirs.halves, f"decision {record.number}"
+        assert (record.action, record.source, record.value) == (theirs.action, theirs.source, theirs.value)
+    waits = sum(record.halves[0].choice == 0 for record in replayed if record.halves)
+    assert waits > 0, "the policy never waited: the test would not see a hold"
+    assert any(len(record.halves) == 2 for record in replayed), "no variant was chosen"

@@ -1,0 +1,273 @@
+"""Ranks as real processes under their shim: exit codes, limits, killing, and what a dead shim leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.wire.messages import Launch
+from rlsched_node import shim
+from rlsched_node.adopt import adopt_attempts
+from rlsched_node.attempt import AttemptKey, Phase
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.launch import rank_environment
+from rlsched_node.ranks import Ranks
+from rlsched_node.steps import Event, Exited, Started, StartFailed
+from rlsched_node.store import AttemptDir, AttemptStore, LaunchRecord
+
+KEY = AttemptKey(1, 1, 0, "c1")
+DEADLINE_S = 15.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AttemptStore:
+    return AttemptStore(tmp_path / "attempts")
+
+
+@pytest.fixture
+def ranks(store: AttemptStore) -> Iterator[Ranks]:
+    ranks = Ranks(store)
+    yield ranks
+    for key in list(store.scan()):
+        ranks.hard_kill(key)
+    ranks.close()
+
+
+def start(
+    ranks: Ranks,
+    store: AttemptStore,
+    *command: str,
+    key: AttemptKey = KEY,
+    cwd: str = "/",
+    limit_s: float | None = None,
+    env: dict[str, str] | None = None,
+) -> AttemptDir:
+    order = Launch(
+        epoch=1,
+        job=key.job,
+        attempt=key.attempt,
+        rank=0,
+        num_ranks=1,
+        nodes=["n0"],
+        gpus=[1],
+        command=list(command),
+        env=env or {},
+        cwd=cwd,
+        time_limit_s=limit_s,
+    )
+    directory = store.at(key)
+    ranks.start(
+        key,
+        order,
+        rank_environment(
+            order,
+            gpus=SimulatedGpus(2),
+            directory=str(directory.path),
+            is_local=True,
+            inherited={"PATH": os.environ["PATH"]},
+        ),
+    )
+    return directory
+
+
+def until(condition: Callable[[], object]) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, "deadline passed"
+        time.sleep(0.005)
+
+
+def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
+    """Events up to and including the first of this kind."""
+    events: list[Event] = []
+
+    def found() -> bool:
+        events.extend(ranks.collect())
+        return any(isinstance(event, kind) for event in events)
+
+    until(found)
+    return events
+
+
+def output(directory: AttemptDir) -> str:
+    return directory.read_output(0, 1 << 20)[0].decode()
+
+
+def has_output(directory: AttemptDir, text: str) -> Callable[[], bool]:
+    return lambda: text in output(directory)
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code"),
+    [
+        ("echo out; echo err >&2; exit 0", 0),
+        ("echo out; echo err >&2; exit 3", 3),
+        ("echo out; echo err >&2; kill -SEGV $$", 128 + signal.SIGSEGV),
+        ("echo out; echo err >&2; kill -KILL $$", 128 + signal.SIGKILL),
+    ],
+)
+def test_exit_codes_and_both_streams(ranks: Ranks, store: AttemptStore, script: str, exit_code: int) -> None:
+    directory = start(ranks, store, "sh", "-c", script)
+    started, exited = collect(ranks, Exited)
+    assert isinstance(started, Started)
+    assert exited == Exited(KEY, exit_code)
+    assert output(directory) == "out\nerr\n"
+
+
+def test_environment_directory_and_signals_are_a_fresh_process_own(
+    ranks: Ranks, store: AttemptStore, tmp_path: Path
+) -> None:
+    script = (
+        "echo $CUDA_VISIBLE_DEVICES $RANK $MINE; pwd; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
+        "ls /proc/self/fd"
+    )
+    directory = start(ranks, store, "sh", "-c", script, cwd=str(tmp_path), env={"MINE": "yes"})
+    collect(ranks, Exited)
+    lines = output(directory).split("\n")
+    assert lines[:2] == ["1 0 yes", str(tmp_path)]
+    standard = (1 << 31) - 1  # glibc itself ignores two of the real-time signals
+    assert [int(line.split()[1], 16) & standard for line in lines[2:4]] == [0, 0]
+    assert lines[4:8] == ["0", "1", "2", "3"], "3 is ls's own"
+    assert lines[8:] == [""]
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "exit_code", "line"),
+    [
+        ("no-such-command-here", "/", 127, "rlsched: no-such-command-here: command not found\n"),
+        ("/", "/", 126, "rlsched: /: cannot be executed: Permission denied\n"),
+        (
+            "true",
+            "/no/such/place",
+            126,
+            "rlsched: cannot enter the working directory /no/such/place: No such file or directory\n",
+        ),
+    ],
+)
+def test_a_command_that_cannot_run_ends_like_in_a_shell(
+    ranks: Ranks, store: AttemptStore, command: str, cwd: str, exit_code: int, line: str
+) -> None:
+    directory = start(ranks, store, command, cwd=cwd)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, exit_code)
+    assert output(directory) == line
+
+
+def test_the_time_limit_ends_the_whole_process_group(ranks: Ranks, store: AttemptStore) -> None:
+    directory = start(ranks, store, "sh", "-c", "sleep 300 & echo $!; wait", limit_s=0.2)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, shim.EXIT_TIME_LIMIT, "time_limit")
+    child, said = output(directory).splitlines()[:2]
+    assert said == "rlsched: time limit of 0.2 s reached: ending the job"
+    assert shim.start_ticks(int(child)) is None
+
+
+def test_killing_lets_a_job_tidy_up(ranks: Ranks, store: AttemptStore) -> None:
+    script = "trap 'echo tidy; exit 5' TERM; echo up; while :; do sleep 0.01; done"
+    directory = start(ranks, store, "sh", "-c", script)
+    until(has_output(directory, "up"))
+    ranks.end(KEY, 60.0, "killed")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 5, "killed")
+    assert output(directory).splitlines()[-1] == "tidy"
+
+
+def test_a_job_that_ignores_the_request_is_killed_after_its_grace(ranks: Ranks, store: AttemptStore) -> None:
+    directory = start(ranks, store, "sh", "-c", "trap '' TERM; echo up; while :; do sleep 300; done")
+    until(has_output(directory, "up"))
+    ranks.end(KEY, 0.1, "node_stopped")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "node_stopped")
+
+
+def test_a_kill_that_comes_before_the_shim_has_started_is_not_lost(ranks: Ranks, store: AttemptStore) -> None:
+    start(ranks, store, "sleep", "300")
+    ranks.end(KEY, 5.0, "killed")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 143, "killed")
+
+
+def test_processes_that_left_the_group_do_not_outlive_the_job(ranks: Ranks, store: AttemptStore) -> None:
+    directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $!; exit 4")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 4)
+    assert shim.start_ticks(int(output(directory))) is None
+
+
+def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(ranks: Ranks, store: AttemptStore) -> None:
+    directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $! $$; wait")
+    until(has_output(directory, "\n"))
+    [process] = [directory.process()]
+    assert process is not None
+    collect(ranks, Started)
+    os.kill(process.pid, signal.SIGKILL)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 137)
+    until(lambda: all(shim.start_ticks(int(pid)) is None for pid in output(directory).split()))
+
+
+def test_a_hard_kill_needs_no_help_of_the_shim(ranks: Ranks, store: AttemptStore) -> None:
+    directory = start(ranks, store, "sh", "-c", "trap '' TERM; echo up; sleep 300")
+    until(has_output(directory, "up"))
+    process = directory.process()
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    ranks.end(KEY, 0.0, "killed")
+    ranks.hard_kill(KEY)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 137)
+
+
+def test_a_shim_that_cannot_start_is_a_refused_launch(
+    ranks: Ranks, store: AttemptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shim, "__file__", "/no/such/shim.py")
+    directory = start(ranks, store, "true")
+    [event] = collect(ranks, StartFailed)
+    assert isinstance(event, StartFailed)
+    assert "No such file" in event.message
+    assert not directory.path.exists()
+
+
+def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStore) -> None:
+    first = Ranks(store)
+    ended = AttemptKey(2, 1, 0, "c1")
+    directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.root))
+    os.mkfifo(store.root / "gate")
+    start(first, store, "sh", "-c", "exit 7", key=ended)
+    until(lambda: store.at(ended).exit() and directory.process())
+    first.close()
+
+    second = Ranks(store)
+    running, over = adopt_attempts(store, second)
+    assert (running.key, running.phase, running.gpus) == (KEY, Phase.RUNNING, (1,))
+    assert (over.key, over.phase, over.exit_code) == (ended, Phase.ENDED, 7)
+    (store.root / "gate").write_text("go\n")
+    assert collect(second, Exited)[-1] == Exited(KEY, 6)
+    second.close()
+
+
+@pytest.mark.parametrize(("ticks", "boot", "reason"), [(-1, "", ""), (0, "an earlier boot", "node_stopped")])
+def test_a_recorded_process_that_is_another_one_has_vanished(
+    store: AttemptStore, ranks: Ranks, ticks: int, boot: str, reason: str
+) -> None:
+    directory = store.at(KEY)
+    directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
+    mine = shim.start_ticks(os.getpid())
+    assert mine is not None
+    shim.claim(
+        str(directory.path),
+        {"pid": os.getpid(), "start_ticks": mine + ticks, "boot_id": boot or shim.boot_id()},
+    )
+    [attempt] = adopt_attempts(store, ranks)
+    assert (attempt.phase, attempt.exit_code, attempt.reason) == (Phase.ENDED, 137, reason)
+    assert [a.exit_code for a in adopt_attempts(store, ranks)] == [137], "it is written down"
+
+
+def test_an_attempt_that_a_killed_daemon_never_started_never_starts(
+    store: AttemptStore, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlsched_node.adopt.CLAIM_WAIT_S", 0.05)
+    directory = store.at(KEY)
+    directory.create(LaunchRecord(gpus=[1], command=["touch", "ran"], env={}, cwd=str(store.root)))
+    [attempt] = adopt_attempts(store, ranks)
+    assert (attempt.phase, attempt.exit_code) == (Phase.ENDED, 137)
+    assert shim.main(str(directory.path)) == 0, "the late shim finds the attempt taken"
+    assert not (store.root / "ran").exists()

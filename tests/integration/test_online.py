@@ -1,0 +1,400 @@
+"""Submit, queue, why, logs, cancel and nodes through a real broker and real node daemons."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.broker.fakes import FailingJournal
+from rlsched.broker.keys import KeyHome
+from rlsched.broker.replay import journal_events, records_by_number, redecide
+from rlsched.broker.serve import Broker, Settings
+from rlsched.cli.main import run
+from rlsched.client.client import Client
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.errors import BrokerUnavailableError, InputError, JournalError
+
+RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
+DEADLINE_S = 60.0
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    """Poll until something is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if look():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain until {what}")
+
+
+def clear(directory: Path) -> str:
+    """The logs, for a failure's message."""
+    return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(directory.glob("*.log")))
+
+
+class Up:
+    """`rlsched up` as a process."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory, self.keys = directory / "up", directory / "home"
+        directory.mkdir(exist_ok=True)
+        self.output = directory / "up.txt"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [
+                    *RLSCHED,
+                    "up",
+                    "--nodes",
+                    "2",
+                    "--gpus",
+                    "4",
+                    "--policy",
+                    "qssf-backfill",
+                    "--decision-budget-ms",
+                    "10000",
+                    "--address",
+                    "tcp://127.0.0.1:0",
+                    "--dir",
+                    str(self.directory),
+                    "--keys",
+                    str(self.keys),
+                    *options,
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def wait_ready(self) -> str:
+        """The broker's address."""
+        until(lambda: "ready" in self.output.read_text() or self.process.poll() is not None, "it is up")
+        assert self.process.poll() is None, self.output.read_text() + clear(self.directory)
+        return (self.directory / "broker" / "address").read_text().strip()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    up = Up(tmp_path_factory.mktemp("cluster"))
+    yield up
+    up.stop()
+
+
+@pytest.fixture
+def client(up: Up, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of the cluster; the command line finds it too."""
+    address = up.wait_ready()
+    monkeypatch.setenv("RLSCHED_BROKER", address)
+    monkeypatch.setenv("RLSCHED_HOME", str(up.keys))
+    with Client(address, home=up.keys) as client:
+        yield client
+        for job in client.jobs():
+            client.cancel(job.job)
+        until(lambda: not client.jobs(), "the cluster is empty")
+
+
+@pytest.mark.usefixtures("client")
+def test_what_a_cluster_writes_is_for_its_owner_alone(up: Up) -> None:
+    for directory in (up.keys, up.directory, up.directory / "broker", up.directory / "n0"):
+        assert directory.stat().st_mode & 0o777 == 0o700, directory
+    private = [*up.directory.glob("*.log"), *(up.directory / "broker").glob("journal.sqlite*")]
+    assert len(private) >= 5
+    for path in private:
+        assert path.stat().st_mode & 0o777 == 0o600, path
+
+
+def test_a_jobs_output_and_exit_code_come_back(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    code = run(
+        [
+            "submit",
+            "--wait",
+            "--gpus",
+            "2",
+            "--env",
+            "GREETING=hello",
+            "--",
+            "sh",
+            "-c",
+            "echo $GREETING on $CUDA_VISIBLE_DEVICES; exit 7",
+        ]
+    )
+    assert code == 7
+    assert "failed: ended with exit code 7" in capfd.readouterr().err
+    job = client.jobs(finished=True)[-1]
+    assert (job.state, job.exit_code, job.num_gpus) == ("failed", 7, 2)
+    assert run(["logs", str(job.job)]) == 0
+    assert capfd.readouterr().out == "hello on 0,1\n"
+
+
+def test_a_gang_over_both_nodes_has_a_log_a_rank(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    job = client.submit(["sh", "-c", "echo GPUs $CUDA_VISIBLE_DEVICES"], num_gpus=8)
+    info = client.wait(job)
+    assert (info.state, info.exit_code, sorted(info.nodes)) == ("completed", 0, ["n0", "n1"])
+    for rank in ("0", "1"):
+        assert run(["logs", "-f", "--rank", rank, str(job)]) == 0
+        assert capfd.readouterr().out == "GPUs 0,1,2,3\n"
+    with pytest.raises(InputError, match="ranks 0 to 1"):
+        client.read_log(job, rank=2)
+
+
+def test_a_log_is_followed_while_the_job_writes_it(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = client.submit(["sh", "-c", f"echo one; until [ -e {gate} ]; do sleep 0.05; done; echo two"])
+    pieces = client.log(job, follow=True)
+    assert next(pieces) == b"one\n"
+    gate.touch()
+    assert b"".join(pieces) == b"two\n"
+
+
+def test_queue_why_nodes_and_cancel(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    long = [client.submit(["sleep", "600"], num_gpus=3, name="long") for _ in range(2)]
+    waiting = client.submit(["true"], num_gpus=4, name="waiting")
+    until(lambda: [client.job(job).state for job in long] == ["running", "running"], "both run")
+    assert run(["queue", "--json"]) == 0
+    listed = {job["job"]: job for job in json.loads(capfd.readouterr().out)}
+    assert [listed[job]["state"] for job in (*long, waiting)] == ["running", "running", "queued"]
+    assert listed[waiting]["reason"] == "needs 4 GPUs, 2 free"
+    assert run(["queue"]) == 0
+    assert "waiting" in capfd.readouterr().out
+    assert run(["why", str(waiting)]) == 0
+    assert "not enough free GPUs: it needs 4, 2 of 8 are free" in capfd.readouterr().out
+    assert run(["why", str(long[0]), "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["record"]["action"]["type"] == "start"
+    assert run(["nodes", "--json"]) == 0
+    assert [(node["name"], node["free_gpus"]) for node in json.loads(capfd.readouterr().out)] == [
+        ("n0", 1),
+        ("n1", 1),
+    ]
+    assert run(["nodes"]) == 0
+    assert run(["cancel", str(waiting), str(long[0])]) == 0
+    assert client.job(waiting).state == "cancelled"
+    assert client.wait(long[0]).state == "cancelled"
+    capfd.readouterr()
+    assert run(["cancel", "4711"]) == 2
+    assert capfd.readouterr().err == "error: there is no job 4711; `rlsched queue --all` lists all jobs\n"
+
+
+def test_a_time_limit_ends_a_job(client: Client) -> None:
+    job = client.submit(["sleep", "600"], time_limit_s=0.3)
+    info = client.wait(job)
+    assert (info.state, info.reason) == ("failed", "reached its time limit of 0.3 s")
+
+
+def test_a_command_that_is_not_there_fails_with_a_reason(client: Client) -> None:
+    info = client.wait(client.submit(["/no/such/program"]))
+    assert info.state == "failed"
+    assert info.exit_code in (126, 127)
+
+
+def test_a_gang_that_never_fits_is_rejected(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["submit", "--gpus", "9", "--", "true"]) == 2
+    assert "9 GPUs can never be given together" in capfd.readouterr().err
+    assert client.jobs(finished=True)[-1].state == "rejected"
+
+
+def test_the_records_of_a_live_broker_are_complete(client: Client, up: Up) -> None:
+    jobs = [client.submit(["true"], num_gpus=gpus) for gpus in (4, 4, 2, 8, 1, 3, 4, 2)]
+    for job in jobs:
+        assert client.wait(job).state == "completed"
+    events = journal_events(up.directory / "broker")
+    numbers = [decision.number for decision in events.decisions]
+    until(lambda: len(records_by_number(up.directory / "broker")) == len(numbers), "the records are written")
+    assert numbers == list(range(len(numbers)))
+    records = records_by_number(up.directory / "broker")
+    assert [records[decision.number].action for decision in events.decisions] == [
+        decision.action for decision in events.decisions
+    ]
+    assert [records[decision.number].now_s for decision in events.decisions] == [
+        instant.now_s for instant in events.instants for _ in instant.decisions
+    ]
+
+
+def test_a_cluster_state_fed_with_the_journal_sees_and_decides_the_same_bit_for_bit(
+    client: Client, up: Up
+) -> None:
+    jobs = [
+        client.submit(["sleep", str(0.05 * (n % 4))], num_gpus=1 + 3 * n % 8, token=f"b{n}")
+        for n in range(20)
+    ]
+    client.cancel(jobs[-1])
+    for job in jobs:
+        client.wait(job)
+    events = journal_events(up.directory / "broker")
+    until(lambda: len(records_by_number(up.directory / "broker")) == len(events.decisions), "all is written")
+    made = redecide(events, load_scheduler("qssf-backfill"))
+    kept = records_by_number(up.directory / "broker")
+    assert len(made) == len(kept) > 20
+    for record in made:
+        live = kept[record.number]
+        assert msgspec.structs.replace(record, took_us=live.took_us) == live
+
+
+@pytest.mark.usefixtures("client")
+def test_bad_usage_is_exit_code_2(capfd: pytest.CaptureFixture[str]) -> None:
+    for args in (
+        ["submit"],
+        ["submit", "--gpus", "0", "--", "x"],
+        ["submit", "--env", "novalue", "--", "x"],
+        ["why", "abc"],
+        ["logs", "12345"],
+        ["queue", "--broker", "nonsense"],
+    ):
+        assert run(args) == 2, args
+        assert capfd.readouterr().err.count("\n") == 1
+
+
+# ---- up, and a broker that is not there --------------------------------------------------------------------
+
+
+def test_up_takes_everything_down_and_comes_back_with_the_jobs(tmp_path: Path) -> None:
+    up = Up(tmp_path)
+    with Client(up.wait_ready(), home=up.keys) as client:
+        pid_file, gate = tmp_path / "pid", tmp_path / "gate"
+        job = client.submit(["sh", "-c", f"echo $$ > {pid_file}; until [ -e {gate} ]; do sleep 0.05; done"])
+        until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the job runs")
+        pid = int(pid_file.read_text())
+    assert up.stop(signal.SIGINT) == 0
+    assert "taking the cluster down" in up.output.read_text()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    gate.touch()
+    again = Up(tmp_path)
+    try:
+        with Client(again.wait_ready(), home=again.keys) as client:
+            info = client.wait(job)
+            assert (info.state, info.attempt) == ("completed", 2)
+    finally:
+        assert again.stop() == 0
+
+
+def test_even_kill_9_of_up_takes_everything_down(tmp_path: Path) -> None:
+    up = Up(tmp_path)
+    with Client(up.wait_ready(), home=up.keys) as client:
+        pid_file = tmp_path / "pid"
+        client.submit(["sh", "-c", f"echo $$ > {pid_file}; sleep 600"])
+        until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the job runs")
+        up.stop(signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pid_file.read_text().strip()}").exists(), "the job is ended")
+        until(lambda: not _runs_broker(up.directory), "the broker is gone")
+
+
+def _runs_broker(directory: Path) -> bool:
+    """Whether some process holds the journal's lock."""
+    with (directory / "broker" / "journal.sqlite.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_up_reports_a_child_that_dies(tmp_path: Path) -> None:
+    up = Up(tmp_path, "--policy", "no-such-policy")
+    assert up.process.wait(DEADLINE_S) == 1
+    text = up.output.read_text()
+    assert "broker ended with exit code 2" in text
+    assert "unknown policy 'no-such-policy'" in text
+
+
+@pytest.mark.parametrize(
+    "args", [["queue"], ["nodes"], ["why", "1"], ["logs", "1"], ["cancel", "1"], ["submit", "--", "true"]]
+)
+def test_a_broker_that_is_not_there_is_exit_code_2(
+    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLSCHED_BROKER", "tcp://127.0.0.1:9")
+    monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
+    KeyHome(tmp_path).broker()
+    assert run([args[0], "--timeout-s", "0.1", *args[1:]]) == 2
+    assert capfd.readouterr().err.startswith("error: no broker answers at tcp://127.0.0.1:9; start one with")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--policy", "nonsense"], "unknown policy 'nonsense'"),
+        (
+            ["--policy", "qssf-backfill", "--address", "tcp://0.0.0.0:0"],
+            "the broker listens on loopback alone",
+        ),
+        (["--policy", "qssf-backfill", "--address", "nonsense"], "expected tcp://HOST:PORT"),
+        (["--policy", "fifo", "--fallback", "qssf-backfill"], "choose a fallback of the same order"),
+    ],
+)
+def test_a_broker_that_cannot_start_is_one_line_and_exit_code_2(
+    options: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["broker", "--keys", str(tmp_path), "--dir", str(tmp_path / "b"), *options]) == 2
+    error = capfd.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+# ---- a full disk, over real sockets -----------------------------------------------------------------------
+
+
+def test_a_broker_whose_disk_is_full_acknowledges_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    """No reply leaves before its commit: the client of the failed commit gets none, and tries again later."""
+    import threading
+
+    settings = Settings(
+        address="tcp://127.0.0.1:0",
+        directory=tmp_path / "broker",
+        keys=tmp_path / "home",
+        policy="qssf-backfill",
+    )
+    opened: list[FailingJournal] = []
+
+    def open_failing(path: Path) -> FailingJournal:
+        opened.append(FailingJournal(path))
+        return opened[-1]
+
+    failures: list[JournalError] = []
+
+    def serve(broker: Broker) -> None:
+        try:
+            broker.serve()
+        except JournalError as error:
+            failures.append(error)
+        finally:
+            broker.close()
+
+    KeyHome(settings.keys).broker()
+    broker = Broker(settings, open_failing)
+    address = broker.address
+    thread = threading.Thread(target=serve, args=(broker,))
+    thread.start()
+    with Client(address, home=settings.keys, timeout_s=1.0) as client:
+        assert client.submit(["true"], token="first") == 1
+        opened[0].fail_from = opened[0].commits
+        with pytest.raises(BrokerUnavailableError):
+            client.submit(["true"], token="second")
+    thread.join(DEADLINE_S)
+    assert len(failures) == 1
+    assert "free space" in str(failures[0])
+
+    broker = Broker(settings)
+    thread = threading.Thread(target=serve, args=(broker,))
+    thread.start()
+    with Client(broker.address, home=settings.keys) as client:
+        assert [job.job for job in client.jobs()] == [1]
+        assert client.submit(["true"], token="second") == 2
+        assert client.submit(["true"], token="first") == 1
+    broker.stop()
+    thread.join(DEADLINE_S)

@@ -1,0 +1,235 @@
+"""The decision board: known numbers in, the same numbers out of the event file."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rlsched.board.convert import records_to_events
+from rlsched.board.reader import read_runs
+from rlsched.board.summarise import (
+    chosen_probability,
+    decision_table,
+    entropy,
+    off_reference,
+    probabilities,
+    summarise,
+)
+from rlsched.board.writer import DecisionWriter
+from rlsched.cli.board import board
+from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.record import DecisionRecord, Half, Source, append_records
+from rlsched.errors import InputError
+
+START = Start(seq=7, gpus=(0, 1))
+LN3 = math.log(3.0)
+
+
+def a_half(*, logits: list[float] | None = None, choice: int = 1, reference: int = 1) -> Half:
+    """Wait, job 7, job 9 (legal), job 11 (not legal)."""
+    return Half(
+        kind="job",
+        seqs=[-1, 7, 9, 11],
+        nodes=[-1, 0, 2, -1],
+        features=b"",
+        legal=[True, True, True, False],
+        reasons=[0, 0, 0, 1],
+        choice=choice,
+        reference=reference,
+        logits=[0.0, LN3, 0.0, 50.0] if logits is None else logits,
+    )
+
+
+def a_record(
+    number: int = 0,
+    *,
+    source: Source = "policy",
+    halves: list[Half] | None = None,
+    action: Action = START,
+    value: float | None = 2.0,
+    took_us: float = 100.0,
+    temperature: float = 1.0,
+    guard: str = "",
+) -> DecisionRecord:
+    return DecisionRecord(
+        source=source,
+        policy_id="p",
+        schema_hash="s",
+        state_digest="d",
+        number=number,
+        now_s=60.0 * number,
+        partition="shared",
+        temperature=temperature,
+        halves=[a_half()] if halves is None else halves,
+        value=value,
+        action=action,
+        took_us=took_us,
+        guard=guard,
+    )
+
+
+def test_probabilities_leave_illegal_rows_at_zero() -> None:
+    assert probabilities(a_half(), 1.0) == pytest.approx([0.2, 0.6, 0.2, 0.0])
+    assert probabilities(a_half(), 0.5) == pytest.approx([1 / 11, 9 / 11, 1 / 11, 0.0])
+    assert probabilities(a_half(), 0.0) == pytest.approx([0.2, 0.6, 0.2, 0.0])
+    assert len(probabilities(a_half(logits=[]), 1.0)) == 0
+
+
+def test_probability_of_the_choice_multiplies_both_halves() -> None:
+    how = Half(
+        kind="how",
+        seqs=[7, 7],
+        nodes=[0, 2],
+        features=b"",
+        legal=[True, True],
+        reasons=[0, 0],
+        logits=[0.0, LN3],
+        choice=0,
+        reference=1,
+    )
+    record = a_record(halves=[a_half(), how])
+    assert chosen_probability(record) == pytest.approx(0.6 * 0.25)
+    assert off_reference(record)
+    assert chosen_probability(a_record(halves=[a_half(logits=[])])) is None
+    assert chosen_probability(a_record(halves=[])) is None
+
+
+def test_entropy_in_nats() -> None:
+    assert entropy(a_record()) == pytest.approx(-(0.4 * math.log(0.2) + 0.6 * math.log(0.6)))
+    assert entropy(a_record(halves=[])) is None
+
+
+def test_summary_of_four_decisions() -> None:
+    records = [
+        a_record(0, took_us=100.0),
+        a_record(1, took_us=200.0, value=4.0, action=Wait(), halves=[a_half(choice=0)]),
+        a_record(2, took_us=300.0, source="automatic", halves=[], value=None),
+        a_record(3, took_us=400.0, source="guard", halves=[a_half(logits=[])], value=None, guard="late"),
+    ]
+    scalars = summarise(records).scalars
+    assert {tag: scalars[tag] for tag in scalars if tag.endswith("_count")} == {
+        "decisions/source_policy_count": 2,
+        "decisions/source_rule_count": 0,
+        "decisions/source_guard_count": 1,
+        "decisions/source_automatic_count": 1,
+        "decisions/kind_start_count": 3,
+        "decisions/kind_wait_count": 1,
+        "decisions/guard_stepped_in_count": 1,
+        "decisions/legal_candidates_mean_count": 3,
+    }
+    assert scalars["decisions/off_reference_frac"] == pytest.approx(1 / 3)
+    assert scalars["time/decision_p50_us"] == pytest.approx(250.0)
+    assert scalars["time/decision_p99_us"] == pytest.approx(397.0)
+    assert scalars["policy/value_return"] == pytest.approx(3.0)
+    assert scalars["policy/chosen_probability_frac"] == pytest.approx((0.6 + 0.2) / 2)
+
+
+def test_summary_says_nothing_of_what_it_does_not_know() -> None:
+    scalars = summarise([a_record(source="rule", halves=[a_half(logits=[])], value=None)]).scalars
+    assert not [tag for tag in scalars if tag.startswith("policy/")]
+    assert "decisions/off_reference_frac" not in summarise([a_record(halves=[])]).scalars
+
+
+def test_table_names_choice_and_alternatives_newest_first() -> None:
+    lines = decision_table(
+        [a_record(0), a_record(1, action=Wait(), halves=[a_half(choice=0)], guard="a|b")]
+    ).splitlines()
+    assert len(lines) == 4
+    assert lines[2] == (
+        "| 1 | 60 | shared | policy (a\\|b) | wait | 0.200 | 2.000 "
+        "| job 7 0.600 (reference), job 9 0.200 | 100 |"
+    )
+    assert lines[3] == (
+        "| 0 | 0 | shared | policy | start job 7 on 2 GPUs, node 0 | 0.600 | 2.000 "
+        "| wait 0.200, job 9 0.200 | 100 |"
+    )
+
+
+def test_a_choice_outside_the_window_names_no_node() -> None:
+    record = a_record(source="rule", halves=[a_half(logits=[], choice=-1)], value=None)
+    assert "| start job 7 on 2 GPUs |" in decision_table([record])
+    assert chosen_probability(record) is None
+    assert off_reference(record)
+
+
+def test_writer_and_reader_agree(tmp_path: Path) -> None:
+    with DecisionWriter(tmp_path / "ppo", samples=2, window=3) as writer:
+        for number in range(7):
+            writer.add(a_record(number, took_us=float(number)))
+    writer.close()
+    run = read_runs(tmp_path)["ppo"]
+    assert run.scalars["decisions/source_policy_count"] == [(3, 3.0), (6, 3.0), (7, 1.0)]
+    assert run.scalars["time/decision_p50_us"] == [(3, 1.0), (6, 4.0), (7, 6.0)]
+    assert run.histograms["distribution/decision_us"] == [3, 6, 7]
+    step, text = run.texts["decisions/last"][-1]
+    assert step == 7
+    assert [line.split(" ")[1] for line in text.splitlines()[2:]] == ["6", "5"]
+
+
+def test_flush_without_news_writes_nothing(tmp_path: Path) -> None:
+    with DecisionWriter(tmp_path, window=100) as writer:
+        writer.add(a_record())
+        writer.flush()
+        writer.flush()
+    assert len(read_runs(tmp_path)["."].scalars["time/decision_p50_us"]) == 1
+
+
+def test_records_become_runs_and_are_replaced(tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    records.mkdir()
+    append_records(records / "ppo.msgpack", [a_record(k) for k in range(3)])
+    append_records(records / "qssf.msgpack", [a_record(k, source="rule") for k in range(2)])
+    for _ in range(2):
+        assert records_to_events(records, tmp_path / "log") == {"ppo": 3, "qssf": 2}
+    runs = read_runs(tmp_path / "log")
+    assert runs["ppo"].scalars["decisions/source_policy_count"] == [(3, 3.0)]
+    assert runs["qssf"].scalars["decisions/source_rule_count"] == [(2, 2.0)]
+
+
+def test_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a folder"):
+        read_runs(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="found none"):
+        read_runs(tmp_path)
+    with pytest.raises(InputError, match="expected a record file"):
+        records_to_events(tmp_path, tmp_path / "log")
+    (tmp_path / "bad.msgpack").write_bytes((4).to_bytes(4, "big") + b"\xffabc")
+    with pytest.raises(InputError, match="expected decision records"):
+        records_to_events(tmp_path / "bad.msgpack", tmp_path / "log")
+
+
+def test_summary_command(tmp_path: Path) -> None:
+    with DecisionWriter(tmp_path) as writer:
+        writer.add(a_record())
+    shown = CliRunner().invoke(board, ["--summary", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "time/decision_p50_us" in shown.output
+    as_json = json.loads(CliRunner().invoke(board, ["--summary", str(tmp_path), "--json"]).output)
+    assert as_json["."]["decisions/kind_start_count"] == {"points": 1, "last_step": 1, "last": 1.0}
+
+
+def test_help_has_an_example() -> None:
+    shown = CliRunner().invoke(board, ["--help"])
+    assert "Example:" in shown.output
+
+
+def test_no_tag_is_both_curve_and_histogram() -> None:
+    summary = summarise([a_record()])
+    assert not summary.scalars.keys() & summary.histograms.keys()
+    assert len(summary.histograms) == 4
+
+
+def test_no_torch_no_tensorflow() -> None:
+    program = (
+        "import sys, tempfile; from rlsched.board.writer import DecisionWriter;"
+        "DecisionWriter(tempfile.mkdtemp()).close();"
+        "import rlsched.board.reader;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'tensorflow', 'numba')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

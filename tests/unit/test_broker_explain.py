@@ -1,0 +1,200 @@
+"""`why`: ranked reasons for waiting and for running."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.broker.events import ClientAsked
+from rlsched.broker.explain import explain
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Journal
+from rlsched.broker.memory import RecordMemory
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Wait
+from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Decision, load_scheduler
+from rlsched.wire.messages import Cancel, Ended, Explanation, Hello, Launched, LaunchRefused, Submit, Why
+
+TOKENS = itertools.count()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
+
+
+def make(journal: Journal, *nodes: int) -> HandBroker:
+    broker = HandBroker(load_scheduler("fifo-backfill"), journal)
+    for number, gpus in enumerate(nodes):
+        broker.says(f"n{number}", Hello(name=f"n{number}", gpus=gpus))
+    return broker
+
+
+def submit(broker: HandBroker, *gangs: int) -> None:
+    for gpus in gangs:
+        broker.ask(Submit(token=f"t{next(TOKENS)}", command=["x"], num_gpus=gpus))
+
+
+def why(broker: HandBroker, job: int) -> Explanation:
+    reply = broker.ask(Why(job=job))
+    assert isinstance(reply, Explanation)
+    return reply
+
+
+def test_without_nodes_that_is_the_reason(journal: Journal) -> None:
+    broker = make(journal)
+    submit(broker, 1)
+    assert why(broker, 1).summary == "no node has registered yet"
+
+
+def test_a_gang_that_never_fits_says_so_first(journal: Journal) -> None:
+    broker = make(journal)
+    submit(broker, 16)
+    broker.says("n0", Hello(name="n0", gpus=4))
+    assert "cannot run on the nodes that have registered so far" in why(broker, 1).summary
+    assert "its nodes have 4 GPUs" in why(broker, 1).summary
+
+
+def test_too_few_free_gpus_with_counts_order_and_estimate(journal: Journal) -> None:
+    broker = make(journal, 4, 4)
+    submit(broker, 3, 3, 4, 2, 4)
+    told = why(broker, 5)
+    assert told.summary == (
+        "not enough free GPUs: it needs 4, 2 of 8 are free in shared (most on one node: 1)"
+    )
+    assert told.details[0] == "2 of 3 waiting jobs are ahead in the queue order (submission time): 3, 4"
+    assert told.details[1].startswith("4 GPUs are predicted to be free in about 30 min")
+
+
+def test_enough_gpus_but_no_hole(journal: Journal) -> None:
+    broker = make(journal, 4, 4)
+    submit(broker, 3, 3, 2)
+    assert why(broker, 3).summary == (
+        "no hole is large enough: 2 of 8 GPUs are free in shared, but the gang of 2 needs them together "
+        "and the largest hole on one node is 1"
+    )
+
+
+def test_a_node_that_is_down_is_named(journal: Journal) -> None:
+    broker = make(journal, 4, 4)
+    submit(broker, 8)
+    broker.wait(25.0, "n0")
+    broker.says("n0", Ended(job=1, attempt=1, rank=0, exit_code=143, reason="killed"))
+    assert "nodes down: n1" in why(broker, 1).details
+
+
+def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
+    broker = make(journal, 4, 4)
+    submit(broker, 6)
+    told = why(broker, 1)
+    assert told.summary.startswith("launching on n0[0,1,2,3] n1[0,1] for 0 s")
+    assert "decided by rule (decision 0)" in told.details[0]
+    assert told.record is not None
+    assert msgspec.msgpack.decode(told.record, type=DecisionRecord).number == 0
+
+
+def test_an_ended_job_tells_how(journal: Journal) -> None:
+    broker = make(journal, 4)
+    submit(broker, 1, 1)
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=1))
+    broker.says("n0", Ended(job=1, attempt=1, rank=0, exit_code=137), after_s=65.0)
+    assert why(broker, 1).summary == "failed, exit code 137 after 1 min 5 s on n0[0]: was ended by signal 9"
+    broker.ask(Cancel(job=2))
+    assert "it is being ended: cancelled by its user" in why(broker, 2).details
+
+
+class Holding:
+    """A scheduler that starts the first job and then always waits, and says with what probability."""
+
+    name = "holder"
+    order = "predicted_gpu_time"
+    information = "causal"
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        if state.decisions == 0:
+            return Decision(action=start_action(state, partition, 0), source="rule")
+        window = job_candidates(state, partition, now_s)
+        logits = msgspec.structs.replace(window.half(None, 0), logits=[1.0] + [0.0] * (len(window.seqs) - 1))
+        made = DecisionRecord(
+            source="policy",
+            policy_id="holder",
+            schema_hash="",
+            state_digest="",
+            number=state.decisions,
+            now_s=now_s,
+            partition=state.partition_names[partition],
+            halves=[logits],
+            temperature=0.0,
+            value=0.0,
+            action=Wait(),
+            took_us=1.0,
+        )
+        return Decision(action=Wait(), source="policy", record=made if record else None, marks_hold=True)
+
+
+def test_a_hold_by_the_policy_tells_its_probability_alternatives_and_the_reference(journal: Journal) -> None:
+    broker = HandBroker(Holding(), journal)  # type: ignore[arg-type]
+    broker.says("n0", Hello(name="n0", gpus=4))
+    broker.batch(
+        [
+            ClientAsked(b"c", n, Submit(token=f"h{n}", command=["x"], num_gpus=gpus))
+            for n, gpus in enumerate((3, 1, 1))
+        ]
+    )
+    submit(broker, 1)
+    told = why(broker, 2)
+    assert told.summary.startswith("it would fit, but the policy holder chose to wait at its last decision")
+    assert "probability 0.58" in told.summary
+    assert "best alternatives: start job 2 0.21; start job 3 0.21" in told.details
+    assert "the reference rule would have chosen: start job 2" in told.details
+    assert "decision 1" in told.summary, "the wait that keeps it back, not a later one"
+    assert told.details[0] == "it is kept back, for 30 min at most, or until half of the GPUs are free"
+
+
+def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: Journal) -> None:
+    broker = HandBroker(Holding(), journal)  # type: ignore[arg-type]
+    broker.says("n0", Hello(name="n0", gpus=4))
+    broker.batch(
+        [
+            ClientAsked(b"c", n, Submit(token=f"h{n}", command=["x"], num_gpus=gpus))
+            for n, gpus in enumerate((3, 1, 2))
+        ]
+    )
+    held = "it is kept back for job 3, for 30 min at most, or until that starts or half of the GPUs are free"
+    assert held in why(broker, 2).details
+    assert "at that decision: fewer GPUs are free than the gang needs" in why(broker, 3).details
+    job = broker.book.jobs[2]
+    record = broker.machine.memory.of(job.seq)
+    assert held in explain(broker.book, job, record, broker.now_s).details
+    broker.book.cluster.release(broker.book.jobs[1].seq, broker.now_s)
+    told = explain(broker.book, job, record, broker.now_s)
+    assert told.summary.startswith("it would fit")
+    assert not [line for line in told.details if "kept back" in line], "all four GPUs are free"
+
+
+def test_a_node_that_refused_is_named_with_its_reason(journal: Journal) -> None:
+    broker = make(journal, 4)
+    submit(broker, 1)
+    broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="GPU 0 is in use by process 7"))
+    assert (
+        "node n0 gets no new jobs for 30 s: it refused to start a rank: GPU 0 is in use by process 7"
+    ) in why(broker, 1).details
+
+
+def test_the_memory_keeps_the_last_record_of_each_job(journal: Journal) -> None:
+    broker = make(journal, 4)
+    submit(broker, 4, 2, 2)
+    records = [record for kept in broker.records for record in kept.records]
+    memory = RecordMemory(records)
+    assert memory.of(0) == records[0]
+    assert memory.of(1) is None, "job 2 has never been a candidate: nothing was free"
+    job = broker.book.jobs[1]
+    assert explain(broker.book, job, memory.of(0), broker.now_s).job == 1

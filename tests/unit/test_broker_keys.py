@@ -1,0 +1,350 @@
+"""Keys on first use, and the broker's socket that fails closed. Real sockets on ephemeral ports."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rlsched.broker.keys import KeyHome, KeyPair, Peer, default_home
+from rlsched.broker.transport import ZAP_ADDRESS, Heard, Transport
+from rlsched.errors import InputError
+from rlsched.wire.dealer import broker_address, connect_dealer, is_loopback
+from rlsched.wire.messages import (
+    Cancel,
+    Envelope,
+    Heartbeat,
+    Hello,
+    ListJobs,
+    Ok,
+    Refused,
+    SayHello,
+    Stats,
+    Welcome,
+    decode,
+    encode,
+)
+
+ANY_PORT = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> KeyHome:
+    return KeyHome(tmp_path / "home")
+
+
+@pytest.fixture
+def transport(home: KeyHome) -> Iterator[Transport]:
+    transport = Transport(ANY_PORT, home)
+    yield transport
+    transport.close()
+
+
+class Peers:
+    """Makes sockets, and closes them in the end."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.sockets: list[zmq.Socket[bytes]] = []
+
+    def connect(self, transport: Transport, home: KeyHome, pair: KeyPair) -> zmq.Socket[bytes]:
+        """As clients and nodes do."""
+        self.sockets.append(connect_dealer(self.context, transport.address, pair, home.broker_public()))
+        return self.sockets[-1]
+
+    def is_refused(self, transport: Transport, pair: KeyPair | None, server: bytes) -> bool:
+        """Whether a peer with these keys is turned away at the handshake, and nothing of it is heard."""
+        socket = self.context.socket(zmq.DEALER)
+        self.sockets.append(socket)
+        if pair is not None:
+            socket.curve_publickey, socket.curve_secretkey = pair
+            socket.curve_serverkey = server
+        monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
+        self.sockets.append(monitor)
+        socket.connect(transport.address)
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            assert transport.receive(20, 100)[0] == []
+            if monitor.poll(0):
+                event = int.from_bytes(monitor.recv_multipart()[0][:2], "little")
+                socket.disable_monitor()
+                return event != zmq.EVENT_HANDSHAKE_SUCCEEDED
+        raise AssertionError("neither let in nor turned away")
+
+    def close(self) -> None:
+        """Close all of them."""
+        for socket in self.sockets:
+            socket.close(linger=0)
+        self.context.term()
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    peers = Peers()
+    yield peers
+    peers.close()
+
+
+def hear(transport: Transport, count: int = 1, deadline_s: float = 5.0) -> list[Heard]:
+    """Serve the sockets until `count` messages have been understood."""
+    heard: list[Heard] = []
+    deadline = time.monotonic() + deadline_s
+    while len(heard) < count and time.monotonic() < deadline:
+        heard += transport.receive(20, 100)[0]
+    return heard
+
+
+def say(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None:
+    """Send as soon as there is a connection."""
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        try:
+            socket.send_multipart(frames, zmq.NOBLOCK)
+            return
+        except zmq.Again:
+            transport.receive(20, 0)
+    raise AssertionError("no connection")
+
+
+def answer(transport: Transport, socket: zmq.Socket[bytes]) -> Envelope:
+    """The next message that a peer gets."""
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        transport.receive(0, 100)
+        if socket.poll(20):
+            return decode(socket.recv(zmq.NOBLOCK))
+    raise AssertionError("no answer")
+
+
+# ---- keys -----------------------------------------------------------------------------------------------
+
+
+def test_keys_are_made_once_and_are_for_their_owner_alone(home: KeyHome) -> None:
+    pairs = [home.broker(), home.client(), home.node("n0"), home.node("n1")]
+    assert len({pair.public for pair in pairs}) == 4
+    assert pairs == [home.broker(), home.client(), home.node("n0"), home.node("n1")]
+    assert stat.S_IMODE(home.directory.stat().st_mode) == 0o700
+    for path in home.directory.glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert home.authorised() == {
+        pairs[1].public: Peer("client", "default"),
+        pairs[2].public: Peer("node", "n0"),
+        pairs[3].public: Peer("node", "n1"),
+    }
+    assert home.broker_public() == pairs[0].public
+
+
+def test_a_secret_that_others_can_read_is_refused(home: KeyHome) -> None:
+    home.client()
+    path = home.directory / "client-default.key"
+    path.chmod(0o644)
+    with pytest.raises(InputError, match=r"mode 0644, expected 0600; run `chmod 600"):
+        home.client()
+
+
+@pytest.mark.parametrize("name", ["", "../n0", "a/b", ".hidden", "x" * 64, "a b"])
+def test_a_node_name_that_is_no_file_name_is_refused(home: KeyHome, name: str) -> None:
+    with pytest.raises(InputError, match="node name"):
+        home.node(name)
+
+
+def test_without_a_broker_there_is_no_public_key_and_none_is_made_up(home: KeyHome) -> None:
+    with pytest.raises(InputError, match="start `rlsched broker`"):
+        home.broker_public()
+    assert not home.directory.exists()
+
+
+def test_a_damaged_key_is_named(home: KeyHome) -> None:
+    home.client()
+    (home.directory / "client-default.key").write_bytes(b"public abc\nsecret def\n")
+    with pytest.raises(InputError, match=r"client-default\.key: expected a z85 key of 40 characters, got 3"):
+        home.client()
+
+
+def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
+    assert default_home() == tmp_path
+    monkeypatch.delenv("RLSCHED_HOME")
+    assert default_home().parts[-2:] == (".config", "rlsched")
+
+
+# ---- addresses ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://0.0.0.0:0", "tcp://10.0.0.1:7461", "tcp://*:7461", "tcp://example.org:1"]
+)
+def test_an_address_other_than_loopback_is_refused(home: KeyHome, address: str) -> None:
+    with pytest.raises(InputError, match="the broker listens on loopback alone") as caught:
+        Transport(address, home)
+    assert "\n" not in str(caught.value)
+
+
+def test_loopback_addresses() -> None:
+    assert is_loopback("tcp://127.0.0.1:5")
+    assert is_loopback("tcp://localhost:5")
+    assert is_loopback("tcp://[::1]:5")
+    assert not is_loopback("tcp://127.0.0.1.example.org:5")
+    assert not is_loopback("ipc:///tmp/x")
+
+
+def test_an_address_that_is_taken_is_one_clear_line(home: KeyHome, transport: Transport) -> None:
+    with pytest.raises(InputError, match="is another broker running"):
+        Transport(transport.address, home)
+
+
+def test_the_address_comes_from_the_option_the_environment_or_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RLSCHED_BROKER", "tcp://127.0.0.1:9")
+    assert broker_address("tcp://127.0.0.1:8") == "tcp://127.0.0.1:8"
+    assert broker_address() == "tcp://127.0.0.1:9"
+    monkeypatch.delenv("RLSCHED_BROKER")
+    assert broker_address() == "tcp://127.0.0.1:7461"
+    for wrong in ("127.0.0.1:7461", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "http://x:1"):
+        with pytest.raises(InputError, match="expected tcp://HOST:PORT"):
+            broker_address(wrong)
+
+
+# ---- who gets in ----------------------------------------------------------------------------------------
+
+
+def test_a_client_and_a_node_get_in_under_their_own_names(
+    home: KeyHome, transport: Transport, peers: Peers
+) -> None:
+    client = peers.connect(transport, home, home.client())
+    say(transport, client, encode(Stats(), 7))
+    (heard,) = hear(transport)
+    assert (heard.peer, heard.envelope.request) == (Peer("client", "default"), 7)
+    transport.reply(heard.route, 7, Ok())
+    assert answer(transport, client) == Envelope(1, 7, Ok())
+    node = peers.connect(transport, home, home.node("n3"))
+    say(transport, node, encode(Hello(name="n3", gpus=1)))
+    (heard,) = hear(transport)
+    assert heard.peer == Peer("node", "n3")
+    transport.send_node("n3", Welcome(epoch=1, cluster="c", heartbeat_s=1.0))
+    assert isinstance(answer(transport, node).message, Welcome)
+
+
+def test_an_unknown_key_is_refused(home: KeyHome, transport: Transport, peers: Peers) -> None:
+    stranger = KeyPair(*zmq.curve_keypair())
+    assert peers.is_refused(transport, stranger, home.broker_public())
+    assert transport.counts["refused_handshakes"] >= 1
+
+
+def test_a_client_without_curve_is_refused(transport: Transport, peers: Peers) -> None:
+    assert peers.is_refused(transport, None, b"")
+
+
+def test_a_known_key_with_another_brokers_public_key_is_refused(
+    home: KeyHome, transport: Transport, peers: Peers
+) -> None:
+    other, _ = zmq.curve_keypair()
+    assert peers.is_refused(transport, home.client(), other)
+
+
+def test_a_known_key_is_let_in(home: KeyHome, transport: Transport, peers: Peers) -> None:
+    assert not peers.is_refused(transport, home.client(), home.broker_public())
+
+
+def test_without_its_zap_handler_the_door_is_shut(home: KeyHome, transport: Transport, peers: Peers) -> None:
+    transport._poller.unregister(transport._zap)
+    transport._zap.unbind(ZAP_ADDRESS)
+    transport._zap.close(linger=0)
+    assert peers.is_refused(transport, home.client(), home.broker_public())
+
+
+def test_a_revoked_key_is_refused_at_its_next_message(
+    home: KeyHome, transport: Transport, peers: Peers
+) -> None:
+    client = peers.connect(transport, home, home.client())
+    say(transport, client, encode(Stats(), 1))
+    assert len(hear(transport)) == 1
+    (home.directory / "authorised" / "client-default.public").unlink()
+    say(transport, client, encode(Stats(), 2))
+    reply = answer(transport, client)
+    assert isinstance(reply.message, Refused)
+    assert "no longer" in reply.message.message
+    assert transport.counts["unauthorised"] == 1
+
+
+# ---- what may be said -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[bytes]:
+    return peers.connect(transport, home, home.client())
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([b""], "malformed message of 0 bytes"),
+        ([b"\xc1\xff\x00"], "malformed message"),
+        ([b"\x93\x01\x00\x81\xa4type\xa3bad"], "malformed message"),
+        ([b"\x93\x01\x00\x81\xa4type\xd9\x02\xff\xff"], "malformed message"),
+        ([b"\x91" * 3000], "malformed message"),
+        ([encode(Stats(), 1), b"more"], "malformed message of 2 frames"),
+        ([encode(Cancel(job=1), 1).replace(b"\xa3job\x01", b"\xa3job\xa1x")], "Expected `int`, got `str`"),
+        ([b"\x93\x63" + encode(Stats(), 1)[2:]], "protocol version 99; this side speaks 1"),
+    ],
+)
+def test_a_malformed_message_gets_one_clear_line_and_harms_nobody(
+    transport: Transport, client: zmq.Socket[bytes], frames: list[bytes], said: str
+) -> None:
+    say(transport, client, *frames)
+    reply = answer(transport, client)
+    assert isinstance(reply.message, Refused)
+    assert said in reply.message.message
+    assert "\n" not in reply.message.message
+    assert transport.counts["malformed"] == 1
+    say(transport, client, encode(ListJobs(), 2))
+    assert [heard.envelope.request for heard in hear(transport)] == [2]
+
+
+def test_a_client_may_not_speak_as_a_node(transport: Transport, client: zmq.Socket[bytes]) -> None:
+    say(transport, client, encode(Hello(name="n0", gpus=8), 4))
+    reply = answer(transport, client)
+    assert reply.request == 4
+    assert reply.message == Refused(message="a client's key may not send 'hello'")
+
+
+def test_a_node_may_not_speak_as_a_client(home: KeyHome, transport: Transport, peers: Peers) -> None:
+    node = peers.connect(transport, home, home.node("n0"))
+    say(transport, node, encode(Cancel(job=1), 4))
+    assert answer(transport, node).message == Refused(message="a node's key may not send 'cancel'")
+
+
+def test_nobody_may_speak_as_the_broker(transport: Transport, client: zmq.Socket[bytes]) -> None:
+    say(transport, client, encode(Ok(), 4))
+    assert answer(transport, client).message == Refused(message="a client's key may not send 'ok'")
+
+
+def test_a_node_has_to_say_hello_on_every_connection(
+    home: KeyHome, transport: Transport, peers: Peers
+) -> None:
+    node = peers.connect(transport, home, home.node("n0"))
+    say(transport, node, encode(Heartbeat(name="n0")))
+    assert answer(transport, node).message == SayHello()
+    say(transport, node, encode(Hello(name="n0", gpus=1)))
+    say(transport, node, encode(Heartbeat(name="n0")))
+    assert [type(heard.envelope.message) for heard in hear(transport, 2)] == [Hello, Heartbeat]
+    transport.drop_node("n0")
+    say(transport, node, encode(Heartbeat(name="n0")))
+    assert answer(transport, node).message == SayHello()
+
+
+def test_what_cannot_be_delivered_is_dropped_and_counted(transport: Transport) -> None:
+    transport.send_node("n9", SayHello())
+    transport.reply(b"\x00gone", 1, Ok())
+    assert transport.counts["undeliverable"] == 2

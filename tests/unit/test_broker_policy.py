@@ -1,0 +1,129 @@
+"""The policy of a broker, and its records on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlsched.broker.policy import load_policy
+from rlsched.broker.records import LAST_RECORDS, RecordLog
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide import scheduler as scheduler_module
+from rlsched.decide.actions import Wait
+from rlsched.decide.guard import Guarded
+from rlsched.decide.loop import decide_all
+from rlsched.decide.record import DecisionRecord, append_records, read_records
+from rlsched.errors import InputError, JournalError
+
+
+def record(number: int) -> DecisionRecord:
+    return DecisionRecord(
+        source="rule",
+        policy_id="fifo",
+        schema_hash="",
+        state_digest="",
+        number=number,
+        now_s=1.0,
+        partition="shared",
+        halves=[],
+        temperature=0.0,
+        value=None,
+        action=Wait(),
+        took_us=1.0,
+    )
+
+
+def test_a_policy_is_guarded_by_the_fallback() -> None:
+    scheduler, fallback = load_policy("qssf-backfill", None, 100.0)
+    assert isinstance(scheduler, Guarded)
+    assert (scheduler.name, fallback) == ("qssf-backfill", "qssf-backfill")
+
+
+def test_a_late_decision_is_the_fallbacks() -> None:
+    scheduler, _ = load_policy("qssf-backfill", None, 1e-6)
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), order=scheduler.order)
+    for gpus in (1, 2):
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=1.0, spread=1.0)
+    ((_, decision),) = decide_all(state, scheduler, 1.0, record=True)
+    assert decision.source == "guard"
+    assert decision.record is not None
+    assert decision.record.guard == "late"
+
+
+def test_a_rule_of_another_order_needs_no_fallback() -> None:
+    scheduler, fallback = load_policy("fifo", None, 100.0)
+    assert (scheduler.name, fallback) == ("fifo", "")
+
+
+def test_a_fallback_of_another_order_is_refused() -> None:
+    with pytest.raises(InputError, match="keeps the queue by"):
+        load_policy("fifo", "qssf-backfill", 100.0)
+
+
+def test_an_unknown_policy_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"unknown policy 'x'; known: .*qssf-backfill"):
+        load_policy("x", None, 100.0)
+
+
+def test_a_policy_whose_package_is_missing_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "broken"
+
+        def load(self) -> object:
+            raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(scheduler_module, "_points", lambda: [Point()])
+    with pytest.raises(InputError, match="policy 'broken' cannot be loaded: No module named 'torch'"):
+        load_policy("broken", None, 100.0)
+
+
+# ---- records --------------------------------------------------------------------------------------------
+
+
+def test_records_are_appended_and_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "records.msgpack"
+    log = RecordLog(path)
+    assert log.last == []
+    log.add([record(0), record(1)])
+    log.close()
+    again = RecordLog(path)
+    assert again.last == [record(0), record(1)]
+    again.add([record(2)])
+    again.close()
+    assert [kept.number for kept in read_records(path)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20])
+def test_a_record_that_a_crash_cut_short_is_taken_off(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "records.msgpack"
+    append_records(path, [record(0), record(1)])
+    path.write_bytes(path.read_bytes()[:-cut])
+    log = RecordLog(path)
+    log.add([record(2)])
+    log.close()
+    assert [kept.number for kept in read_records(path)] == [0, 2]
+
+
+def test_only_the_last_records_are_kept_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "records.msgpack"
+    append_records(path, [record(number) for number in range(LAST_RECORDS + 10)])
+    log = RecordLog(path)
+    assert [log.last[0].number, log.last[-1].number] == [10, LAST_RECORDS + 9]
+    log.close()
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match="cannot keep decision records"):
+        RecordLog(tmp_path / "file" / "records.msgpack")
+
+
+def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    log = RecordLog(tmp_path / "records.msgpack", tmp_path / "tb")
+    log.add([record(0)])
+    log.flush()
+    log.close()
+    assert list((tmp_path / "tb").glob("events.out.tfevents.*"))

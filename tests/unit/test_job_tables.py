@@ -1,0 +1,56 @@
+"""The tables of jobs and nodes, as a pipe gets them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsched.cli.job_tables import print_jobs, print_nodes
+from rlsched.wire.messages import JobInfo, NodeInfo
+
+
+def job(number: int, **more: object) -> JobInfo:
+    told: dict[str, object] = {
+        "job": number,
+        "name": "resnet-50-imagenet",
+        "user": "ada",
+        "vc": "",
+        "state": "running",
+        "num_gpus": 8,
+        "attempt": 1,
+        "submit_s": 0.0,
+        "predicted_s": 60.0,
+        "start_s": 10.0,
+        "end_s": None,
+        "exit_code": None,
+        "nodes": ["gpu-node-1", "gpu-node-2"],
+        "gpus": [[0, 1, 2, 3], [0, 1, 2, 3]],
+        "decided_by": "policy",
+        "reason": "",
+    }
+    return JobInfo(**(told | more))  # type: ignore[arg-type]
+
+
+def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "needs 8 GPUs, 2 free"
+    print_jobs([job(1), job(2, state="queued", nodes=[], gpus=[], reason=reason)], now_s=3670.0)
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["job", "name", "user", "vc", "gpus", "state", "time", "where", "by", "reason"]
+    assert first.split()[-4:] == ["1:01:00", "gpu-node-1[0,1,2,3]", "gpu-node-2[0,1,2,3]", "policy"]
+    assert second.rstrip().endswith(reason)
+    assert "resnet-50-imagenet" in first
+
+
+def test_a_drained_node_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    node = NodeInfo(
+        name="n0", state="drained", gpus=4, free_gpus=0, gpu_type="h200", vc="", jobs=[3, 4], last_seen_s=0.0
+    )
+    print_nodes([node])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["n0", "drained", "4", "0", "h200", "3", "4"]
+
+
+def test_nothing_to_list_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    print_jobs([])
+    print_nodes([])
+    told = capsys.readouterr().out
+    assert "rlsched queue --all" in told
+    assert "rlsched node --name n0" in told

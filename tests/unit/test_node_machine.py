@@ -1,0 +1,403 @@
+"""The node's state machine, without sockets, processes or clocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsched.wire.messages import (
+    AttemptReport,
+    Ended,
+    EndedAck,
+    FetchLog,
+    Heartbeat,
+    Hello,
+    Kill,
+    Launch,
+    Launched,
+    LaunchRefused,
+    Refused,
+    SayHello,
+    Welcome,
+)
+from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.machine import (
+    ENDED_REPEAT_S,
+    FORGET_GRACE_S,
+    HARD_KILL_AFTER_S,
+    HELLO_RETRY_S,
+    MAX_LOG_BYTES,
+    NodeMachine,
+)
+from rlsched_node.steps import (
+    Acknowledge,
+    Connected,
+    Disconnected,
+    Effect,
+    EndJobs,
+    EndRank,
+    Exited,
+    HardKill,
+    Note,
+    Persist,
+    Quit,
+    Received,
+    RecordEnded,
+    Send,
+    SendLog,
+    Started,
+    StartFailed,
+    StartRank,
+    Tick,
+)
+
+CLUSTER = "c1"
+HELLO = Hello(name="n0", gpus=4, cluster=CLUSTER)
+KEY = AttemptKey(1, 1, 0, CLUSTER)
+
+
+def launch(
+    job: int = 1,
+    attempt: int = 1,
+    rank: int = 0,
+    *,
+    gpus: list[int] | None = None,
+    epoch: int = 1,
+    num_ranks: int = 1,
+) -> Launch:
+    return Launch(
+        epoch=epoch,
+        job=job,
+        attempt=attempt,
+        rank=rank,
+        num_ranks=num_ranks,
+        nodes=[f"n{r}" for r in range(num_ranks)],
+        gpus=[0] if gpus is None else gpus,
+        command=["true"],
+        env={},
+        cwd="",
+    )
+
+
+def welcome(epoch: int = 1, heartbeat_s: float = 1.0) -> Received:
+    return Received(Welcome(cluster=CLUSTER, epoch=epoch, heartbeat_s=heartbeat_s))
+
+
+def ended(job: int = 1, exit_code: int = 0, reason: str = "") -> Send:
+    return Send(Ended(job=job, attempt=1, rank=0, exit_code=exit_code, reason=reason))
+
+
+def silent(effects: list[Effect]) -> list[Effect]:
+    """Effects without notes."""
+    return [effect for effect in effects if not isinstance(effect, Note)]
+
+
+def registered(*attempts: Attempt) -> NodeMachine:
+    machine = NodeMachine(HELLO, attempts)
+    machine.handle(Connected(), 0.0)
+    machine.handle(welcome(1, 10.0), 0.0)
+    return machine
+
+
+def running(machine: NodeMachine, order: Launch, pid: int = 77) -> None:
+    key = AttemptKey(order.job, order.attempt, order.rank, CLUSTER)
+    assert silent(machine.handle(Received(order), 0.0)) == [StartRank(order)]
+    assert silent(machine.handle(Started(key, pid), 0.0)) == [
+        Send(Launched(job=key.job, attempt=key.attempt, rank=key.rank, pid=pid))
+    ]
+
+
+def test_hello_tells_what_runs_and_what_ended_without_acknowledgement() -> None:
+    machine = NodeMachine(
+        HELLO,
+        [
+            Attempt(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
+            Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=3),
+            Attempt(AttemptKey(3, 1, 0, CLUSTER), exit_code=0, is_acknowledged=True),
+        ],
+    )
+    [effect] = machine.handle(Connected(), 0.0)
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, Hello)
+    assert effect.message.attempts == [
+        AttemptReport(job=1, attempt=1, rank=0, state="running"),
+        AttemptReport(job=2, attempt=1, rank=0, state="ended", exit_code=3),
+    ]
+
+
+def test_an_attempt_goes_from_launch_to_acknowledged_end() -> None:
+    machine = registered()
+    running(machine, launch())
+    assert machine.gpus_held == {0}
+    assert silent(machine.handle(Exited(KEY, 3), 1.0)) == [ended(exit_code=3)]
+    assert machine.gpus_held == set()
+    assert not machine.is_drained
+    assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.0) == [Acknowledge(KEY)]
+    assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.0) == []
+    assert machine.is_drained
+
+
+def test_the_end_is_repeated_until_acknowledged() -> None:
+    machine = registered()
+    running(machine, launch())
+    machine.handle(Exited(KEY, 0), 1.0)
+    assert machine.handle(Tick(), 1.1) == []
+    assert machine.handle(Tick(), 1.0 + ENDED_REPEAT_S) == [ended()]
+    assert machine.handle(Tick(), 1.1 + 2 * ENDED_REPEAT_S) == [ended()]
+    machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 6.0)
+    assert machine.handle(Tick(), 9.0) == []
+
+
+def test_a_second_launch_of_the_same_rank_starts_nothing() -> None:
+    machine = registered()
+    order = launch()
+    assert machine.handle(Received(order), 0.0) == [StartRank(order)]
+    assert machine.handle(Received(order), 0.0) == []
+    machine.handle(Started(KEY, 77), 0.0)
+    again = Send(Launched(job=1, attempt=1, rank=0, pid=77))
+    assert machine.handle(Received(order), 0.0) == [again]
+    machine.handle(Exited(KEY, 9), 0.0)
+    machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 0.0)
+    assert machine.handle(Received(order), 0.0) == [ended(exit_code=9)]
+
+
+@pytest.mark.parametrize(
+    ("order", "line"),
+    [
+        (launch(2, gpus=[0]), "GPUs [0] are held by attempt 1.1.0"),
+        (launch(2, gpus=[4]), "expected distinct GPUs from 0 to 3, got [4]"),
+        (launch(2, gpus=[-1]), "expected distinct GPUs from 0 to 3, got [-1]"),
+        (launch(2, gpus=[1, 1]), "expected distinct GPUs from 0 to 3, got [1, 1]"),
+        (launch(2, rank=2, gpus=[1], num_ranks=2), "expected rank below num_ranks"),
+    ],
+)
+def test_a_launch_that_cannot_be_obeyed_is_refused_and_not_remembered(order: Launch, line: str) -> None:
+    machine = registered()
+    running(machine, launch())
+    [effect] = machine.handle(Received(order), 0.0)
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, LaunchRefused)
+    assert line in effect.message.message
+    assert len(machine.attempts) == 1
+
+
+def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
+    machine = registered()
+    machine.handle(Received(launch()), 0.0)
+    assert silent(machine.handle(StartFailed(KEY, "disk full"), 0.0)) == [
+        Send(LaunchRefused(job=1, attempt=1, rank=0, message="disk full"))
+    ]
+    assert machine.gpus_held == set()
+    assert machine.handle(Received(launch(attempt=2)), 0.0) == [StartRank(launch(attempt=2))]
+
+
+def test_kill_ends_the_rank_and_a_shim_that_hangs_is_killed_hard() -> None:
+    machine = registered()
+    running(machine, launch())
+    kill = Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=2.0)
+    assert machine.handle(Received(kill), 1.0) == [EndRank(KEY, 2.0, "killed")]
+    assert machine.handle(Received(kill), 1.5) == [], "the same terms again bring nothing forward"
+    sooner = Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=0.0)
+    assert machine.handle(Received(sooner), 1.5) == [EndRank(KEY, 0.0, "killed")]
+    assert machine.next_tick_s() <= 1.5 + HARD_KILL_AFTER_S
+    assert HardKill(KEY) in machine.handle(Tick(), 1.5 + HARD_KILL_AFTER_S)
+    assert silent(machine.handle(Exited(KEY, 137, "killed"), 8.0)) == [ended(exit_code=137, reason="killed")]
+    assert machine.handle(Received(kill), 8.0) == [ended(exit_code=137, reason="killed")]
+
+
+def test_kill_of_an_unknown_attempt_bars_its_later_launch() -> None:
+    machine = registered()
+    kill = Kill(epoch=1, job=1, attempt=1, rank=0)
+    assert machine.handle(Received(kill), 0.0) == [
+        RecordEnded(KEY, 143, "killed"),
+        ended(exit_code=143, reason="killed"),
+    ]
+    assert machine.handle(Received(launch()), 0.0) == [ended(exit_code=143, reason="killed")]
+
+
+def test_kill_during_a_start_that_then_fails_is_still_answered_with_an_end() -> None:
+    machine = registered()
+    machine.handle(Received(launch()), 0.0)
+    machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
+    assert silent(machine.handle(StartFailed(KEY, "no"), 0.0)) == [
+        RecordEnded(KEY, 143, "killed"),
+        ended(exit_code=143, reason="killed"),
+    ]
+
+
+def test_a_launch_on_gpus_that_are_being_vacated_waits_for_them() -> None:
+    machine = registered()
+    running(machine, launch(gpus=[0, 1]))
+    machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
+    order = launch(2, gpus=[1])
+    assert machine.handle(Received(order), 0.0) == []
+    assert machine.gpus_held == {0, 1}
+    assert StartRank(order) in machine.handle(Exited(KEY, 143, "killed"), 1.0)
+    assert machine.gpus_held == {1}
+
+
+def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again() -> None:
+    machine = registered()
+    running(machine, launch())
+    machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
+    machine.handle(Received(launch(2)), 0.0)
+    machine.handle(Disconnected(), 0.0)
+    machine.handle(Connected(), 0.0)
+    machine.handle(welcome(1, 10.0), 0.0)
+    assert [a.key.job for a in machine.attempts.values()] == [1]
+    assert StartRank(launch(2)) not in machine.handle(Exited(KEY, 143), 1.0)
+    assert machine.handle(Received(launch(2)), 2.0) == [StartRank(launch(2))]
+
+
+def test_a_waiting_launch_can_be_killed() -> None:
+    machine = registered()
+    running(machine, launch())
+    machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
+    machine.handle(Received(launch(2)), 0.0)
+    assert machine.handle(Received(Kill(epoch=1, job=2, attempt=1, rank=0)), 0.0) == [
+        RecordEnded(AttemptKey(2, 1, 0, CLUSTER), 143, "killed"),
+        ended(2, 143, "killed"),
+    ]
+    assert not any(isinstance(e, StartRank) for e in machine.handle(Exited(KEY, 143), 1.0))
+
+
+def test_losing_the_broker_ends_no_job_and_it_is_told_everything_when_it_is_back() -> None:
+    machine = registered()
+    running(machine, launch())
+    running(machine, launch(2, gpus=[1]), pid=78)
+    assert silent(machine.handle(Disconnected(), 1.0)) == []
+    assert not machine.is_registered
+    machine.handle(Exited(KEY, 0), 2.0)
+    assert Send(Heartbeat(name="n0")) not in machine.handle(Tick(), 99.0)
+    [hello] = machine.handle(Connected(), 100.0)
+    assert isinstance(hello, Send)
+    assert isinstance(hello.message, Hello)
+    assert [(a.job, a.state) for a in hello.message.attempts] == [(1, "ended"), (2, "running")]
+    effects = silent(machine.handle(welcome(2, 1.0), 100.1))
+    assert effects == [Persist(CLUSTER, 2), Send(Launched(job=2, attempt=1, rank=0, pid=78)), ended()]
+
+
+def test_a_broker_that_does_not_know_this_connection_gets_another_hello() -> None:
+    machine = registered()
+    [hello] = machine.handle(Received(SayHello()), 5.0)
+    assert isinstance(hello, Send)
+    assert isinstance(hello.message, Hello)
+    assert not machine.is_registered
+
+
+def test_orders_of_an_older_epoch_are_ignored() -> None:
+    machine = registered()
+    running(machine, launch())
+    assert Persist(CLUSTER, 5) in machine.handle(welcome(5, 1.0), 0.0)
+    assert silent(machine.handle(Received(launch(2, gpus=[1], epoch=4)), 0.0)) == []
+    assert silent(machine.handle(Received(Kill(epoch=4, job=1, attempt=1, rank=0)), 0.0)) == []
+    assert silent(machine.handle(Received(launch(2, gpus=[1], epoch=6)), 0.0)) == [
+        Persist(CLUSTER, 6),
+        StartRank(launch(2, gpus=[1], epoch=6)),
+    ]
+
+
+def test_a_broker_of_an_older_epoch_is_not_joined() -> None:
+    machine = NodeMachine(Hello(name="n0", gpus=1, epoch=7, cluster=CLUSTER))
+    machine.handle(Connected(), 0.0)
+    [note] = machine.handle(welcome(6, 1.0), 0.0)
+    assert isinstance(note, Note)
+    assert "epoch 6" in note.line
+    assert not machine.is_registered
+    assert machine.handle(welcome(6, 1.0), 1.0) == [], "said once"
+
+
+def test_disowned_attempts_are_ended_without_a_report_and_never_start_again() -> None:
+    machine = registered(
+        Attempt(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
+        Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=0),
+    )
+    disowning = Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=1.0, forget=[(1, 1), (2, 1)])
+    effects = silent(machine.handle(Received(disowning), 0.0))
+    assert effects == [EndRank(KEY, FORGET_GRACE_S, "killed"), Acknowledge(AttemptKey(2, 1, 0, CLUSTER))]
+    assert silent(machine.handle(Exited(KEY, 143, "killed"), 1.0)) == [Acknowledge(KEY)]
+    [refusal] = machine.handle(Received(launch()), 2.0)
+    assert isinstance(refusal, Send)
+    assert isinstance(refusal.message, LaunchRefused)
+
+
+def test_heartbeats_come_at_the_brokers_pace() -> None:
+    machine = NodeMachine(HELLO)
+    machine.handle(Connected(), 0.0)
+    machine.handle(welcome(1, 2.0), 0.0)
+    assert machine.handle(Tick(), 1.9) == []
+    assert machine.handle(Tick(), 2.0) == [Send(Heartbeat(name="n0"))]
+    assert machine.handle(Tick(), 3.9) == []
+
+
+def test_a_refused_hello_stops_the_node_and_a_later_refusal_does_not() -> None:
+    machine = NodeMachine(HELLO)
+    machine.handle(Connected(), 0.0)
+    assert machine.handle(Received(Refused(message="no such node")), 0.0) == [Quit("no such node")]
+    assert silent(registered().handle(Received(Refused(message="malformed")), 0.0)) == []
+
+
+def test_ending_all_jobs_takes_no_new_ones() -> None:
+    machine = registered()
+    running(machine, launch())
+    assert machine.handle(EndJobs(3.0), 0.0) == [EndRank(KEY, 3.0, "node_stopped")]
+    [refusal] = machine.handle(Received(launch(2, gpus=[1])), 0.0)
+    assert isinstance(refusal, Send)
+    assert isinstance(refusal.message, LaunchRefused)
+    machine.handle(Exited(KEY, 143, "node_stopped"), 1.0)
+    assert machine.is_idle
+    assert not machine.is_drained
+
+
+def test_log_requests_are_bounded() -> None:
+    machine = registered()
+    running(machine, launch())
+    fetch = FetchLog(job=1, attempt=1, rank=0, offset=-5, max_bytes=1 << 30)
+    assert machine.handle(Received(fetch, 42), 0.0) == [SendLog(KEY, 42, 0, MAX_LOG_BYTES, False)]
+    unknown = FetchLog(job=9, attempt=1, rank=0, offset=0, max_bytes=10)
+    assert machine.handle(Received(unknown, 43), 0.0) == [
+        SendLog(AttemptKey(9, 1, 0, CLUSTER), 43, 0, 10, True)
+    ]
+
+
+def test_a_new_cluster_ends_and_forgets_the_old_ones_jobs_and_reuses_their_numbers() -> None:
+    machine = NodeMachine(
+        Hello(name="n0", gpus=4, cluster=CLUSTER, epoch=7),
+        [Attempt(KEY, (0,), Phase.RUNNING, 5), Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9)],
+    )
+    machine.handle(Connected(), 0.0)
+    effects = silent(machine.handle(Received(Welcome(cluster="c2", epoch=1, heartbeat_s=1.0)), 0.0))
+    assert effects == [
+        Persist("c2", 1),
+        EndRank(KEY, FORGET_GRACE_S, "killed"),
+        Acknowledge(AttemptKey(2, 1, 0, CLUSTER)),
+    ]
+    order = launch(2, gpus=[1])
+    assert machine.handle(Received(order), 0.0) == [StartRank(order)], "another job of the same number"
+    assert machine.handle(Received(launch(1)), 0.0) == [], "GPU 0 is still being vacated"
+    assert silent(machine.handle(Exited(KEY, 143, "killed"), 1.0)) == [Acknowledge(KEY), StartRank(launch(1))]
+
+
+def test_orders_before_the_welcome_are_ignored() -> None:
+    machine = NodeMachine(HELLO)
+    machine.handle(Connected(), 0.0)
+    assert silent(machine.handle(Received(launch()), 0.0)) == []
+    assert machine.attempts == {}
+
+
+def test_a_cluster_id_that_is_no_file_name_is_refused() -> None:
+    machine = NodeMachine(HELLO)
+    [quit_] = machine.handle(Received(Welcome(cluster="../../etc", epoch=1, heartbeat_s=1.0)), 0.0)
+    assert isinstance(quit_, Quit)
+
+
+def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -> None:
+    machine = NodeMachine(HELLO)
+    assert machine.handle(Tick(), 10.0) == []
+    waiting = Note("no broker answers yet; trying on")
+    assert machine.handle(Tick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO)]
+    assert machine.handle(Tick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO)], "said once"
+    assert machine.handle(Connected(), 20.0) == [Send(HELLO)]
+    assert machine.handle(Tick(), 20.5) == []
+    assert machine.handle(Tick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO)]
+    machine.handle(welcome(), 22.0)
+    assert Send(HELLO) not in machine.handle(Tick(), 99.0)

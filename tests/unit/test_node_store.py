@@ -1,0 +1,223 @@
+"""The node's files: attempts, the lock, what outlives a daemon; and the environment of a rank."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlsched.errors import InputError
+from rlsched.wire.messages import Launch
+from rlsched_node import shim
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.gpu.device import GpuProcess
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.home import NodeHome
+from rlsched_node.launch import (
+    MASTER_PORT_FIRST,
+    MASTER_PORTS,
+    LaunchError,
+    master_port,
+    rank_environment,
+    refuse_foreign_processes,
+    start_rank,
+)
+from rlsched_node.store import KEEP_ACKNOWLEDGED_S, AttemptStore, LaunchRecord, ProcessId
+
+KEY = AttemptKey(1, 1, 0, "c1")
+RECORD = LaunchRecord(gpus=[0, 2], command=["true"], env={"A": "1"}, cwd="/")
+
+
+def launch(**changes: object) -> Launch:
+    fields: dict[str, object] = {
+        "epoch": 1,
+        "job": 12,
+        "attempt": 2,
+        "rank": 1,
+        "num_ranks": 2,
+        "nodes": ["n0", "n1"],
+        "gpus": [0, 3],
+        "command": ["true"],
+        "env": {},
+        "cwd": "/",
+    }
+    return Launch(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_an_attempt_can_be_made_once(tmp_path: Path) -> None:
+    directory = AttemptStore(tmp_path).at(KEY)
+    directory.create(RECORD)
+    assert directory.launch() == RECORD
+    with pytest.raises(FileExistsError):
+        directory.create(RECORD)
+    with pytest.raises(FileExistsError):
+        directory.create_ended(143, "killed")
+
+
+def test_an_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
+    directory = AttemptStore(tmp_path).at(KEY)
+    directory.create(RECORD)
+    assert directory.abandon()
+    assert not shim.claim(str(directory.path), {"pid": 1, "start_ticks": 1, "boot_id": "b"})
+    process = directory.process()
+    assert process is not None
+    assert not process.is_alive()
+    names = sorted(path.name for path in directory.path.iterdir())
+    assert names == ["exit.tmp", "launch.json", "output.log", "pid"]
+
+
+def test_the_exit_record_needs_no_new_disk_space_and_ends_whole(tmp_path: Path) -> None:
+    directory = AttemptStore(tmp_path).at(KEY)
+    directory.create(RECORD)
+    reserved = (directory.path / "exit.tmp").stat()
+    directory.record_exit(3, "")
+    written = (directory.path / "exit").stat()
+    assert (written.st_ino, written.st_size) == (reserved.st_ino, reserved.st_size)
+    record = directory.exit()
+    assert record is not None
+    assert (record.exit_code, record.reason) == (3, "")
+
+
+def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environment(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path)
+    directory = store.at(KEY)
+    directory.create(RECORD)
+    (directory.path / "output.log").write_bytes(b"hello")
+    directory.record_exit(0, "")
+    directory.acknowledge()
+    assert sorted(path.name for path in directory.path.iterdir()) == ["acknowledged", "exit", "output.log"]
+    assert directory.read_output(1, 3) == (b"ell", False)
+    assert directory.read_output(4, 99) == (b"o", True)
+    assert directory.read_output(99, 99) == (b"", True)
+    now_s = (directory.path / "acknowledged").stat().st_mtime
+    assert store.clean(now_s + KEEP_ACKNOWLEDGED_S - 60) == 0
+    assert list(store.scan()) == [KEY]
+    assert store.clean(now_s + KEEP_ACKNOWLEDGED_S + 60) == 1
+    assert list(store.scan()) == []
+
+
+def test_a_scan_leaves_other_names_alone(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path)
+    store.at(AttemptKey(10, 1, 0, "c1")).create(RECORD)
+    store.at(AttemptKey(9, 1, 0, "c1")).create(RECORD)
+    store.at(AttemptKey(9, 1, 0, "c2")).create(RECORD)
+    for name in ("notes.txt", "1.x.0", "1.2"):
+        (tmp_path / "c1" / name).mkdir()
+    assert list(store.scan()) == [(9, 1, 0, "c1"), (9, 1, 0, "c2"), (10, 1, 0, "c1")]
+
+
+def test_a_process_is_told_from_a_later_one_of_the_same_number() -> None:
+    ticks = shim.start_ticks(os.getpid())
+    assert ticks is not None
+    assert ProcessId(os.getpid(), ticks, shim.boot_id()).is_alive()
+    assert not ProcessId(os.getpid(), ticks - 1, shim.boot_id()).is_alive(), "the number was used again"
+    assert not ProcessId(os.getpid(), ticks, "another boot").is_alive()
+
+
+def test_one_daemon_a_directory(tmp_path: Path) -> None:
+    home = NodeHome(tmp_path / "n0", "n0")
+    with pytest.raises(InputError, match=rf"in use by another rlsched node \(process {os.getpid()}\)"):
+        NodeHome(tmp_path / "n0", "n0")
+    home.persist("c1", 7)
+    home.close()
+    again = NodeHome(tmp_path / "n0", "n0")
+    assert (again.state.cluster, again.state.epoch) == ("c1", 7)
+    again.close()
+
+
+def test_a_directory_belongs_to_one_name(tmp_path: Path) -> None:
+    NodeHome(tmp_path, "n0").close()
+    with pytest.raises(InputError, match="belongs to node 'n0', not 'n1'; give another --dir"):
+        NodeHome(tmp_path, "n1")
+    NodeHome(tmp_path, "n0").close()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"name": "n0", "colour": 1}', '{"name": "n0", "epoch": "x"}'])
+def test_a_damaged_state_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(InputError, match=r"state\.json: .*give another --dir"):
+        NodeHome(tmp_path, "n0")
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot use this directory"):
+        NodeHome(tmp_path / "file" / "n0", "n0")
+
+
+def test_the_environment_of_a_rank() -> None:
+    inherited = {
+        "PATH": "/bin",
+        "RLSCHED_HOME": "/x",
+        "BAD": "\udcff",
+        "CUDA_VISIBLE_DEVICES": "7",
+        "RANK": "9",
+    }
+    order = launch(env={"MINE": "ü", "WORLD_SIZE": "99"})
+    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited)
+    assert env == {
+        "PATH": "/bin",
+        "MINE": "ü",
+        "CUDA_VISIBLE_DEVICES": "0,3",
+        "RLSCHED_JOB": "12",
+        "RLSCHED_ATTEMPT": "2",
+        "RLSCHED_RANK": "1",
+        "RLSCHED_NUM_RANKS": "2",
+        "RLSCHED_NODES": "n0,n1",
+        "RLSCHED_ATTEMPT_DIR": "/d",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(master_port(12, 2)),
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+    }
+    far = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
+    assert far["MASTER_ADDR"] == "n0"
+
+
+class CrowdedGpus(SimulatedGpus):
+    """GPU 1 has a guest."""
+
+    def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:
+        guests = [GpuProcess(4711, 18432)] if gpu == 1 else []
+        return [guest for guest in guests if not is_ours(guest.pid)]
+
+
+def test_a_gpu_that_somebody_else_computes_on_is_refused() -> None:
+    gpus = CrowdedGpus(2)
+    refuse_foreign_processes(gpus, [0], lambda _: False)
+    refuse_foreign_processes(gpus, [0, 1], lambda pid: pid == 4711)
+    with pytest.raises(LaunchError, match=r"GPU 1 is in use by process 4711 \(18432 MiB\), not started"):
+        refuse_foreign_processes(gpus, [0, 1], lambda _: False)
+
+
+def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes", path)
+
+    store = AttemptStore(tmp_path)
+    monkeypatch.setattr(shim, "write_synced", full)
+    with pytest.raises(LaunchError, match="no space left"):
+        start_rank(launch(), store.at(KEY), {})
+    assert not store.at(KEY).path.exists()
+
+
+def test_master_ports_differ_between_neighbours_and_stay_below_the_ephemeral_ones() -> None:
+    ports = {master_port(job, 1) for job in range(MASTER_PORTS)}
+    assert len(ports) == MASTER_PORTS
+    assert min(ports) >= MASTER_PORT_FIRST
+    assert max(ports) < 32_768
+    assert master_port(5, 1) != master_port(5, 2)
+
+
+def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path / "a")
+    store.at(KEY).create(RECORD)
+    with pytest.raises(LaunchError, match="was started before"):
+        start_rank(launch(), store.at(KEY), {})
+    with pytest.raises(LaunchError, match=r"cannot write .*No such file"):
+        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "no/parent")), {})

@@ -1,0 +1,107 @@
+"""Messages on the wire: every one survives the way there and back, and no bytes crash the reader."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.errors import WireError
+from rlsched.wire.messages import (
+    PROTOCOL_VERSION,
+    AttemptReport,
+    Ended,
+    Envelope,
+    Hello,
+    Kill,
+    Launch,
+    Message,
+    Submit,
+    Welcome,
+    decode,
+    encode,
+)
+
+EXAMPLES: list[Message] = [
+    Submit(token="t", command=["python", "train.py"], num_gpus=8, env={"A": "ä"}, time_limit_s=1.5),
+    Hello(name="n0", gpus=4, attempts=[AttemptReport(job=1, attempt=2, rank=0, state="running")]),
+    Welcome(epoch=3, cluster="c", heartbeat_s=2.0, forget=[(1, 2), (3, 4)]),
+    Launch(
+        epoch=1,
+        job=2,
+        attempt=3,
+        rank=1,
+        num_ranks=2,
+        nodes=["a", "b"],
+        gpus=[0, 7],
+        command=["x"],
+        env={},
+        cwd="/",
+    ),
+    Kill(epoch=1, job=2, attempt=3, rank=0),
+    Ended(job=1, attempt=1, rank=0, exit_code=0),
+]
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+def test_there_and_back(message: Message) -> None:
+    assert decode(encode(message, 42)) == Envelope(PROTOCOL_VERSION, 42, message)
+
+
+def test_every_message_has_a_tag_of_its_own() -> None:
+    tags = [kind.__struct_config__.tag for kind in Message.__args__]
+    assert len(set(tags)) == len(tags)
+
+
+def test_another_version_is_named() -> None:
+    frame = msgspec.msgpack.encode([PROTOCOL_VERSION + 1, 0, {"type": "ok"}])
+    with pytest.raises(WireError, match=rf"protocol version {PROTOCOL_VERSION + 1}; this side speaks"):
+        decode(frame)
+
+
+def test_an_unknown_field_is_named() -> None:
+    frame = msgspec.msgpack.encode([PROTOCOL_VERSION, 0, {"type": "cancel", "job": 1, "force": True}])
+    with pytest.raises(WireError, match="`force`"):
+        decode(frame)
+
+
+def decode_or_one_line(data: bytes) -> None:
+    """Decode, or raise a `WireError` of one line."""
+    said = ""
+    try:
+        decode(data)
+    except WireError as error:
+        said = str(error)
+    assert "\n" not in said
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_one_clear_error(data: bytes) -> None:
+    decode_or_one_line(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_a_damaged_message_is_a_message_or_one_clear_error(message: Message, data: st.DataObject) -> None:
+    frame = bytearray(encode(message, 7))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    decode_or_one_line(bytes(frame[: data.draw(st.integers(0, len(frame)))]))
+
+
+def test_hostile_text_does_not_break_the_line() -> None:
+    for frame in (
+        msgspec.msgpack.encode([PROTOCOL_VERSION, 0, {"type": "a\nb" * 10_000}]),
+        msgspec.msgpack.encode(["x\n" * 10_000]),
+    ):
+        with pytest.raises(WireError) as caught:
+            decode(frame)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(WireError):
+        decode(b"\x93\x01\x00" + b"\x91" * 500_000)
