@@ -1,0 +1,107 @@
+"""`make checkpoint`: train the default policy anew and write checkpoints/default.
+
+    .venv/bin/python benchmarks/make_checkpoint.py                 # under 15 minutes on two idle cores
+    .venv/bin/python benchmarks/make_checkpoint.py --timesteps 100000 --out /tmp/try
+
+Trains on the training parts (first 70 % of the time) of the real traces in RLSCHED_DATA (default ../shared),
+with the predictions that can be made there, and of synthetic traces with informative predictions; keeps the
+best policy by validation. Which part is which stands in the card. Resumable: the same command with --resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import rlsched
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.trace import Trace
+from rlsched_agents.ppo.recipes import load_recipe
+from rlsched_agents.ppo.sources import TrainingData, synthetic_data
+from rlsched_agents.ppo.training import RunFiles, train
+from rlsched_agents.ppo.validation import Validator, cut_windows
+from rlsched_agents.runtime.card import Card
+from rlsched_envs.vector import ClusterVecEnv
+
+ROOT = Path(__file__).resolve().parent.parent
+REAL = {"helios_venus": 1.0, "philly": 1.0, "ms_itp_07": 0.5}
+"""Real traces and how often an episode comes from each; their predictions carry little (causal means)."""
+SYNTHETIC = {"helios": 4.0, "philly": 1.5, "itp": 1.0}
+"""Profiles of the generator, likewise; their predictions are informative."""
+
+
+def main() -> int:
+    """Train, validate, write."""
+    arguments = parse()
+    shared = Path(os.environ.get("RLSCHED_DATA", ROOT.parent / "shared")) / "traces"
+    if not shared.is_dir():
+        raise InputError(f"{shared}: no traces here; set RLSCHED_DATA to the folder that holds traces/")
+    recipe = load_recipe(arguments.recipe)
+    data = [weighted(read(shared, name), weight) for name, weight in REAL.items()]
+    data += [
+        weighted(synthetic_data(like, arguments.seed, "informative"), weight)
+        for like, weight in SYNTHETIC.items()
+    ]
+    card = Card(
+        name="default",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        rlsched_version=rlsched.__version__,
+        schema_hash="",
+        network=recipe.network,
+        timesteps=0,
+        seeds=(arguments.seed,),
+        traces=tuple(one.use for one in data),
+    )
+    venv = ClusterVecEnv(
+        [one.train for one in data], recipe.num_envs, seed=arguments.seed, config=recipe.episode
+    )
+    result = train(
+        venv,
+        recipe,
+        timesteps=arguments.timesteps,
+        files=RunFiles(logdir=arguments.logdir, out=arguments.out),
+        seed=arguments.seed,
+        card=card,
+        resume=arguments.resume,
+        validate=Validator(cut_windows([one.validation for one in data], recipe, arguments.seed)),
+    )
+    print(
+        f"{arguments.out}: policy of decision {result.card.timesteps:,}, {result.steps_per_s:,.0f} decisions/s"
+    )
+    for name, row in result.card.validation.items():
+        print(
+            f"  {name:14s} queueing {row['queue_ratio_frac']:.3f} x qssf-backfill, wins {row['wins_frac']:.2f}"
+        )
+    return 130 if result.stopped else 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--timesteps", type=int, default=1_800_000, help="decisions [default: %(default)s]")
+    parser.add_argument("--recipe", default="default", help="recipe or .toml [default: %(default)s]")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--logdir", type=Path, default=ROOT / "runs" / "default")
+    parser.add_argument("--out", type=Path, default=ROOT / "checkpoints" / "default")
+    parser.add_argument("--resume", action="store_true", help="go on with the run of --logdir")
+    return parser.parse_args()
+
+
+def read(folder: Path, name: str) -> TrainingData:
+    """One real trace, cut by time."""
+    return TrainingData.cut(
+        Trace.read(folder / f"{name}.csv.gz"), ClusterSpec.read(folder / f"{name}.cluster.toml")
+    )
+
+
+def weighted(data: TrainingData, weight: float) -> TrainingData:
+    """The same data, drawn `weight` times as often as one of weight 1."""
+    return replace(data, train=replace(data.train, weight=weight))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
