@@ -69,13 +69,11 @@ def main() -> int:
         resume=arguments.resume,
         validate=Validator(cut_windows([one.validation for one in data], recipe, arguments.seed)),
     )
-    print(
-        f"{arguments.out}: policy of decision {result.card.timesteps:,}, {result.steps_per_s:,.0f} decisions/s"
-    )
+    speed = f"{result.steps_per_s:,.0f} decisions/s"
+    print(f"{arguments.out}: policy of decision {result.card.timesteps:,}, {speed}")
     for name, row in result.card.validation.items():
-        print(
-            f"  {name:14s} queueing {row['queue_ratio_frac']:.3f} x qssf-backfill, wins {row['wins_frac']:.2f}"
-        )
+        ratio, wins = row["queue_ratio_frac"], row["wins_frac"]
+        print(f"  {name:14s} queueing {ratio:.3f} x qssf-backfill, wins {wins:.2f}")
     return 130 if result.stopped else 0
 
 

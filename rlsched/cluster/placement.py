@@ -71,6 +71,15 @@ def node_with(s: StateArrays, p: int, free: int) -> int:
 
 
 @kernel
+def _is_whole(s: StateArrays, p: int, n: int, size: int) -> bool:
+    """Whether node `n` is an up node of partition `p` with `size` GPUs, all free."""
+    node = s.node
+    return (
+        node.gpus[n] == size and node.free[n] == size and node.part_of[n] == p and node.status[n] == NODE_UP
+    )
+
+
+@kernel
 def _take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int) -> int:
     """Append the `count` lowest numbered free GPUs of node `n` to `out`."""
     g = s.node.first_gpu[n]
@@ -104,12 +113,7 @@ def choose_gpus(s: StateArrays, p: int, gpus: int, node: int, out: NDArray[np.in
         for n in range(nodes):
             if take == 0:
                 break
-            if (
-                s.node.gpus[n] == size
-                and s.node.free[n] == size
-                and s.node.part_of[n] == p
-                and s.node.status[n] == NODE_UP
-            ):
+            if _is_whole(s, p, n, size):
                 at = _take_from(s, n, size, out, at)
                 taken[n] = True
                 take -= 1
@@ -137,7 +141,9 @@ def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
         return -1
     for size in range(s.derived.holes.shape[1] - 1, 0, -1):
         if s.derived.whole[p, size] > 0 and size <= gpus:
-            return node_with(s, p, size)
+            for n in range(s.node.shape[0]):
+                if _is_whole(s, p, n, size):
+                    return n
     return -1
 
 
