@@ -273,3 +273,18 @@ def test_recipes_are_read_by_name_or_from_toml_and_checked(tmp_path: Path) -> No
             load_recipe(str(path))
     with pytest.raises(InputError, match="unknown recipe 'nope'; known: default"):
         load_recipe("nope")
+
+
+def test_what_comes_out_is_the_average_and_none_where_it_is_switched_off(tmp_path: Path) -> None:
+    last = msgspec.structs.replace(TINY, average_decay=0.0)
+    run(tmp_path / "average", timesteps=256)
+    run(tmp_path / "last", last, timesteps=256)
+    weights = {}
+    for name in ("average", "last"):
+        weights[name] = load_checkpoint(tmp_path / name / "out.zip").weights
+        weights[f"{name} raw"] = load_checkpoint(tmp_path / name / "log" / "checkpoints" / "last.zip").weights
+    for name, raw in weights["last raw"].items():
+        np.testing.assert_array_equal(raw, weights["average raw"][name], "serving does not change training")
+        np.testing.assert_allclose(weights["last"][name], raw, atol=1e-7)
+    moved = np.abs(weights["average"]["actor.row1.weight"] - weights["last"]["actor.row1.weight"]).max()
+    assert moved > 1e-4

@@ -13,6 +13,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
+from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.stopping import StopRequest, StopRun
@@ -79,15 +80,24 @@ class ScheduleLog(BaseCallback):
 
 
 class Validation(BaseCallback):
-    """Every so often, runs the policy on the validation windows in each way of serving; keeps the best."""
+    """Every so often, runs the averaged policy on the validation windows in each way of serving; keeps the
+    best."""
 
     def __init__(
-        self, validate: Validate, recipe: Recipe, *, seed: int, best: Best, on_best: Callable[[Best], None]
+        self,
+        validate: Validate,
+        recipe: Recipe,
+        *,
+        average: WeightAverage,
+        seed: int,
+        best: Best,
+        on_best: Callable[[Best], None],
     ) -> None:
         super().__init__()
         self.best = best
         self.wall_s = 0.0
-        self._validate, self._recipe, self._seed, self._on_best = validate, recipe, seed, on_best
+        self._validate, self._recipe, self._average = validate, recipe, average
+        self._seed, self._on_best = seed, on_best
         self._last_at: int | None = None
 
     def _on_training_start(self) -> None:
@@ -109,7 +119,7 @@ class Validation(BaseCallback):
         """Validate the policy as it is now, and log every policy's metrics."""
         began = time.perf_counter()
         self._last_at = self.num_timesteps
-        weights: Weights = self.model.policy.mlp_extractor.weights()  # type: ignore[operator, union-attr]
+        weights = dict(self._average.weights)
         before = self.best.score
         for temperature in self._recipe.temperatures:
             table = self._validate(as_scheduler(weights, self._recipe.network, temperature, self._seed))

@@ -30,6 +30,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         entropy: Weight of the entropy bonus.
         value_weight: Weight of the critic's loss.
         max_grad_norm: Clip on the norm of the gradient.
+        average_decay: Share of the weights' running average that an update keeps; 0 serves the last weights.
         reward_clip: Clip on a reward after division by the standard deviation of the discounted return.
         episode: What a training episode looks like.
         validate_every: Decisions between two validations.
@@ -53,6 +54,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     entropy: float = 0.001
     value_weight: float = 0.5
     max_grad_norm: float = 0.5
+    average_decay: float = 0.9
     reward_clip: float = 10.0
     episode: EpisodeConfig = EpisodeConfig(
         agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
@@ -82,6 +84,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         for name in ("gamma", "gae_lambda"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+        if not 0 <= self.average_decay < 1:
+            raise ValueError(f"average_decay must be 0 or more and below 1, got {self.average_decay}")
         if not self.temperatures or min(self.temperatures) < 0:
             raise ValueError(
                 f"temperatures must name at least one of 0 or more, got {list(self.temperatures)}"

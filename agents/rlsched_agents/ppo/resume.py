@@ -16,11 +16,13 @@ import torch
 from sb3_contrib import MaskablePPO
 
 from rlsched.errors import CheckpointError
+from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.runtime.checkpoint import read_members
 
 MAX_RUN_BYTES = 1 << 30
 _MEMBERS = ("train/progress.json", "train/arrays.npz", "train/optimizer.pt", "train/env.pkl")
+_AVERAGE = "average."
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,15 +31,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         timesteps: Decisions taken.
         updates: Epochs of updates done.
+        averaged: Updates that the average of the weights has seen.
         best_score: Lowest validation score so far, None before the first.
     """
 
     timesteps: int
     updates: int
+    averaged: int
     best_score: float | None = None
 
 
-def pack_run(model: MaskablePPO, normalizer: ReturnNormalizer, best_score: float | None) -> dict[str, bytes]:
+def pack_run(
+    model: MaskablePPO, normalizer: ReturnNormalizer, average: WeightAverage, best_score: float | None
+) -> dict[str, bytes]:
     """Members of `train/`; call it between an update and the next rollout."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     assert name == "MT19937"
@@ -48,10 +54,16 @@ def pack_run(model: MaskablePPO, normalizer: ReturnNormalizer, best_score: float
         "numpy_rng": np.asarray(keys),
         "numpy_rng_rest": np.array([position, has_gauss, gauss], dtype=np.float64),
     }
+    arrays |= {_AVERAGE + name: array for name, array in average.weights.items()}
     packed, optimizer = io.BytesIO(), io.BytesIO()
     np.savez(packed, allow_pickle=False, **arrays)
     torch.save(model.policy.optimizer.state_dict(), optimizer)
-    progress = Progress(timesteps=model.num_timesteps, updates=model._n_updates, best_score=best_score)
+    progress = Progress(
+        timesteps=model.num_timesteps,
+        updates=model._n_updates,
+        averaged=average.updates,
+        best_score=best_score,
+    )
     return {
         "progress.json": msgspec.json.encode(progress),
         "arrays.npz": packed.getvalue(),
@@ -60,8 +72,10 @@ def pack_run(model: MaskablePPO, normalizer: ReturnNormalizer, best_score: float
     }
 
 
-def restore_run(file: Path, model: MaskablePPO, normalizer: ReturnNormalizer) -> Progress:
-    """Put model, optimiser, normaliser, random numbers and environment where `pack_run` found them.
+def restore_run(
+    file: Path, model: MaskablePPO, normalizer: ReturnNormalizer, average: WeightAverage
+) -> Progress:
+    """Put model, optimiser, average, normaliser, random numbers and environment where `pack_run` found them.
 
     An environment without `get_state` starts new episodes: then the run goes on, but not bit for bit.
 
@@ -91,6 +105,10 @@ def restore_run(file: Path, model: MaskablePPO, normalizer: ReturnNormalizer) ->
             "--init to keep its weights"
         ) from error
     model.num_timesteps, model._n_updates = progress.timesteps, progress.updates
+    average.restore(
+        {name.removeprefix(_AVERAGE): array for name, array in saved.items() if name.startswith(_AVERAGE)},
+        progress.averaged,
+    )
     normalizer.set_state(saved)
     if env_state is not None:
         normalizer.venv.set_state(env_state)  # type: ignore[attr-defined]  # only where get_state exists

@@ -14,6 +14,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
 
 from rlsched.errors import InputError
+from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.callbacks import (
     Best,
     ProgressBar,
@@ -136,15 +137,15 @@ def train(
     )
     normalizer = ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip)
     model = build_model(normalizer, recipe, seed)
-    best = Best()
+    best, average = Best(), WeightAverage(recipe.average_decay)
     if resume:
-        _resume(model, normalizer, recipe, files, timesteps, best)
+        _resume(model, normalizer, recipe, files, timesteps, best, average)
     elif init is not None:
         _network(model).load_weights(_same_network(load_checkpoint(init), recipe).weights)
     model.set_logger(configure(str(files.logdir), ["tensorboard"]))
 
     def save_last() -> None:
-        state = pack_run(model, normalizer, best.score if best.weights else None)
+        state = pack_run(model, normalizer, average, best.score if best.weights else None)
         save_checkpoint(files.last, _card_now(card, model.num_timesteps), _network(model).weights(), state)
 
     def save_best(found: Best) -> None:
@@ -153,10 +154,15 @@ def train(
     request = StopRequest()
     schedules = ScheduleLog(normalizer)
     bar = ProgressBar(timesteps, schedules, shown=progress)
-    validation = Validation(validate, recipe, seed=seed, best=best, on_best=save_best) if validate else None
+    validation = (
+        Validation(validate, recipe, average=average, seed=seed, best=best, on_best=save_best)
+        if validate
+        else None
+    )
     callbacks = CallbackList(
         [
             schedules,
+            average,
             *([validation] if validation else []),
             Snapshots(save_last, recipe.checkpoint_every, request),
             bar,
@@ -175,7 +181,7 @@ def train(
     if best.weights:
         written = save_checkpoint(files.out, _card_of(card, best), best.weights)
     else:
-        written = save_checkpoint(files.out, _card_now(card, model.num_timesteps), _network(model).weights())
+        written = save_checkpoint(files.out, _card_now(card, model.num_timesteps), average.weights)
     return TrainingResult(
         timesteps=model.num_timesteps,
         stopped=stopped,
@@ -191,6 +197,7 @@ def _resume(
     files: RunFiles,
     timesteps: int,
     best: Best,
+    average: WeightAverage,
 ) -> None:
     """Put the model, the environment and the best policy back to where `files.last` left them."""
     last = load_checkpoint(files.last)
@@ -205,7 +212,7 @@ def _resume(
             "--init"
         )
     _network(model).load_weights(last.weights)
-    found = restore_run(files.last, model, normalizer)
+    found = restore_run(files.last, model, normalizer, average)
     if found.timesteps >= timesteps:
         raise InputError(
             f"{files.last}: this run has {found.timesteps:,} decisions behind it already; give "
