@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.unit", "tests.contract", "tests.integration")
+"""What test files share stands in modules beside them, whose asserts are explained as a test's own are."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -1,0 +1,34 @@
+"""Short episodes, and two who choose in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decide import features
+from rlsched.decide.schema import CRITIC_FEATURES
+from rlsched_envs.sources import EpisodeConfig
+
+CONFIG = EpisodeConfig(
+    warmup_jobs=40, agent_jobs=60, tail_jobs=30, load_low=0.9, load_high=1.3, nodes_low=2, nodes_high=4
+)
+REFERENCE = features.IS_REFERENCE
+TRUE_LOG = [name for name, _ in CRITIC_FEATURES].index("true_log")
+Choice = Callable[[NDArray[np.bool_]], int]
+
+
+def random_row(seed: int) -> Choice:
+    """A legal row at random; wait less often than by lot, so that episodes move on."""
+    rng = np.random.default_rng(seed)
+
+    def choose(mask: NDArray[np.bool_]) -> int:
+        rows = np.flatnonzero(mask)
+        return int(rows[min(rng.integers(0, rows.size + 1), rows.size - 1)])
+
+    return choose
+
+
+def reference_rows(windows: NDArray[np.float32]) -> NDArray[np.int64]:
+    return windows[:, :, REFERENCE].argmax(axis=1)

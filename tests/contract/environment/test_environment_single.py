@@ -1,0 +1,109 @@
+"""The environment's promises: checkers pass, seeds repeat, and the summary adds up."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env as check_gymnasium
+from stable_baselines3.common.env_checker import check_env as check_sb3
+
+from rlsched.decide import schema
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched_envs.gym_env import ClusterEnv
+from rlsched_envs.sources import EpisodeSource
+from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, random_row
+
+# ---- the checkers of others ----------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*A Box observation space (minimum|maximum) value is -?infinity:UserWarning"
+)
+def test_gymnasium_checker() -> None:
+    check_gymnasium(gym.make("rlsched/Cluster-v0").unwrapped)
+
+
+@pytest.mark.filterwarnings("ignore:Your observation  has an unconventional shape:UserWarning")
+def test_stable_baselines3_checker() -> None:
+    check_sb3(gym.make("rlsched/Cluster-v0"))
+
+
+def test_made_by_name_with_arguments(sources: list[EpisodeSource]) -> None:
+    env = gym.make("rlsched/Cluster-v0", sources=sources, config=CONFIG)
+    window, info = env.reset(seed=3)
+    assert window.shape == (WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC)
+    assert info == {}
+    assert isinstance(env.unwrapped, ClusterEnv)
+    assert env.unwrapped.action_masks().sum() > 1
+
+
+# ---- one environment -----------------------------------------------------------------------------
+
+
+def play(env: ClusterEnv, seed: int, choose: Choice) -> tuple[list[bytes], list[float], dict[str, Any]]:
+    window, _ = env.reset(seed=seed)
+    seen, rewards = [window.tobytes()], []
+    while True:
+        mask = env.action_masks()
+        assert mask.any()
+        window, reward, terminated, truncated, info = env.step(np.int64(choose(mask)))
+        assert not truncated
+        assert not info["illegal_action"]
+        seen.append(window.tobytes())
+        rewards.append(reward)
+        if terminated:
+            return seen, rewards, info
+
+
+def test_same_seed_same_bytes(sources: list[EpisodeSource]) -> None:
+    one, two = ClusterEnv(sources, CONFIG), ClusterEnv(sources, CONFIG)
+    first = play(one, 5, random_row(0))
+    assert play(two, 5, random_row(0))[:2] == first[:2]
+    assert play(one, 5, random_row(0))[:2] == first[:2], "in an environment that has been used before"
+    assert play(two, 6, random_row(0))[0] != first[0]
+
+
+def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource]) -> None:
+    honest, careless = ClusterEnv(sources, CONFIG), ClusterEnv(sources, CONFIG)
+    window, _ = honest.reset(seed=2)
+    careless.reset(seed=2)
+    for _ in range(30):
+        row = int(window[:, REFERENCE].argmax())
+        illegal = int(np.flatnonzero(~careless.action_masks())[-1])
+        window, *_ = honest.step(np.int64(row))
+        other, reward, _, _, info = careless.step(np.int64(illegal))
+        assert info["illegal_action"]
+        assert reward == 0.0
+        assert other.tobytes() == window.tobytes()
+
+
+def test_the_summary_adds_up(sources: list[EpisodeSource]) -> None:
+    for seed in range(6):
+        _, rewards, info = play(ClusterEnv(sources, CONFIG), seed, random_row(seed))
+        episode, schedule = info["episode"], info["schedule"]
+        assert episode["l"] == len(rewards)
+        assert episode["r"] == pytest.approx(sum(rewards), rel=1e-4, abs=1e-4)
+        assert schedule["source"] in {source.name for source in sources}
+        assert 0 < schedule["gpu_utilisation_frac"] <= 1
+        for kind in ("", "reference_"):
+            run_mean_s = schedule[f"{kind}jct_mean_s"] - schedule[f"{kind}queue_mean_s"]
+            assert run_mean_s == pytest.approx(schedule["jct_mean_s"] - schedule["queue_mean_s"])
+
+
+def test_the_data_sheet_gives_the_numbers_of_the_schema() -> None:
+    sheet = ClusterEnv.__doc__ or ""
+    found = re.findall(r"`([A-Z_]+)` = ([\d.,]*\d)", sheet)
+    named = {name: float(number.replace(",", "")) for name, number in found}
+    assert named.keys() == {
+        "WINDOW_ROWS",
+        "NUM_FEATURES",
+        "NUM_CRITIC",
+        "GUARD_FREE_FRAC",
+        "MAX_HOLD_S",
+        "HOLD_S",
+    }
+    assert named == {name: getattr(schema, name) for name in named}
