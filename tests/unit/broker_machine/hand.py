@@ -1,0 +1,54 @@
+"""A broker driven by hand, and what nodes and clients say to it."""
+
+from __future__ import annotations
+
+import itertools
+
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Journal
+from rlsched.broker.limits import Limits
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.wire.messages import AttemptReport, Ended, Hello, Launched, ListNodes, Nodes, Submit
+
+LIMITS = Limits(heartbeat_s=2.0, lease_s=20.0, launch_timeout_s=30.0, kill_again_s=10.0, log_timeout_s=10.0)
+TOKENS = itertools.count()
+
+
+def make(journal: Journal, nodes: int = 0, policy: str = "fifo-backfill") -> HandBroker:
+    broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS)
+    for number in range(nodes):
+        broker.says(f"n{number}", hello(f"n{number}"))
+    return broker
+
+
+def hello(
+    name: str, gpus: int = 4, *attempts: AttemptReport, cluster: str = "", epoch: int = 0, vc: str = ""
+) -> Hello:
+    return Hello(name=name, gpus=gpus, attempts=list(attempts), cluster=cluster, epoch=epoch, vc=vc)
+
+
+def submit(num_gpus: int = 1, token: str = "", **more: object) -> Submit:
+    return Submit(token=token or f"t{next(TOKENS)}", command=["true"], num_gpus=num_gpus, **more)  # type: ignore[arg-type]
+
+
+def launched(job: int, attempt: int = 1, rank: int = 0) -> Launched:
+    return Launched(job=job, attempt=attempt, rank=rank, pid=100 + rank)
+
+
+def ended(job: int, attempt: int = 1, rank: int = 0, exit_code: int = 0, reason: str = "") -> Ended:
+    return Ended(job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason)
+
+
+def state(broker: HandBroker, job: int) -> str:
+    return broker.book.jobs[job].state
+
+
+def states(broker: HandBroker) -> dict[str, str]:
+    """State of each node, as people see it."""
+    nodes = broker.ask(ListNodes())
+    assert isinstance(nodes, Nodes)
+    return {node.name: node.state for node in nodes.nodes}
+
+
+def of_kind(messages: list[object], kind: type) -> list[object]:
+    return [message for message in messages if isinstance(message, kind)]

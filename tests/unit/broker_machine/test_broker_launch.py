@@ -1,0 +1,248 @@
+"""The broker's state machine: launches and their refusals, nodes and their leases."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rlsched.broker.attempts import MAX_RETRIES
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Journal
+from rlsched.broker.replay import journal_events, redecide
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.wire.messages import (
+    AttemptReport,
+    Cancel,
+    EndedAck,
+    Heartbeat,
+    Kill,
+    Launch,
+    LaunchRefused,
+    Refused,
+    Welcome,
+)
+from tests.unit.broker_machine.hand import (
+    LIMITS,
+    ended,
+    hello,
+    launched,
+    make,
+    of_kind,
+    state,
+    states,
+    submit,
+)
+
+# ---- launch protocol -------------------------------------------------------------------------------------
+
+
+def test_a_refused_rank_ends_the_attempt_on_every_node_and_queues_the_job_again(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(8))
+    broker.says("n0", launched(1, rank=0))
+    out = broker.says("n1", LaunchRefused(job=1, attempt=1, rank=1, message="no such directory"))
+    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0)]
+    assert broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed")) == [
+        EndedAck(job=1, attempt=1, rank=0)
+    ]
+    assert state(broker, 1) == "queued", "it needs both nodes, and n1 rests"
+    broker.says("n0", Heartbeat(name="n0"), after_s=15.0)
+    out = broker.wait(15.0, "n0", "n1")
+    assert [m.attempt for m in of_kind(out, Launch)] == [2, 2]
+    assert state(broker, 1) == "launching"
+
+
+def test_a_node_that_refused_gets_no_new_jobs_for_a_while_and_keeps_its_own(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(2))
+    broker.says("n0", launched(1))
+    broker.ask(submit(2))
+    out = broker.says("n0", LaunchRefused(job=2, attempt=1, rank=0, message="GPU 2 is in use"))
+    assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert states(broker) == {"n0": "drained", "n1": "up"}
+    assert state(broker, 1) == "running"
+    broker.ask(submit(2))
+    assert broker.book.jobs[3].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+    broker.ask(submit(2))
+    assert state(broker, 4) == "queued"
+    broker.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running")))
+    assert states(broker)["n0"] == "drained", "saying hello again is no way round it"
+    assert of_kind(broker.wait(15.0, "n0", "n1"), Launch) == []
+    assert [(m.job, m.nodes) for m in of_kind(broker.wait(15.0, "n0", "n1"), Launch)] == [(4, ["n0"])]
+    assert states(broker) == {"n0": "up", "n1": "up"}
+
+
+def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    for gpus in (3, 2, 4, 1):
+        broker.ask(submit(gpus))
+    broker.says("n0", launched(1))
+    broker.says("n1", LaunchRefused(job=2, attempt=1, rank=0, message="GPU 1 is in use"))
+    again = make(journal)
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert states(again) == {"n0": "up", "n1": "drained"}
+    again.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running"), cluster="c1"))
+    again.says("n1", hello("n1", cluster="c1"))
+    assert state(again, 2) == "queued"
+    again.wait(15.0, "n0", "n1")
+    again.wait(15.0, "n0", "n1")
+    assert (state(again, 2), states(again)["n1"]) == ("launching", "up")
+    again.says("n1", LaunchRefused(job=2, attempt=2, rank=0, message="GPU 1 is in use"))
+    again.wait(21.0, "n0")
+    assert states(again)["n1"] == "down"
+    again.says("n1", hello("n1", cluster="c1"))
+    assert states(again)["n1"] == "up", "a node that was down begins anew"
+
+    records = [record for one in (broker, again) for kept in one.records for record in kept.records]
+    made = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
+    assert len(made) == len(records) > 4
+    for theirs, ours in zip(records, made, strict=True):
+        assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
+
+
+def test_after_bounded_retries_the_job_has_failed_with_the_last_reason(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_RETRIES + 2):
+        assert state(broker, 1) == "launching"
+        broker.says("n0", LaunchRefused(job=1, attempt=attempt, rank=0, message="disk full"))
+        began_s = broker.now_s
+        while state(broker, 1) == "queued":
+            broker.wait(1.0, "n0")
+        assert broker.now_s - began_s == pytest.approx(LIMITS.drain_s if attempt <= MAX_RETRIES else 0.0)
+    assert state(broker, 1) == "failed"
+    assert f"after {MAX_RETRIES + 1} attempts" in broker.book.jobs[1].reason
+    assert "disk full" in broker.book.jobs[1].reason
+
+
+def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(8))
+    broker.says("n0", launched(1, rank=0))
+    assert broker.wait(15.0, "n0", "n1") == []
+    out = broker.wait(15.0, "n0", "n1")
+    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0), Kill(epoch=1, job=1, attempt=1, rank=1)]
+    assert "n1 did not start it within 30 s" in broker.book.jobs[1].attempt.ending_reason  # type: ignore[union-attr]
+    broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed"))
+    assert state(broker, 1) == "launching", "GPUs are given again only when every rank is over"
+    out = broker.says("n1", ended(1, rank=1, exit_code=143, reason="killed"))
+    assert {m.attempt for m in of_kind(out, Launch)} == {2}
+
+
+def test_a_late_acknowledgement_of_a_given_up_attempt_is_ended(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="x"))
+    assert broker.says("n0", launched(1, attempt=1)) == [Kill(epoch=1, job=1, attempt=1, rank=0)]
+    broker.wait(15.0, "n0")
+    broker.wait(15.0, "n0")
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+
+
+# ---- nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_silent_node_is_down_after_its_lease_and_its_job_goes_elsewhere(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    assert broker.wait(19.0, "n1") == []
+    assert state(broker, 1) == "running"
+    out = broker.wait(1.5, "n1")
+    assert broker.sent.dropped == ["n0"]
+    assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert broker.book.nodes["n0"].up is False
+
+
+def test_a_node_that_comes_back_forgets_what_was_given_up(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.wait(21.0, "n1")
+    report = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, report, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == [(1, 1)]
+    assert broker.book.nodes["n0"].up
+    assert broker.book.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+
+
+def test_heartbeats_keep_a_lease(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    for _ in range(10):
+        broker.says("n0", Heartbeat(name="n0"), after_s=10.0)
+        broker.wait(5.0)
+    assert broker.book.nodes["n0"].up
+
+
+def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_RETRIES + 4):
+        broker.says("n0", launched(1, attempt))
+        broker.says("n0", ended(1, attempt, exit_code=143, reason="node_stopped"))
+        assert state(broker, 1) == "queued", "a node that is being stopped gets no new jobs"
+        assert not broker.book.nodes["n0"].up
+        broker.says("n0", hello("n0"))
+    assert state(broker, 1) == "launching"
+    assert broker.book.jobs[1].retries == 0
+
+
+def test_a_node_cannot_belong_to_a_vc_called_shared(broker: HandBroker) -> None:
+    (refused,) = broker.says("n0", hello("n0", vc="shared"))
+    assert isinstance(refused, Refused)
+    assert "cannot be the name of a virtual cluster" in refused.message
+    assert broker.book.nodes == {}
+
+
+def test_a_node_is_who_its_key_says(broker: HandBroker) -> None:
+    (refused,) = broker.says("n0", hello("n1"))
+    assert isinstance(refused, Refused)
+    assert "belongs to node 'n0'" in refused.message
+    assert broker.book.nodes == {}
+
+
+def test_a_node_cannot_change_its_gpus(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    (refused,) = broker.says("n0", hello("n0", gpus=8))
+    assert isinstance(refused, Refused)
+    assert "another --name" in refused.message
+
+
+def test_a_node_that_obeys_a_newer_broker_is_refused(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    (refused,) = broker.says("n0", hello("n0", cluster="c1", epoch=5))
+    assert isinstance(refused, Refused)
+    assert "epoch 5" in refused.message
+
+
+def test_attempts_of_another_cluster_are_forgotten(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    report = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, report, cluster="older", epoch=9))
+    assert of_kind(out, Welcome)[0].forget == [(1, 1)]
+    assert len(of_kind(out, Launch)) == 1, "ours is started: the node has never had it"
+
+
+def test_hello_repeats_orders_that_may_not_have_arrived(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    assert len(of_kind(broker.says("n0", hello("n0")), Launch)) == 1
+    broker.says("n0", launched(1))
+    broker.ask(Cancel(job=1))
+    running = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    assert len(of_kind(out, Kill)) == 1
+    over = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=143, reason="killed")
+    out = broker.says("n0", hello("n0", 4, over, cluster="c1", epoch=1))
+    assert of_kind(out, EndedAck) == [EndedAck(job=1, attempt=1, rank=0)]
+    assert state(broker, 1) == "cancelled"
+
+
+def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.says("n0", launched(1))
+    out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
+    assert [m.attempt for m in of_kind(out, Launch)] == [2]
+    assert broker.book.jobs[1].retries == 1
