@@ -1,0 +1,165 @@
+"""The schema of the features: names, hash and room; and no column knows the truth."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide import features
+from rlsched.decide.candidates import job_candidates
+from rlsched.decide.scheduler import Decision, Information, Order, load_scheduler
+from rlsched.decide.schema import (
+    ACTOR_FEATURES,
+    FEASIBLE_ROWS,
+    NUM_CRITIC,
+    NUM_FEATURES,
+    OLDEST_ROWS,
+    SCHEMA,
+    WINDOW_ROWS,
+    FeatureSchema,
+)
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine, Predictions, predict_trace
+from rlsched_envs.vector import spaces
+
+COLUMNS = {
+    "is_wait": features.IS_WAIT,
+    "is_job": features.IS_JOB,
+    "is_variant": features.IS_VARIANT,
+    "is_reference": features.IS_REFERENCE,
+    "feasible": features.FEASIBLE,
+    "predicted_log": features.PREDICTED,
+    "spread": features.SPREAD,
+    "predicted_gpu_time_log": features.GPU_TIME,
+    "gpus_log": features.GPUS,
+    "gpus_frac": features.GPUS_FRAC,
+    "waited_log": features.WAITED,
+    "held_log": features.HELD,
+    "rank_log": features.RANK,
+    "free_after_frac": features.FREE_AFTER,
+    "leftover_frac": features.LEFTOVER,
+    "opens_node": features.OPENS_NODE,
+    "fit_in_log": features.FIT_IN,
+    "node_ends_log": features.NODE_ENDS,
+    "free_frac": features.FREE,
+    "full_nodes_frac": features.FULL_NODES,
+    "largest_hole_frac": features.LARGEST_HOLE,
+    "queue_log": features.QUEUE,
+    "queued_demand_log": features.DEMAND,
+    "queued_work_log": features.WORK,
+    "shorter_infeasible_log": features.INFEASIBLE_AHEAD,
+    "blocked_gpus_log": features.BLOCKED_GPUS,
+    "blocked_predicted_log": features.BLOCKED_PREDICTED,
+    "blocked_gpu_time_log": features.BLOCKED_GPU_TIME,
+    "blocked_waited_log": features.BLOCKED_WAITED,
+    "blocked_fit_in_log": features.BLOCKED_FIT_IN,
+    "blocked_key_ratio": features.BLOCKED_KEY_RATIO,
+    "ends_after_fit": features.ENDS_AFTER_FIT,
+}
+
+
+class TestSchema:
+    def test_names_and_columns_agree(self) -> None:
+        assert [name for name, _ in ACTOR_FEATURES] == list(COLUMNS)
+        assert list(COLUMNS.values()) == list(range(NUM_FEATURES))
+        assert {name: SCHEMA.column(name) for name in COLUMNS} == COLUMNS
+        with pytest.raises(ValueError):
+            SCHEMA.column("true_duration")
+
+    def test_every_meaning_is_told(self) -> None:
+        assert len({meaning for _, meaning in ACTOR_FEATURES}) == NUM_FEATURES
+
+    def test_the_hash_is_of_the_content_alone(self) -> None:
+        copy = msgspec.json.decode(msgspec.json.encode(SCHEMA), type=FeatureSchema)
+        assert copy == SCHEMA
+        assert copy.hash == SCHEMA.hash
+        assert len(SCHEMA.hash) == 16
+        int(SCHEMA.hash, 16)
+
+    @pytest.mark.parametrize(
+        "field", [name for name in FeatureSchema.__struct_fields__ if name != "features"]
+    )
+    def test_any_number_changes_the_hash(self, field: str) -> None:
+        other = msgspec.structs.replace(SCHEMA, **{field: getattr(SCHEMA, field) + 1})
+        assert other.hash != SCHEMA.hash
+
+    def test_names_meanings_and_order_change_the_hash(self) -> None:
+        first, second, *rest = ACTOR_FEATURES
+        variants = [
+            (second, first, *rest),
+            (first, *rest),
+            ((first[0], "other"), second, *rest),
+            (("other", first[1]), second, *rest),
+        ]
+        hashes = {msgspec.structs.replace(SCHEMA, features=changed).hash for changed in variants}
+        assert len(hashes | {SCHEMA.hash}) == 5
+
+    def test_the_observation_has_room_for_all(self) -> None:
+        box, rows = spaces()
+        assert box.shape == (WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC)
+        assert rows.n == WINDOW_ROWS
+        assert WINDOW_ROWS > 1 + FEASIBLE_ROWS + OLDEST_ROWS
+
+
+class Watcher:
+    """A scheduler that acts like another and notes every window it is asked in."""
+
+    order: Order = "predicted_gpu_time"
+    information: Information = "causal"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._inner = load_scheduler(name, seed=5)
+        self.seen: list[tuple[float, int, bytes, str]] = []
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        window = job_candidates(state, partition, now_s)
+        self.seen.append((now_s, window.reference, window.features.tobytes(), state.digest()))
+        return self._inner.decide(state, partition, now_s, record=record)
+
+
+class TestNoTruthInFeatures:
+    def windows_of(
+        self, trace: Trace, spec: ClusterSpec, stamps: Predictions, name: str
+    ) -> tuple[Watcher, np.ndarray]:
+        watcher = Watcher(name)
+        table = Engine(trace, spec, predictions=stamps).run(watcher)
+        return watcher, table.start_s
+
+    @pytest.mark.parametrize("name", ["qssf-backfill", "random"])
+    @pytest.mark.parametrize("restamp", [False, True])
+    def test_windows_are_the_same_until_the_first_end_that_differs(self, name: str, restamp: bool) -> None:
+        trace, spec = synthesize("helios", jobs=300, load=1.3, gpus=32, seed=2)
+        stamps = predict_trace(trace, spec)
+        before, start_s = self.windows_of(trace, spec, stamps, name)
+        longer = trace.duration_s.copy()
+        changed = np.flatnonzero(start_s > np.quantile(start_s, 0.5))
+        longer[changed] = np.where(
+            changed % 2 == 0, longer[changed] * 3 + 7, np.maximum(longer[changed] // 2, 1)
+        )
+        columns = {"predicted_s": trace.predicted_s} if np.isfinite(trace.predicted_s).all() else {}
+        other = Trace.from_columns(
+            name="other",
+            submit_s=trace.submit_s,
+            duration_s=longer,
+            num_gpus=trace.num_gpus,
+            vc=trace.vc,
+            **columns,
+        )
+        first_end_s = (start_s + np.minimum(longer, trace.duration_s))[longer != trace.duration_s].min()
+        if restamp:
+            new = predict_trace(other, spec)
+            later = new.predicted_s != stamps.predicted_s
+            assert later.any()
+            first_end_s = min(first_end_s, trace.submit_s[later].min())
+            stamps = new
+        after, _ = self.windows_of(other, spec, stamps, name)
+        one = [seen for seen in before.seen if seen[0] < first_end_s]
+        two = [seen for seen in after.seen if seen[0] < first_end_s]
+        assert len(one) > 30
+        assert one == two
+        assert before.seen != after.seen
