@@ -1,0 +1,157 @@
+"""`rlsched node` as a process: what it runs, reports, ends and refuses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlsched.wire.messages import (
+    Heartbeat,
+    Hello,
+    Kill,
+    Launched,
+    LaunchRefused,
+    LogData,
+    Refused,
+    SayHello,
+    encode,
+)
+from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
+
+
+def test_a_node_registers_beats_and_runs_jobs_to_their_exit_codes(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
+    start_node("--gpus", "4", "--simulated", "--gpu-type", "h200", "--vc", "research")
+    hello = broker.greet()
+    assert (hello.name, hello.gpus, hello.gpu_type, hello.vc) == ("n0", 4, "h200", "research")
+    assert hello.gpu_uuids == [f"SIMULATED-n0-{gpu}" for gpu in range(4)]
+    assert hello.attempts == []
+    assert hello.cpus >= 1
+    assert hello.memory_mib > 100
+    broker.receive(Heartbeat)
+    broker.receive(Heartbeat)
+    broker.launch("sh", "-c", "echo GPUs $CUDA_VISIBLE_DEVICES", job=1, gpus=[1, 2])
+    broker.launch("sh", "-c", "exit 3", job=2, gpus=[0])
+    broker.launch("sh", "-c", "kill -SEGV $$", job=3, gpus=[3])
+    assert {broker.receive(Launched).job for _ in range(3)} == {1, 2, 3}
+    assert [broker.end_of(job).exit_code for job in (1, 2, 3)] == [0, 3, 139]
+    assert broker.log(1).data == b"GPUs 1,2\n"
+    broker.launch("sleep", "300", job=4, limit_s=0.1)
+    assert (broker.end_of(4).exit_code, broker.log(4).eof) == (124, True)
+
+
+def test_output_is_followed_while_the_job_runs(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    start_node()
+    broker.greet()
+    broker.launch(*gated(tmp_path, then="echo down"))
+    broker.receive(Launched)
+    until(lambda: broker.log(1).data)
+    assert broker.log(1) == LogData(data=b"up\n", offset=0, eof=False)
+    assert broker.log(1, offset=3) == LogData(data=b"", offset=3, eof=False)
+    (tmp_path / "gate").write_text("go\n")
+    broker.end_of(1)
+    assert broker.log(1, offset=3) == LogData(data=b"down\n", offset=3, eof=True)
+    assert broker.log(99) == LogData(data=b"", offset=0, eof=True)
+
+
+def test_a_repeated_launch_and_a_taken_gpu_start_nothing(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    start_node()
+    broker.greet()
+    order = broker.launch(*gated(tmp_path), gpus=[0, 1])
+    pid = broker.receive(Launched).pid
+    broker.send(order)
+    assert broker.receive(Launched).pid == pid
+    broker.launch("true", job=2, gpus=[1])
+    assert "GPUs [1] are held by attempt 1.1.0" in broker.receive(LaunchRefused).message
+    broker.launch("true", job=3, gpus=[7])
+    assert "from 0 to 3" in broker.receive(LaunchRefused).message
+    (tmp_path / "gate").write_text("go\n")
+    broker.end_of(1)
+    broker.send(order)
+    assert broker.end_of(1).exit_code == 0
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_kill_ends_a_job_and_answers_for_unknown_ones(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
+    start_node()
+    broker.greet()
+    broker.launch("sh", "-c", "trap '' TERM; echo up; while :; do sleep 300; done")
+    until(lambda: broker.log(1).data)
+    broker.send(Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=0.1))
+    end = broker.end_of(1)
+    assert (end.exit_code, end.reason) == (137, "killed")
+    broker.send(Kill(epoch=1, job=2, attempt=1, rank=0))
+    assert (broker.end_of(2).exit_code, broker.log(2).eof) == (143, True)
+    broker.launch("true", job=2)
+    assert broker.end_of(2).reason == "killed"
+
+
+def test_nonsense_on_the_socket_is_dropped(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
+    node = start_node()
+    broker.greet()
+    broker.receive(Heartbeat)
+    for frame in (b"", b"garbage", b"\xff" * 100, encode(Heartbeat(name="n0"))):
+        broker.send_raw(frame)
+    until(lambda: node.log.count("dropped a frame") == 4)
+    broker.launch("true")
+    assert broker.end_of(1).exit_code == 0
+
+
+def test_what_a_node_cannot_do_is_one_line_and_exit_code_2(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
+    start_node()
+    broker.greet()
+    second = start_node()
+    assert second.process.wait(DEADLINE_S) == 2
+    assert "in use by another rlsched node" in second.log
+    for options, line in (
+        (("--simulated",), "--simulated --gpus 4"),
+        (("--gpus", "0", "--simulated"), "1 to 64"),
+        (("--gpus", "2", "--simulated", "--broker", "localhost"), "expected tcp://HOST:PORT"),
+    ):
+        node = start_node(*options)
+        assert node.process.wait(DEADLINE_S) == 2
+        assert line in node.log
+    broker.send(SayHello())
+    broker.receive(Hello)
+    broker.send(Refused(message="this key belongs to node 'n7'"))
+    until(lambda: "refuses this node: this key belongs to node 'n7'" in second.log)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
+def test_real_gpus_are_named_by_uuid_and_refused_while_somebody_else_uses_them(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    source = Path(__file__).parents[2] / "unit" / "fake_nvml.c"
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    start_node("--gpu-type", "h200", libraries=tmp_path)
+    assert broker.greet().gpu_uuids == ["GPU-fake-0", "GPU-fake-1"]
+    broker.launch("sh", "-c", "echo $CUDA_VISIBLE_DEVICES", job=1, gpus=[0])
+    assert broker.end_of(1).exit_code == 0
+    assert broker.log(1).data == b"GPU-fake-0\n"
+    broker.launch("true", job=2, gpus=[1])
+    assert "GPU 1 is in use by process 4711" in broker.receive(LaunchRefused).message
+
+
+@pytest.mark.parametrize(("module", "heavy"), [("rlsched_node.cli", []), ("rlsched_node.daemon", ["zmq"])])
+def test_a_node_loads_neither_numba_nor_torch(module: str, heavy: list[str]) -> None:
+    code = (
+        f"import sys, {module}; "
+        "print(*sorted({'zmq', 'pynvml', 'numba', 'torch', 'numpy', 'gymnasium'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == heavy

@@ -1,0 +1,131 @@
+"""`rlsched node` as a process: jobs outlive the daemon and the broker, or are ended as asked."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from rlsched.wire.messages import Ended, Kill, Launched, LaunchRefused, SayHello
+from rlsched_node import shim
+from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
+
+
+def test_a_killed_daemon_loses_no_job_and_the_next_one_reports_its_end_once(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    node = start_node()
+    broker.greet()
+    broker.launch(*gated(tmp_path, then="exit 5"))
+    pid = broker.receive(Launched).pid
+    broker.launch("sh", "-c", "exit 4", job=2, gpus=[0])
+    broker.end_of(2, acknowledge=False)
+    node.signal(signal.SIGKILL)
+    assert shim.start_ticks(pid) is not None
+
+    node = start_node()
+    hello = broker.greet()
+    assert [(a.job, a.state, a.exit_code) for a in hello.attempts] == [(1, "running", None), (2, "ended", 4)]
+    assert broker.end_of(2).exit_code == 4
+    broker.launch("true", job=3, gpus=[1])
+    assert "held by attempt 1.1.0" in broker.receive(LaunchRefused).message
+    (tmp_path / "gate").write_text("go\n")
+    assert broker.end_of(1).exit_code == 5
+    assert broker.nothing_comes(Ended)
+    node.signal(signal.SIGKILL)
+
+    start_node()
+    assert broker.greet().attempts == []
+    assert broker.nothing_comes(Ended)
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_a_job_that_ends_while_no_daemon_watches_is_reported(
+    broker: FakeBroker, tmp_path: Path, start_node: Callable[..., Node]
+) -> None:
+    node = start_node()
+    broker.greet()
+    broker.launch(*gated(tmp_path, then="exit 6"))
+    pid = broker.receive(Launched).pid
+    node.signal(signal.SIGKILL)
+    (tmp_path / "gate").write_text("go\n")
+    until(lambda: shim.start_ticks(pid) is None)
+    start_node()
+    [report] = broker.greet().attempts
+    assert (report.state, report.exit_code) == ("ended", 6)
+
+
+def test_losing_the_broker_ends_no_job(
+    broker: FakeBroker, start_node: Callable[..., Node], home: Path, tmp_path: Path
+) -> None:
+    start_node()
+    broker.greet()
+    broker.launch(*gated(tmp_path, then="exit 8"))
+    pid = broker.receive(Launched).pid
+    broker.close()
+    second = FakeBroker(home, port=broker.port)
+    try:
+        second.epoch = 2
+        [report] = second.greet().attempts
+        assert (report.job, report.state) == (1, "running")
+        assert second.receive(Launched).pid == pid
+        second.send(SayHello())
+        assert second.greet().epoch == 2
+        second.receive(Launched)
+        second.epoch = 1
+        second.launch("true", job=2, gpus=[0])
+        second.send(Kill(epoch=1, job=1, attempt=1, rank=0))
+        assert second.nothing_comes(Launched), "orders of an older epoch are ignored"
+        (tmp_path / "gate").write_text("go\n")
+        assert second.end_of(1).exit_code == 8
+    finally:
+        second.close()
+
+
+def test_disowned_jobs_are_ended_without_a_word(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
+    node = start_node()
+    broker.greet()
+    broker.launch("sleep", "300")
+    pid = broker.receive(Launched).pid
+    broker.send(SayHello())
+    broker.greet(forget=[(1, 1)])
+    until(lambda: shim.start_ticks(pid) is None)
+    until(lambda: (node.directory / "attempts" / "c1" / "1.1.0" / "acknowledged").exists())
+    assert broker.nothing_comes(Ended)
+
+
+def test_a_broker_with_another_journal_gets_a_clean_node(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
+    node = start_node()
+    broker.epoch = 9
+    broker.greet()
+    broker.launch("sh", "-c", "echo old; sleep 300")
+    pid = broker.receive(Launched).pid
+    until(lambda: broker.log(1).data)
+    broker.send(SayHello())
+    broker.cluster, broker.epoch = "c2", 1
+    broker.greet()
+    broker.launch("echo", "new")
+    assert broker.end_of(1).exit_code == 0
+    assert shim.start_ticks(pid) is None, "its GPU was needed"
+    assert (node.output_of(1, "c1"), node.output_of(1, "c2")) == ("old\n", "new\n")
+
+
+def test_a_stopped_daemon_leaves_its_jobs_and_one_with_end_jobs_does_not(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
+    node = start_node()
+    broker.greet()
+    broker.launch("sleep", "300")
+    pid = broker.receive(Launched).pid
+    assert node.signal(signal.SIGTERM) == 0
+    assert shim.start_ticks(pid) is not None
+    node = start_node("--gpus", "4", "--simulated", "--end-jobs-on-exit")
+    assert [a.state for a in broker.greet().attempts] == ["running"]
+    broker.receive(Launched)
+    node.process.send_signal(signal.SIGTERM)
+    end = broker.end_of(1)
+    assert (end.exit_code, end.reason) == (143, "node_stopped")
+    assert node.process.wait(DEADLINE_S) == 0
+    assert shim.start_ticks(pid) is None
