@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import rlsched
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.errors import InputError
+from rlsched.errors import InputError, RlschedError
 from rlsched.workload.trace import Trace
 from rlsched_agents.ppo.recipes import load_recipe
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
@@ -102,4 +103,8 @@ def weighted(data: TrainingData, weight: float) -> TrainingData:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except RlschedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
