@@ -37,6 +37,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         validation_jobs: Jobs of a validation window, warm-up included.
         validation_loads: Offered loads of the validation windows.
         validation_nodes: Nodes of their clusters.
+        validation_windows: Windows of each source, load and number of nodes.
         checkpoint_every: Decisions between two snapshots for resuming.
         temperatures: Ways of serving that validation tries: 0 for arg max, else softmax temperature.
     """
@@ -59,10 +60,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     episode: EpisodeConfig = EpisodeConfig(
         agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
     )
-    validate_every: int = 196_608
+    validate_every: int = 294_912
     validation_jobs: int = 3_000
     validation_loads: tuple[float, ...] = (0.85, 1.0)
     validation_nodes: tuple[int, ...] = (6, 8, 10)
+    validation_windows: int = 2
     checkpoint_every: int = 262_144
     temperatures: tuple[float, ...] = (0.0,)
 
@@ -73,6 +75,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             "batch_size",
             "epochs",
             "validate_every",
+            "validation_windows",
             "checkpoint_every",
         ):
             if getattr(self, name) < 1:
@@ -114,6 +117,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_jobs=500,
         validation_loads=(1.0,),
         validation_nodes=(4,),
+        validation_windows=1,
     ),
 }
 """`default` is the one that learned; `steady` lets the step size fall, in long runs; `smoke` is tiny."""

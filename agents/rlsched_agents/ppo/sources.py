@@ -16,7 +16,7 @@ from rlsched_agents.runtime.card import TraceUse
 from rlsched_envs.engine import predict_trace
 from rlsched_envs.sources import EpisodeSource
 
-SYNTHETIC_JOBS = 40_000
+SYNTHETIC_JOBS = 160_000
 SYNTHETIC_GPUS = 64
 SYNTHETIC_LOAD = 0.95
 
@@ -78,7 +78,7 @@ def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[Training
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """A synthetic trace of 40,000 jobs at load 0.95 on 64 GPUs, cut like any other."""
+    """A synthetic trace of 160,000 jobs at load 0.95 on 64 GPUs, cut like any other."""
     trace, spec = synthesize(
         like, SYNTHETIC_JOBS, SYNTHETIC_LOAD, SYNTHETIC_GPUS, seed=seed, predictability=predictability
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -38,14 +39,14 @@ class ValidationWindow:
 
 
 def cut_windows(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> list[ValidationWindow]:
-    """One window for each source, load and size of cluster; a source with few jobs gives short ones."""
+    """Windows for each source, load and size of cluster; a source with few jobs gives short ones."""
     rng = np.random.default_rng(seed)
     windows = []
     for source in sources:
         jobs = min(recipe.validation_jobs, source.submit_s.size)
         warmup = min(recipe.episode.warmup_jobs, jobs // 4)
-        for load in recipe.validation_loads:
-            for nodes in recipe.validation_nodes:
+        for _ in range(recipe.validation_windows):
+            for load, nodes in product(recipe.validation_loads, recipe.validation_nodes):
                 drawn = draw_window(
                     source,
                     msgspec.structs.replace(
