@@ -14,6 +14,7 @@ from rlsched.cli import show
 from rlsched.decide.record import DecisionRecord
 from rlsched.wire.messages import Explanation, JobInfo, NodeInfo
 
+_NARROW = 100
 _COLOURS = {
     "queued": "yellow",
     "launching": "cyan",
@@ -26,36 +27,53 @@ _COLOURS = {
 
 
 def print_jobs(jobs: list[JobInfo], *, now_s: float | None = None, console: Console | None = None) -> None:
-    """A table of jobs on standard output."""
+    """A table of jobs on standard output; a narrow one leaves out a user or a VC that all of them share."""
     now_s = time.time() if now_s is None else now_s
     console = console or show.console()
     if not jobs:
         console.print("no jobs; `rlsched queue --all` lists those that are over")
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("job", "name", "user", "vc", "gpus", "state", "time", "where", "by", "reason"):
+    narrow = console.width < _NARROW
+    rows = [_narrow_cells(job, now_s) if narrow else _cells(job, now_s) for job in jobs]
+    same = [name for name in ("user", "vc") if narrow and len({row[name] for row in rows}) == 1]
+    shown = [name for name in rows[0] if name not in same]
+    table = Table(box=None, pad_edge=False, collapse_padding=narrow)
+    for name in shown:
+        folds = name in ("where", "reason", "where, reason")
         table.add_column(
             name,
             justify="right" if name in ("job", "gpus", "time") else "left",
-            overflow="fold" if name == "reason" else "ellipsis",
-            no_wrap=name != "reason",
+            overflow="fold" if folds else "ellipsis",
+            no_wrap=not folds,
+            max_width=(14 if narrow else 40) if name in ("name", "user", "vc") else None,
         )
-    for job in jobs:
-        colour = _COLOURS.get(job.state, "")
-        state = f"[{colour}]{job.state}[/]" if colour else job.state
-        table.add_row(
-            str(job.job),
-            escape(job.name),
-            escape(job.user),
-            escape(job.vc),
-            str(job.num_gpus),
-            state,
-            _span(job, now_s),
-            escape(_where(job)),
-            job.decided_by,
-            escape(job.reason),
-        )
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
     console.print(table)
+
+
+def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str]:
+    """A job's row with one column for place and reason; few jobs have both."""
+    cells = _cells(job, now_s)
+    both = [cells.pop("where"), cells.pop("reason")]
+    return cells | {"where, reason": "  ".join(filter(None, both))}
+
+
+def _cells(job: JobInfo, now_s: float) -> dict[str, str]:
+    """A job's row, by column."""
+    colour = _COLOURS.get(job.state, "")
+    return {
+        "job": str(job.job),
+        "name": escape(job.name),
+        "user": escape(job.user),
+        "vc": escape(job.vc),
+        "gpus": str(job.num_gpus),
+        "state": f"[{colour}]{job.state}[/]" if colour else job.state,
+        "time": _span(job, now_s),
+        "where": escape(_where(job)),
+        "by": job.decided_by,
+        "reason": escape(job.reason),
+    }
 
 
 def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> None:

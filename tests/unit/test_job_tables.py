@@ -1,8 +1,9 @@
-"""The tables of jobs and nodes, as a pipe gets them."""
+"""The tables of jobs and nodes, as a pipe and a narrow terminal get them."""
 
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 
 from rlsched.cli.job_tables import print_jobs, print_nodes
 from rlsched.wire.messages import JobInfo, NodeInfo
@@ -38,6 +39,32 @@ def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert first.split()[-4:] == ["1:01:00", "gpu-node-1[0,1,2,3]", "gpu-node-2[0,1,2,3]", "policy"]
     assert second.rstrip().endswith(reason)
     assert "resnet-50-imagenet" in first
+
+
+def test_a_long_name_pushes_nothing_out_of_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    where = {"nodes": ["n0", "n1"], "gpus": [[0, 1, 2, 3], [0, 1, 2, 3]]}
+    jobs = [
+        job(1, name="a-name-that-is-longer-than-any-column-should-be", state="launching", **where),
+        job(2, state="queued", nodes=[], gpus=[], decided_by="", reason="needs 8 GPUs, 2 free"),
+        job(3, decided_by="automatic", **where),
+    ]
+    print_jobs(jobs, now_s=3670.0, console=Console(width=80, highlight=False))
+    told = capsys.readouterr().out
+    header, *rows = [" ".join(line.split()) for line in told.splitlines()]
+    assert header == "job name gpus state time by where, reason"
+    assert rows == [
+        "1 a-name-that-i… 8 launching 1:01:00 policy n0[0,1,2,3] n1[0,1,2,3]",
+        "2 resnet-50-ima… 8 queued 1:01:10 needs 8 GPUs, 2 free",
+        "3 resnet-50-ima… 8 running 1:01:00 automatic n0[0,1,2,3] n1[0,1,2,3]",
+    ]
+    assert max(map(len, told.splitlines())) <= 80
+
+
+def test_a_narrow_terminal_shows_users_where_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
+    print_jobs([job(1), job(2, user="grace")], now_s=20.0, console=Console(width=80, highlight=False))
+    told = capsys.readouterr().out
+    assert "ada" in told
+    assert "grace" in told
 
 
 def test_a_drained_node_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
