@@ -21,9 +21,10 @@ TABLE_DECISIONS = 20
 class DecisionWriter:
     """Writes an event file: every `window` decisions become one point of each curve.
 
-    The step of a point is the number of decisions written so far. Event files are about 2 MB/s to write,
-    so what goes in is a summary; the records themselves belong into a record file beside it
-    (`rlsched.decide.record.append_records`).
+    The step of a point is the number of its last decision, counted from 1: a broker that was started again
+    goes on where it was, and TensorBoard throws away what a step that goes back leaves behind it. Event files
+    are about 2 MB/s to write, so what goes in is a summary; the records themselves belong into a record file
+    beside it (`rlsched.decide.record.append_records`).
 
     Args:
         logdir: Folder of the event file; made if missing. TensorBoard calls it a run.
@@ -46,7 +47,6 @@ class DecisionWriter:
         if samples < 1 or window < 1:
             raise ValueError(f"samples and window must be 1 or more, got {samples} and {window}")
         self.logdir = Path(logdir)
-        self.decisions = 0
         self._window = window
         self._wall_time = wall_time
         self._waiting: list[DecisionRecord] = []
@@ -57,7 +57,6 @@ class DecisionWriter:
         """Count one decision in; a full window is written at once."""
         self._waiting.append(record)
         self._last.append(record)
-        self.decisions += 1
         if len(self._waiting) >= self._window:
             self._write_point()
 
@@ -92,9 +91,9 @@ class DecisionWriter:
         parts = [scalar_pb(tag, value) for tag, value in summary.scalars.items()]
         parts += [histogram_pb(tag, values) for tag, values in summary.histograms.items()]
         parts.append(text_pb("decisions/last", decision_table(list(self._last))))
-        stamp = self._wall_time()
+        stamp, step = self._wall_time(), self._last[-1].number + 1
         for part in parts:
-            self._file.add_event(Event(wall_time=stamp, step=self.decisions, summary=part))
+            self._file.add_event(Event(wall_time=stamp, step=step, summary=part))
 
 
 def _event_file(logdir: Path) -> Any:

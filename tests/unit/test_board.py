@@ -172,6 +172,14 @@ def test_writer_and_reader_agree(tmp_path: Path) -> None:
     assert [line.split(" ")[1] for line in text.splitlines()[2:]] == ["6", "5"]
 
 
+def test_steps_go_on_where_a_restarted_broker_goes_on(tmp_path: Path) -> None:
+    for numbers in (range(3), range(3, 5)):
+        with DecisionWriter(tmp_path) as writer:
+            for number in numbers:
+                writer.add(a_record(number))
+    assert read_runs(tmp_path)["."].scalars["decisions/kind_start_count"] == [(3, 3.0), (5, 2.0)]
+
+
 def test_flush_without_news_writes_nothing(tmp_path: Path) -> None:
     with DecisionWriter(tmp_path, window=100) as writer:
         writer.add(a_record())
