@@ -244,6 +244,19 @@ def test_table_is_for_people(workload: tuple[Path, Path]) -> None:
     assert "1 rejected: gang of 64 GPUs" in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_table_cuts_no_number_in_a_narrow_terminal(
+    workload: tuple[Path, Path], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = run(workload, "--policy", "fifo", "--policy", "qssf-backfill", "--policy", "ppo:untrained")
+    assert "ppo:untrained" in result.stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" not in result.stdout
+    assert ("p99.9" in result.stdout) == (width == 200)
+    assert ("a wider terminal shows more" in result.stdout) == (width < 200)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -18,6 +18,7 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio, compare
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.trace import Trace
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 NAMED_JOBS = 5
 """Rejected jobs that are named for each reason; --jobs-out has all of them."""
+_SPARE = (8, 3, 4, 1)
+"""Columns of the headline table that a narrow terminal does without: the first goes first."""
+_WIDEST = 1_000
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,12 +183,13 @@ def print_report(report: Report, console: Console) -> None:
             )
             for name, one in report.policies.items()
         },
+        spare=_SPARE,
     )
     if report.paired:
         _print_table(
             console,
             f"ratios to {report.baseline} on the same jobs, 95 % intervals; below 1 better",
-            ("mean queue", "mean JCT", "waits less", "waits longer"),
+            ("mean queue", "mean JCT", "waits less", "longer"),
             {
                 name: (
                     _ratio(one.queue_mean_ratio),
@@ -237,16 +242,37 @@ def _print_table(
     rows: dict[str, tuple[str, ...]],
     *,
     first: str = "policy",
+    spare: tuple[int, ...] = (),
 ) -> None:
+    """Print a table and cut no number: where it is too wide, columns of `spare` go, then lines wrap."""
+    for count in range(len(spare) + 1):
+        table = _table(title, headers, rows, first, left_out=spare[:count])
+        table.width = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+        if table.width <= console.width:
+            break
+    if count:
+        table.title = f"{title}; a wider terminal shows more, --json all"
+    console.print(table, crop=False)
+
+
+def _table(
+    title: str,
+    headers: tuple[str, ...],
+    rows: dict[str, tuple[str, ...]],
+    first: str,
+    *,
+    left_out: tuple[int, ...],
+) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(first, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for header in headers:
-        table.add_column(header, justify="right")
+    kept = [column for column in range(len(headers)) if column not in left_out]
+    for column in kept:
+        table.add_column(headers[column], justify="right")
     for name, cells in rows.items():
-        table.add_row(name, *cells)
-    console.print(table)
+        table.add_row(name, *(cells[column] for column in kept))
+    return table
 
 
 def _window(report: Report) -> str:
