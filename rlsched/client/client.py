@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TypeVar
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from rlsched.broker.keys import KeyHome
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
@@ -40,6 +41,7 @@ from rlsched.wire.messages import (
 
 RESEND_S = 2.0
 POLL_S = 0.25
+MANY_HANG_UPS = 3
 OVER = ("completed", "failed", "cancelled", "rejected")
 R = TypeVar("R", bound=ClientReply)
 
@@ -71,7 +73,9 @@ class Client:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = connect_dealer(self._context, self.address, pair, public)
         self._refusals = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         )
         self._next_request = 1
 
@@ -231,15 +235,38 @@ class Client:
             if self._socket.poll(int(1000 * (min(send_at, deadline) - now)) + 1, zmq.POLLIN):
                 envelope = decode(self._socket.recv(zmq.NOBLOCK))
                 if envelope.request == request:
+                    self._failures()
                     return envelope.message
                 if envelope.request == 0 and isinstance(envelope.message, Refused):
                     raise InputError(envelope.message.message)
-        if self._refusals.poll(0):
-            raise BrokerUnavailableError(
+        raise BrokerUnavailableError(self._silence())
+
+    def _failures(self) -> list[int]:
+        """Handshakes that failed since this was last asked."""
+        events = []
+        while self._refusals.poll(0):
+            events.append(recv_monitor_message(self._refusals)["event"])
+        return events
+
+    def _silence(self) -> str:
+        """Why nothing came, from what the connection went through since the last answer.
+
+        A listener that cannot decrypt what we say hangs up at once, so we fail again and again; a broker that
+        is killed or slow fails a handshake or two.
+        """
+        failures = self._failures()
+        hung_up = failures.count(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+        if len(failures) > hung_up:
+            return (
                 f"the broker at {self.address} refuses the key in "
                 f"{self._home.directory}; use the broker's own --keys directory"
             )
-        raise BrokerUnavailableError(_nobody(self.address))
+        if hung_up >= MANY_HANG_UPS:
+            return (
+                f"what listens at {self.address} is not the broker of {self._home.directory}/broker.public; "
+                "give that broker's address, or the --keys directory of this one"
+            )
+        return _nobody(self.address)
 
 
 def _nobody(address: str) -> str:

@@ -147,6 +147,16 @@ def test_a_key_that_the_broker_does_not_know_is_said_to_be_refused(stub: Stub, t
         client.jobs()
 
 
+def test_the_key_of_another_broker_is_said_to_be_that(stub: Stub, tmp_path: Path) -> None:
+    other = KeyHome(tmp_path / "other")
+    other.broker()
+    with (
+        Client(stub.address, home=other.directory, timeout_s=1.0) as client,
+        pytest.raises(BrokerUnavailableError, match=r"is not the broker of .*other/broker\.public"),
+    ):
+        client.jobs()
+
+
 def test_a_log_is_followed_to_its_end_and_begins_again_with_another_attempt(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
