@@ -242,9 +242,10 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     lines = [lead + (f": {job.reason}" if job.reason else "")]
     if attempt.ending and job.live:
         lines.append(f"it is being ended: {attempt.ending_reason}")
+    who = "nobody had to choose" if attempt.source == "automatic" else f"decided by {attempt.source}"
     lines.append(
         f"started after {_span(attempt.start_s - job.submit_s)} in the queue as attempt "
-        f"{attempt.number}, decided by {attempt.source} (decision {attempt.decision})"
+        f"{attempt.number}, {who} (decision {attempt.decision})"
     )
     if record is not None and record.number == attempt.decision:
         if record.halves and record.halves[0].logits:

@@ -162,9 +162,13 @@ def logs(job: int, follow: bool, rank: int, broker: str | None, keys: Path | Non
       rlsched logs -f --rank 1 7
     """
     with _client(broker, keys, timeout_s) as client:
+        silent = True
         for piece in client.log(job, rank=rank, follow=follow):
+            silent = False
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
+        if silent:
+            click.echo(f"job {job} has no output: it is {client.job(job).state}", err=True)
 
 
 @click.command()

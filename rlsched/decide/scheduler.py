@@ -75,9 +75,9 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     Raises:
         UnknownSchedulerError: listing the known names.
     """
-    base, _, argument = name.partition(":")
+    base, colon, argument = name.partition(":")
     for point in _points():
-        if point.name == base:
+        if point.name == base and bool(colon) == bool(argument):
             scheduler: Scheduler = point.load()(argument, seed)
             return scheduler
     raise UnknownSchedulerError(f"unknown policy {name!r}; known: {', '.join(scheduler_names())}")

@@ -141,6 +141,14 @@ def test_a_jobs_output_and_exit_code_come_back(client: Client, capfd: pytest.Cap
     assert capfd.readouterr().out == "hello on 0,1\n"
 
 
+def test_a_log_with_nothing_in_it_says_why(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    job = client.submit(["true"], num_gpus=8)
+    client.wait(job)
+    assert run(["logs", "-f", str(job)]) == 0
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("", f"job {job} has no output: it is completed\n")
+
+
 def test_a_gang_over_both_nodes_has_a_log_a_rank(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
     job = client.submit(["sh", "-c", "echo GPUs $CUDA_VISIBLE_DEVICES"], num_gpus=8)
     info = client.wait(job)

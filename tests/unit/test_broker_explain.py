@@ -101,6 +101,24 @@ def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
     assert msgspec.msgpack.decode(told.record, type=DecisionRecord).number == 0
 
 
+class Forced:
+    """A scheduler whose decisions leave nothing to choose."""
+
+    name = "forced"
+    order = "predicted_gpu_time"
+    information = "causal"
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
+        return Decision(action=start_action(state, partition, 0), source="automatic")
+
+
+def test_a_start_that_was_the_only_way_is_told_as_such(journal: Journal) -> None:
+    broker = HandBroker(Forced(), journal)
+    broker.says("n0", Hello(name="n0", gpus=4))
+    submit(broker, 1)
+    assert why(broker, 1).details[0].endswith("as attempt 1, nobody had to choose (decision 0)")
+
+
 def test_an_ended_job_tells_how(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 1, 1)
