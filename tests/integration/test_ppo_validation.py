@@ -179,6 +179,16 @@ def test_bad_input_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("logdir", "out"), [("file", "x.zip"), ("log", "file/x.zip"), ("log", "file")])
+def test_a_place_that_cannot_be_written_is_refused_before_the_training(
+    logdir: str, out: str, paths: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    places = ["--logdir", str(tmp_path / logdir), "--out", str(tmp_path / out)]
+    with pytest.raises(InputError, match="file: cannot write here"):
+        train.main([*paths, *places, "--timesteps", "1"], standalone_mode=False)
+
+
 def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
     rest = ["--timesteps", "1", "--logdir", str(tmp_path), "--out", str(tmp_path / "o.zip")]
     with pytest.raises(InputError, match="expected something to train on"):

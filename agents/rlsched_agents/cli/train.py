@@ -134,6 +134,8 @@ def train(
     chosen = load_recipe(recipe)
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
+    for folder in (logdir, out.parent if out.suffix == ".zip" else out):
+        _make_writable(folder)
 
     from datetime import UTC, datetime
 
@@ -184,6 +186,20 @@ def train(
         click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
         return EXIT_INTERRUPTED
     return 0
+
+
+def _make_writable(folder: Path) -> None:
+    """Make a folder and try it now, because a run of hours must not end on one that cannot be written."""
+    from tempfile import TemporaryFile
+
+    from rlsched.errors import InputError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}; name another folder") from error
 
 
 def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
