@@ -16,7 +16,7 @@ from types import FrameType
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.private import make_private, touch_private
 from rlsched.client.client import Client
-from rlsched.errors import BrokerUnavailableError, RlschedError
+from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
@@ -98,7 +98,7 @@ class LocalCluster:
             make_private(broker_directory)
             (broker_directory / "address").unlink(missing_ok=True)
         except OSError as error:
-            raise RlschedError(f"{self._directory}: cannot write here: {error.strerror}") from error
+            raise InputError(f"{self._directory}: cannot write here: {error.strerror}") from error
         KeyHome(self._keys).broker()
         self._spawn(
             "broker",
@@ -174,7 +174,8 @@ class LocalCluster:
         for child in self._children:
             code = child.process.poll()
             if code is not None:
-                raise RlschedError(
+                kind = InputError if code == InputError.exit_code else RlschedError
+                raise kind(
                     f"{child.name} ended with exit code {code}; its log {child.log} ends "
                     f"with: {_tail(child.log)}"
                 )

@@ -312,9 +312,9 @@ def _runs_broker(directory: Path) -> bool:
     return False
 
 
-def test_up_reports_a_child_that_dies(tmp_path: Path) -> None:
+def test_up_says_what_its_broker_refuses_and_exits_like_it(tmp_path: Path) -> None:
     up = Up(tmp_path, "--policy", "no-such-policy")
-    assert up.process.wait(DEADLINE_S) == 1
+    assert up.process.wait(DEADLINE_S) == 2
     text = up.output.read_text()
     assert "broker ended with exit code 2" in text
     assert "unknown policy 'no-such-policy'" in text
