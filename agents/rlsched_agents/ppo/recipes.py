@@ -18,6 +18,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Attributes:
         network: Sizes of the network and strength of the prior.
+        exploring_prior_job: The network's `prior_job` while it learns: weaker than when it is served. With a
+            strong one it never tries enough to leave the reference rule; served with a weak one, it leaves
+            the rule where it is not sure.
         num_envs: Clusters simulated side by side.
         rollout_steps: Decisions of each cluster between two updates.
         batch_size: Decisions in a minibatch.
@@ -43,6 +46,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     network: NetworkConfig = NetworkConfig()
+    exploring_prior_job: float = 2.0
     num_envs: int = 256
     rollout_steps: int = 128
     batch_size: int = 4096
@@ -98,6 +102,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def rollout(self) -> int:
         """Decisions between two updates."""
         return self.num_envs * self.rollout_steps
+
+    @property
+    def exploring_network(self) -> NetworkConfig:
+        """The network as it learns."""
+        return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job)
 
     def learning_rate_at(self, progress_left: float) -> float:
         """Adam's step size when this share of the run is left."""

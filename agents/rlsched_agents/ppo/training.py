@@ -94,7 +94,7 @@ def build_model(normalizer: ReturnNormalizer, recipe: Recipe, seed: int) -> Mask
         ent_coef=recipe.entropy,
         vf_coef=recipe.value_weight,
         max_grad_norm=recipe.max_grad_norm,
-        policy_kwargs={"network": recipe.network, "network_seed": seed},
+        policy_kwargs={"network": recipe.exploring_network, "network_seed": seed},
     )
 
 
