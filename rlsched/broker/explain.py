@@ -10,6 +10,7 @@ import msgspec
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Job
 from rlsched.broker.views import Room, fits_now, place_of, rooms
+from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
@@ -94,16 +95,24 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
 
 
 def _no_room(book: Book, room: Room, need: int) -> str:
-    where = book.cluster.partition_names[room.partition]
+    where = _on(book, room.partition)
     if room.free_gpus < need:
         return (
-            f"not enough free GPUs: it needs {need}, {room.free_gpus} of {room.gpus} are free in {where} "
+            f"not enough free GPUs: it needs {need}, {room.free_gpus} of {room.gpus} are free {where} "
             f"(most on one node: {room.largest_hole})"
         )
     return (
-        f"no hole is large enough: {room.free_gpus} of {room.gpus} GPUs are free in {where}, but the "
+        f"no hole is large enough: {room.free_gpus} of {room.gpus} GPUs are free {where}, but the "
         f"gang of {need} needs them together and the largest hole on one node is {room.largest_hole}"
     )
+
+
+def _on(book: Book, partition: int) -> str:
+    names = book.cluster.partition_names
+    if len(names) == 1:
+        return "on the cluster"
+    name = names[partition]
+    return "on the nodes that serve every VC" if name == SHARED_PARTITION else f"on the nodes of VC {name}"
 
 
 def _ahead(book: Book, job: Job, room: Room) -> str:

@@ -68,7 +68,7 @@ def test_too_few_free_gpus_with_counts_order_and_estimate(journal: Journal) -> N
     submit(broker, 3, 3, 4, 2, 4)
     told = why(broker, 5)
     assert told.summary == (
-        "not enough free GPUs: it needs 4, 2 of 8 are free in shared (most on one node: 1)"
+        "not enough free GPUs: it needs 4, 2 of 8 are free on the cluster (most on one node: 1)"
     )
     assert told.details[0] == "2 of 3 waiting jobs are ahead in the queue order (submission time): 3, 4"
     assert told.details[1].startswith("4 GPUs are predicted to be free in about 30 min")
@@ -78,9 +78,19 @@ def test_enough_gpus_but_no_hole(journal: Journal) -> None:
     broker = make(journal, 4, 4)
     submit(broker, 3, 3, 2)
     assert why(broker, 3).summary == (
-        "no hole is large enough: 2 of 8 GPUs are free in shared, but the gang of 2 needs them together "
+        "no hole is large enough: 2 of 8 GPUs are free on the cluster, but the gang of 2 needs them together "
         "and the largest hole on one node is 1"
     )
+
+
+def test_the_nodes_that_were_looked_at_are_named_where_virtual_clusters_divide_them(journal: Journal) -> None:
+    broker = make(journal, 2)
+    broker.says("v", Hello(name="v", gpus=2, vc="vision"))
+    submit(broker, 2, 2)
+    for _ in range(2):
+        broker.ask(Submit(token=f"t{next(TOKENS)}", command=["x"], num_gpus=2, vc="vision"))
+    assert "0 of 2 are free on the nodes that serve every VC" in why(broker, 2).summary
+    assert "0 of 2 are free on the nodes of VC vision" in why(broker, 4).summary
 
 
 def test_a_node_that_is_down_is_named(journal: Journal) -> None:
