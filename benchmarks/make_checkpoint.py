@@ -29,9 +29,9 @@ from rlsched_agents.runtime.card import Card
 from rlsched_envs.vector import ClusterVecEnv
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = {"helios_venus": 0.5, "philly": 0.5, "ms_itp_07": 0.25}
+REAL = {"helios_venus": 1.0, "philly": 1.0, "ms_itp_07": 0.5}
 """Real traces and how often an episode comes from each; their predictions carry little (causal means)."""
-SYNTHETIC = {"helios": 2.0, "philly": 2.0, "itp": 1.0}
+SYNTHETIC = {"helios": 4.0, "philly": 1.5, "itp": 1.0}
 """Profiles of the generator, likewise; their predictions are informative."""
 
 
@@ -55,7 +55,7 @@ def main() -> int:
         network=recipe.network,
         timesteps=0,
         seeds=(arguments.seed,),
-        traces=tuple(one.use for one in data),
+        traces=tuple(use for one in data for use in one.uses),
     )
     venv = ClusterVecEnv(
         [one.train for one in data], recipe.num_envs, seed=arguments.seed, config=recipe.episode

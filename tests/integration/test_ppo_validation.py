@@ -79,7 +79,7 @@ def untrained() -> PpoScheduler:
 def test_parts_do_not_overlap_and_leave_the_test_part_alone(
     data: TrainingData, workload: tuple[Trace, ClusterSpec]
 ) -> None:
-    use = data.use
+    (use,) = data.uses
     assert use.train_s[1] == use.validation_s[0]
     assert use.validation_s[1] == use.test_s[0]
     assert data.train.submit_s.max() < use.validation_s[0] <= data.validation.submit_s.min()
@@ -200,7 +200,7 @@ def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
 def test_one_cluster_serves_all_traces(paths: list[str]) -> None:
     _, trace, _, cluster = paths
     one, two = read_data([Path(trace), Path(trace)], [Path(cluster)])
-    assert one.use == two.use
+    assert one.uses == two.uses
 
 
 def test_help_has_an_example() -> None:

@@ -154,7 +154,7 @@ def train(
         network=chosen.network,
         timesteps=0,
         seeds=(seed,),
-        traces=tuple(one.use for one in data),
+        traces=tuple(use for one in data for use in one.uses),
     )
     validator = None
     if not no_validation:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched.workload.foresight import Predictability
@@ -16,9 +18,11 @@ from rlsched_agents.runtime.card import TraceUse
 from rlsched_envs.engine import predict_trace
 from rlsched_envs.sources import EpisodeSource
 
-SYNTHETIC_JOBS = 160_000
+SYNTHETIC_JOBS = 40_000
 SYNTHETIC_GPUS = 64
 SYNTHETIC_LOAD = 0.95
+OTHER_SEED = 1_000
+"""Added to the seed of the trace that is trained on for the one that is validated on."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,12 @@ class TrainingData:
     Attributes:
         train: Where episodes are drawn from.
         validation: Where validation windows are cut from.
-        use: Its line in the card.
+        uses: Its lines in the card.
     """
 
     train: EpisodeSource
     validation: EpisodeSource
-    use: TraceUse
+    uses: tuple[TraceUse, ...]
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec) -> TrainingData:
@@ -56,7 +60,7 @@ class TrainingData:
             validation_s=split.validation,
             test_s=split.test,
         )
-        return cls(train, validation, use)
+        return cls(train, validation, (use,))
 
 
 def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[TrainingData]:
@@ -78,8 +82,38 @@ def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[Training
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """A synthetic trace of 160,000 jobs at load 0.95 on 64 GPUs, cut like any other."""
-    trace, spec = synthesize(
-        like, SYNTHETIC_JOBS, SYNTHETIC_LOAD, SYNTHETIC_GPUS, seed=seed, predictability=predictability
+    """Synthetic traces of 40,000 jobs at load 0.95 on 64 GPUs, one to train on and one to validate on.
+
+    The first is cut like any other; the second has another seed, so that validation windows are many and
+    have no burst in common with training.
+    """
+    data, other = (
+        TrainingData.cut(
+            *synthesize(
+                like,
+                SYNTHETIC_JOBS,
+                SYNTHETIC_LOAD,
+                SYNTHETIC_GPUS,
+                seed=draw,
+                predictability=predictability,
+            )
+        )
+        for draw in (seed, seed + OTHER_SEED)
     )
-    return TrainingData.cut(trace, spec)
+    return TrainingData(
+        data.train,
+        other.train,
+        (
+            _renamed(data.uses[0], f"seed {seed}", validation_s=(0.0, 0.0)),
+            _renamed(
+                other.uses[0],
+                f"seed {seed + OTHER_SEED}",
+                train_s=(0.0, 0.0),
+                validation_s=other.uses[0].train_s,
+            ),
+        ),
+    )
+
+
+def _renamed(use: TraceUse, suffix: str, **spans: tuple[float, float]) -> TraceUse:
+    return msgspec.structs.replace(use, trace=f"{use.trace}, {suffix}", **spans)
