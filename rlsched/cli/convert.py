@@ -79,7 +79,8 @@ def convert(
             )
         _rewrite(source, target, as_json)
         return
-    request = Request(source, strict, timezone, processors, cluster_out is not None)
+    called = None if cluster_out is None else cluster_out.name.removesuffix(".toml").removesuffix(".cluster")
+    request = Request(source, strict, timezone, processors, called)
     conversion = convert_original(name, request)
     conversion.trace.write(target)
     if cluster_out is not None and conversion.cluster is not None:
@@ -141,7 +142,7 @@ def _print(name: str, conversion: Conversion, target: Path, cluster_out: Path | 
     for account in conversion.accounts:
         skipped = account.rows - account.kept
         click.echo(f"{account.path}: {account.rows:,} rows, {account.kept:,} kept, {skipped:,} skipped")
-        for heading, tallies in (("skipped", account.skipped), ("kept, but", account.noted)):
+        for heading, tallies in (("skipped", account.skipped), ("noted", account.noted)):
             for reason, tally in tallies.items():
                 click.echo(f"  {heading} {tally.count:,}: {reason} ({_lines(tally)})")
                 if tally.example:

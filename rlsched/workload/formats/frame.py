@@ -31,14 +31,14 @@ class Request:
         strict: Stop at the first malformed row.
         timezone: Zone of times that are written without one, in place of the format's own; None: that one.
         processors: What a processor of the Standard Workload Format is: `cpus` or `gpus`.
-        want_cluster: Read the description of the nodes as well.
+        cluster_name: Read the description of the nodes as well, and call the cluster this.
     """
 
     path: Path
     strict: bool = False
     timezone: str | None = None
     processors: str = "cpus"
-    want_cluster: bool = False
+    cluster_name: str | None = None
 
 
 @dataclass(frozen=True)

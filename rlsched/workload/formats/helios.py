@@ -59,7 +59,7 @@ def convert(request: Request) -> Conversion:
     account.read(read_csv(request.path, REQUIRED), use)
     trace, origin_s = jobs.trace(title(request.path), account)
     accounts, cluster = [account], None
-    if request.want_cluster:
+    if request.cluster_name is not None:
         middle_s = origin_s + float(np.median(trace.submit_s))
         nodes, cluster = _cluster(request, clock.show(middle_s)[:10])
         accounts.append(nodes)
@@ -91,4 +91,4 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
         nodes += [(GPUS_PER_NODE, "generic", 0, 0, vc)] * whole + (
             [(rest, "generic", 0, 0, vc)] if rest else []
         )
-    return account, nodes_to_cluster(title(request.path), nodes, path)
+    return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

@@ -128,7 +128,7 @@ def read_csv(
     """
     lines = read_lines(path)
     header = list(columns) or _header(path, lines, required, delimiter)
-    index = {name: position for position, name in reversed(list(enumerate(header)))}
+    index = {name: header.index(name) for name in header}
     for number, text in lines:
         yield (
             number,

@@ -62,7 +62,7 @@ def convert(request: Request) -> Conversion:
     account.read(read_csv(request.path, REQUIRED), use)
     trace, origin_s = jobs.trace(title(request.path), account)
     accounts, cluster = [account], None
-    if request.want_cluster:
+    if request.cluster_name is not None:
         nodes, cluster = _cluster(request)
         accounts.append(nodes)
     return Conversion(trace, tuple(accounts), f"second {origin_s:g} of the publisher's clock", LOST, cluster)
@@ -95,4 +95,4 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
         nodes.append((gpus, model, int(row.need("cpu_milli")) // _MILLI, int(row.need("memory_mib")), None))
 
     account.read(read_csv(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")), use)
-    return account, nodes_to_cluster(title(request.path), nodes, path)
+    return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

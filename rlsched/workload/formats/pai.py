@@ -102,7 +102,7 @@ def convert(request: Request) -> Conversion:
         account.use_later(job.line, partial(_add, name, job, tags.get(job.inst_id), jobs, account))
     trace, origin_s = jobs.trace(title(request.path), account)
     cluster = None
-    if request.want_cluster:
+    if request.cluster_name is not None:
         machines, cluster = _cluster(request)
         accounts.append(machines)
     return Conversion(trace, tuple(accounts), f"second {origin_s:g} of the publisher's clock", LOST, cluster)
@@ -233,4 +233,4 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
         )
 
     account.read(read_csv(path, columns=MACHINES), use)
-    return account, nodes_to_cluster("pai", nodes, path)
+    return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

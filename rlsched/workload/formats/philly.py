@@ -62,7 +62,7 @@ def convert(request: Request) -> Conversion:
     account.read(_items(request.path), use)
     trace, origin_s = jobs.trace(title(request.path), account)
     accounts, cluster = [account], None
-    if request.want_cluster:
+    if request.cluster_name is not None:
         machines, cluster = _cluster(request)
         accounts.append(machines)
     return Conversion(trace, tuple(accounts), clock.show(origin_s), LOST, cluster)
@@ -188,4 +188,4 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
         nodes.append((node_gpus(gpus), row.text("single GPU mem") or "generic", 0, 0, None))
 
     account.read(read_csv(path, ("machineId", "number of GPUs", "single GPU mem")), use)
-    return account, nodes_to_cluster(title(request.path), nodes, path)
+    return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rlsched.workload.formats import acme, helios, openb, pai, philly, sacct, sw
 from rlsched.workload.formats.account import MalformedError
 from rlsched.workload.formats.frame import Conversion, Request
 from rlsched.workload.formats.lines import read_lines
-from rlsched.workload.formats.places import named
+from rlsched.workload.formats.places import beside, named
 from rlsched.workload.tables import SUFFIXES
 
 _LOOKED_AT = 50
@@ -30,14 +30,14 @@ class Format:
         convert: Reads it.
         main: Names of its main file, by which it is found in a folder; none: the file has to be named.
         header: Columns that together no other format has.
-        nodes: It describes its nodes.
+        nodes: Names of the file beside it that describes its nodes; (): it does itself; None: nothing does.
         zone: Times are in local time, so that a zone can be given.
     """
 
     convert: Callable[[Request], Conversion]
     main: tuple[str, ...] = ()
     header: tuple[str, ...] = ()
-    nodes: bool = False
+    nodes: tuple[str, ...] | None = None
     zone: bool = False
 
 
@@ -45,13 +45,15 @@ NORMAL = "normal"
 """The name of the project's own form, which is no publisher's."""
 
 FORMATS: dict[str, Format] = {
-    "helios": Format(helios.convert, helios.MAIN, ("gpu_num", "vc", "state", "submit_time"), nodes=True),
-    "philly": Format(philly.convert, philly.MAIN, nodes=True, zone=True),
-    "pai": Format(pai.convert, pai.MAIN, nodes=True),
-    "openb": Format(openb.convert, openb.MAIN, ("num_gpu", "gpu_milli", "pod_phase"), nodes=True),
+    "helios": Format(
+        helios.convert, helios.MAIN, ("gpu_num", "vc", "state", "submit_time"), nodes=helios.NODES
+    ),
+    "philly": Format(philly.convert, philly.MAIN, nodes=philly.NODES, zone=True),
+    "pai": Format(pai.convert, pai.MAIN, nodes=pai.NODES),
+    "openb": Format(openb.convert, openb.MAIN, ("num_gpu", "gpu_milli", "pod_phase"), nodes=openb.NODES),
     "acme": Format(acme.convert, acme.MAIN, ("gpu_num", "type", "state", "submit_time")),
     "sacct": Format(sacct.convert, header=("JobID", "State", "Submit", "Start", "End"), zone=True),
-    "swf": Format(swf.convert, nodes=True),
+    "swf": Format(swf.convert, nodes=()),
 }
 
 
@@ -65,16 +67,16 @@ def convert_original(name: str, request: Request) -> Conversion:
     found = FORMATS.get(name)
     if found is None:
         raise InputError(f"unknown format {name!r}; known: {', '.join([NORMAL, *FORMATS])}")
-    if request.want_cluster and not found.nodes:
+    if request.cluster_name is not None and found.nodes is None:
         raise InputError(f"{name} does not describe nodes; leave out --cluster-out")
     if request.timezone is not None and not found.zone:
         raise InputError(f"{name} needs no time zone; leave out --timezone")
     if request.processors != "cpus" and name != "swf":
         raise InputError(f"{name} tells GPUs from CPU cores; leave out --processors")
     path = _main_file(name, found, request.path)
-    return found.convert(
-        Request(path, request.strict, request.timezone, request.processors, request.want_cluster)
-    )
+    if request.cluster_name is not None and found.nodes:
+        beside(path, found.nodes)  # if it is missing, say so before the work, not after it
+    return found.convert(replace(request, path=path))
 
 
 def _main_file(name: str, found: Format, path: Path) -> Path:

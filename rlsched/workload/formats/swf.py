@@ -64,7 +64,7 @@ def convert(request: Request) -> Conversion:
     gpus = request.processors == "gpus"
     account.read(_rows(request.path, header), lambda row: _add(row, jobs, gpus))
     trace, origin_s = jobs.trace(title(request.path), account)
-    cluster = _cluster(request, header) if request.want_cluster else None
+    cluster = _cluster(request, header) if request.cluster_name is not None else None
     start = header.number("UnixStartTime")
     origin = f"second {origin_s:g} of the log"
     if start is not None:
@@ -158,4 +158,4 @@ def _cluster(request: Request, header: _Header) -> ClusterSpec:
             f"{MAX_GPUS_PER_NODE} processors, got {nodes} and {processors}; leave out --cluster-out"
         )
     kind = (processors // nodes, "generic", 0, 0, None)
-    return nodes_to_cluster(title(request.path), [kind] * nodes, request.path)
+    return nodes_to_cluster(request.cluster_name or "", [kind] * nodes, request.path)
