@@ -125,7 +125,12 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: Capture) -> N
         assert message in refusal(capsys)
 
 
-def test_the_documentation_has_every_format_and_every_loss() -> None:
+def test_the_documentation_has_every_format_with_every_column_that_it_fills(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
-    for name in FORMATS:
-        assert f"\n## `{name}`" in page
+    for sample in WHOLE:
+        section = page.partition(f"\n## `{sample.name}`")[2].partition("\n## ")[0]
+        assert section, sample.name
+        assert convert(sample.path, tmp_path / "t.csv") == 0
+        columns = Trace.read(tmp_path / "t.csv").columns()
+        filled = [name for name, cells in columns.items() if not set(cells.astype(str)) <= {"", "nan"}]
+        assert [name for name in filled if f"`{name}`" not in section] == [], sample.name
