@@ -1,6 +1,6 @@
 """Slurm: the output of `sacct --allusers --duplicates --parsable2 --format=...`: jobs, attempts and steps.
 
-Fields, times and states: the manual page sacct(1) of Slurm 22.05.8.
+Fields, times and states: the manual page sacct(1) of Slurm 22.05.8, and what that version prints.
 """
 
 from __future__ import annotations
@@ -62,9 +62,14 @@ def convert(request: Request) -> Conversion:
     account = Account(request.path, request.strict)
     clock = Clock(request.timezone)
     attempts: dict[str, list[_Attempt]] = {}
+    open_ids: set[str] = set()
 
     def use(row: Row) -> None:
-        attempt = _attempt(row, clock, account)
+        try:
+            attempt = _attempt(row, clock, account)
+        except LeftOutError:
+            open_ids.add(row.text("JobID"))
+            raise
         _resources(row)  # a malformed one is found here, while its line can still be skipped
         attempts.setdefault(row.text("JobID"), []).append(attempt)
 
@@ -76,10 +81,16 @@ def convert(request: Request) -> Conversion:
             *("x_requeues", "x_lost_s"),
         )
     )
-    for job_id, lines in attempts.items():
+    for job_id, found in attempts.items():
+        lines = sorted(found, key=lambda one: (one.submit_s, one.start_s))
         for number, job in enumerate(_jobs_of(lines), start=1):
             if number > 1:
                 account.note(job[-1].row.line, "a job number that was given again: #2, #3, ... added to it")
+            state = job[-1].state
+            if state == "REQUEUED" or (state in REQUEUED and job[-1] is lines[-1] and job_id in open_ids):
+                for attempt in job:
+                    account.leave_out(attempt.row.line, "requeued, and not ended since")
+                continue
             for earlier in job[:-1]:
                 account.leave_out(earlier.row.line, "attempt that ended in a requeue")
             name = job_id if number == 1 else f"{job_id}#{number}"
@@ -159,7 +170,7 @@ def _seconds(text: str, column: str) -> float | None:
 def _jobs_of(lines: list[_Attempt]) -> Iterable[list[_Attempt]]:
     """The jobs of one number, each as its attempts: Slurm gives a number again when its counter is reset."""
     job: list[_Attempt] = []
-    for attempt in sorted(lines, key=lambda one: (one.submit_s, one.start_s)):
+    for attempt in lines:
         if job and (job[-1].state not in REQUEUED or _who(job[-1]) != _who(attempt)):
             yield job
             job = []
@@ -217,12 +228,13 @@ def _resources(row: Row) -> tuple[float, float | None, float | None, str, str]:
     text = held.get("gres/gpu") or ""
     gpus = _count(text) if text else sum(_count(value) for value in typed.values())
     cpus = _count(held["cpu"]) if "cpu" in held else row.number("AllocCPUS")
+    memory = given.get("mem") or asked.get("mem")  # given only where memory is a resource that Slurm counts
     wanted = [key.partition(":")[2] for key in asked if key.startswith("gres/gpu:")]
     _limit(row)
     return (
         gpus,
         row.number("NCPUS") if cpus is None else cpus,
-        _memory_mib(held["mem"]) if "mem" in held else None,
+        _memory_mib(memory) if memory else None,
         "|".join(wanted),
         "|".join(typed),
     )

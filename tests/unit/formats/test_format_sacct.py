@@ -91,6 +91,44 @@ def test_the_attempts_of_a_job_may_stand_in_any_order(tmp_path: Path) -> None:
     assert trace.extra["x_lost_s"].tolist() == ["7170", ""]
 
 
+@pytest.mark.parametrize(
+    "open_line",
+    [
+        "7|a|ann|RUNNING|@11:00:00|@11:00:10|Unknown|gres/gpu=1",
+        "7|a|ann|PENDING|@11:00:00|Unknown|Unknown|",
+        None,
+    ],
+)
+def test_a_requeued_job_that_has_not_ended_since_is_none(open_line: str | None, tmp_path: Path) -> None:
+    """Seen with a real Slurm 22.05.8: between the attempts, sacct lists the one that was requeued, alone."""
+    lines = [
+        "8|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1",
+        "7|a|ann|REQUEUED|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1",
+    ]
+    conversion = convert_lines(tmp_path, *lines, *([open_line] if open_line else []))
+    assert conversion.trace.job_id.tolist() == ["8"]
+    assert skipped(conversion.accounts[0])["requeued, and not ended since"] == [3]
+
+
+def test_a_failed_node_ends_a_job_unless_it_goes_on(tmp_path: Path) -> None:
+    failed = "7|a|ann|NODE_FAIL|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1"
+    other = "8|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1"
+    assert convert_lines(tmp_path, failed, other).trace.status.tolist() == ["NODE_FAIL", "COMPLETED"]
+    going_on = "7|a|ann|RUNNING|@11:00:00|@12:00:00|Unknown|gres/gpu=1"
+    assert convert_lines(tmp_path, failed, other, going_on).trace.status.tolist() == ["COMPLETED"]
+
+
+def test_a_job_that_was_cancelled_while_it_waited_may_have_equal_times(tmp_path: Path) -> None:
+    """Seen with a real Slurm 22.05.8: a held job gets the time of its cancellation as Start and End."""
+    header = "JobID|State|Submit|Start|End|ElapsedRaw|NodeList|ReqTRES|AllocTRES"
+    held = "9|CANCELLED by 0|@09:00:00|@09:10:00|@09:10:00|0|None assigned|cpu=1,gres/gpu=1,mem=4000M,node=1|"
+    ran = "10|CANCELLED by 0|@09:00:00|@09:10:00|@09:10:00|0|n1|cpu=1,gres/gpu=1,mem=4G|cpu=1,gres/gpu=1"
+    conversion = convert_lines(tmp_path, held, ran, header=header)
+    assert conversion.trace.job_id.tolist() == ["10"]
+    assert skipped(conversion.accounts[0]) == {"never started": [2]}
+    assert conversion.trace.extra["memory_mib"].tolist() == [4096]
+
+
 def test_the_time_of_a_suspension_is_not_run_time() -> None:
     conversion = convert(SACCT)
     assert conversion.trace.duration_s[-1] == 300
