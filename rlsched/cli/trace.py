@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rlsched.cli.convert import convert
 from rlsched.cli.show import in_words, percent, print_json, print_table
 
 _FILE = click.Path(path_type=Path)
@@ -60,23 +61,7 @@ def describe(file: Path, cluster: Path | None, nodes: int | None, load: float | 
         _print_report(report)
 
 
-@trace.command()
-@click.argument("source", metavar="IN", type=_FILE)
-@click.argument("target", metavar="OUT", type=_FILE)
-def convert(source: Path, target: Path) -> None:
-    """Check a trace and write it in another form: .csv, .csv.gz or .parquet, by the name of OUT.
-
-    Jobs come out sorted by submission; jobs of the same second keep their order.
-
-    \b
-    Example:
-      rlsched trace convert t.csv.gz t.parquet
-    """
-    from rlsched.workload.trace import Trace
-
-    jobs = Trace.read(source)
-    jobs.write(target)
-    click.echo(f"{target}: {len(jobs):,} jobs")
+trace.add_command(convert)
 
 
 @trace.command()
@@ -139,7 +124,6 @@ def synth(
       rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --gpus-per-node 8 --seed 1 \\
           --predictability informative -o t.csv.gz --cluster-out c.toml
     """
-    from rlsched.errors import InputError
     from rlsched.workload.foresight import parse_predictability
     from rlsched.workload.load import offered_load
     from rlsched.workload.synth import synthesize
@@ -149,10 +133,7 @@ def synth(
     )
     drawn.write(out)
     if cluster_out is not None:
-        try:
-            cluster_out.write_text(spec.to_toml(), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{cluster_out}: cannot write this cluster: {error.strerror}") from error
+        spec.write(cluster_out)
     click.echo(
         f"{out}: {len(drawn):,} {like}-like jobs over {in_words(float(drawn.submit_s[-1]))}, "
         f"load {offered_load(drawn, spec):.3f} on {spec.num_nodes} nodes of {gpus_per_node} GPUs"

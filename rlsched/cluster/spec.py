@@ -134,6 +134,17 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """`nodes` nodes of `gpus` GPUs each, one pool."""
         return cls(name=name, nodes=(NodeGroup(count=nodes, gpus=gpus, gpu_type=gpu_type, cpus=cpus),))
 
+    def write(self, path: str | Path) -> None:
+        """Write a TOML file; `read` gives it back.
+
+        Raises:
+            ClusterSpecError: the place cannot be written to.
+        """
+        try:
+            Path(path).write_text(self.to_toml(), encoding="utf-8")
+        except OSError as error:
+            raise ClusterSpecError(f"{path}: cannot write this cluster: {error.strerror}") from error
+
     def to_toml(self) -> str:
         """This description as TOML; `read` gives it back."""
         lines = [f"name = {_quote(self.name)}"]

@@ -1,0 +1,60 @@
+"""Acme (Shanghai AI Laboratory): `trace_seren.csv` and `trace_kalos.csv`, tables of jobs.
+
+Columns and states: InternLM/AcmeTrace, README.md, commit 6d6ac9cd15f3b01151ac6ba00ecddd9156f0dc73.
+"""
+
+from __future__ import annotations
+
+from rlsched.workload.formats.account import Account
+from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.frame import Conversion, Jobs, Request
+from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.places import title
+from rlsched.workload.formats.spans import read_span
+
+REQUIRED = ("job_id", "user", "node_num", "gpu_num", "type", "state", "submit_time", "start_time", "end_time")
+MAIN = ("trace_seren.csv", "trace_kalos.csv")
+_MIB_PER_GB = 1024
+"""Memory is read as GiB: pods ask for round numbers of them."""
+
+LOST = (
+    "the number of nodes of a job is only carried along as x_num_nodes",
+    "Kalos' shared memory, and when a job failed or was stopped (its end is one of the two)",
+    "there are no VCs, job names or time limits, and the nodes are not described",
+    "the wall clock: second 0 is the first submission",
+)
+
+
+def convert(request: Request) -> Conversion:
+    """Read a job trace of Seren or Kalos.
+
+    Raises:
+        TraceError: another header, no job, or, if strict, a malformed row.
+    """
+    account = Account(request.path, request.strict)
+    jobs = Jobs(("queue_s", "workload", "memory_mib", "x_num_nodes"))
+    clock = Clock()
+
+    def use(row: Row) -> None:
+        span = read_span(row, clock, account)
+        num_nodes, memory_gb = row.number("node_num"), row.number("mem_per_pod_GB")
+        pods = num_nodes or 1.0
+        jobs.add(
+            job_id=row.text("job_id"),
+            submit_s=span.submit_s,
+            duration_s=span.duration_s,
+            num_gpus=row.need("gpu_num"),
+            user=row.text("user"),
+            status=row.text("state"),
+            num_cpus=row.number("cpu_num"),
+            extra=(
+                span.queue_s,
+                row.text("type"),
+                None if memory_gb is None else memory_gb * pods * _MIB_PER_GB,
+                num_nodes,
+            ),
+        )
+
+    account.read(read_csv(request.path, REQUIRED), use)
+    trace, origin_s = jobs.trace(title(request.path), account)
+    return Conversion(trace, (account,), f"{clock.show(origin_s)} UTC", LOST)

@@ -1,0 +1,82 @@
+"""Publishers' times as seconds since 1970: with an offset, with the name of a zone, or in local time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+from rlsched.errors import InputError
+from rlsched.workload.formats.account import MalformedError
+from rlsched.workload.formats.lines import UNKNOWN
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMED = {"UTC": 0, "GMT": 0, "PST": -8, "PDT": -7}
+"""Hours from UTC of the zone names that stand behind times in the traces."""
+_EXPECTED = "a time such as 2020-06-09 18:41:01"
+
+
+class Clock:
+    """Reads times.
+
+    Args:
+        zone: Name of the zone (`America/Los_Angeles`) of times without one. None: they are taken as they are
+            written, as if every day had 24 hours.
+
+    Raises:
+        InputError: no such zone is known here.
+    """
+
+    def __init__(self, zone: str | None = None) -> None:
+        self.zone = zone
+        try:
+            self._zone = ZoneInfo(zone) if zone else None
+        except (KeyError, ValueError, OSError) as error:
+            raise InputError(
+                f"time zone {zone!r} is not known here; give a name such as Europe/Berlin "
+                "(if that is not known either: pip install tzdata)"
+            ) from error
+
+    def read(self, text: str, column: str, not_before_s: float | None = None) -> float | None:
+        """Seconds since 1970, or None where the text stands for an unknown time.
+
+        Args:
+            text: The time.
+            column: For messages.
+            not_before_s: Of the hour that is there twice when summer time ends, the second is meant if the
+                first would lie before this.
+
+        Raises:
+            MalformedError: the text is no time.
+        """
+        text = text.strip()
+        if text in UNKNOWN:
+            return None
+        plain, _, name = text.rpartition(" ")
+        offset = _NAMED.get(name)
+        try:
+            if len(text) < 19:
+                raise ValueError(text)
+            time = datetime.fromisoformat(text if offset is None else plain)
+        except ValueError as error:
+            raise MalformedError(column, f"{column!r}: expected {_EXPECTED}, got {text[:40]!r}") from error
+        if offset is not None:
+            time = time.replace(tzinfo=timezone(timedelta(hours=offset)))
+        if time.tzinfo is not None or self._zone is None:
+            return _seconds(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+        first_s = _seconds(time.replace(tzinfo=self._zone))
+        if not_before_s is not None and first_s < not_before_s:
+            second_s = _seconds(time.replace(tzinfo=self._zone, fold=1))
+            return second_s if second_s >= not_before_s else first_s
+        return first_s
+
+    def show(self, seconds: float) -> str:
+        """The instant in words: UTC where the zone is known, else as the file writes its times."""
+        try:
+            text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
+        except OverflowError:
+            return f"second {seconds:.0f} after 1970"
+        return f"{text} UTC" if self._zone else text
+
+
+def _seconds(time: datetime) -> float:
+    return (time - _EPOCH).total_seconds()

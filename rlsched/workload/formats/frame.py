@@ -1,0 +1,230 @@
+"""What every converter takes and gives back, and the jobs that it collects."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlsched.cluster.spec import MAX_GPUS_PER_NODE, ClusterSpec, NodeGroup
+from rlsched.errors import TraceError
+from rlsched.workload.columns import KNOWN
+from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
+from rlsched.workload.trace import Trace
+from rlsched.workload.validate import MAX_TEXT
+
+Node = tuple[int, str, int, int, str | None]
+"""GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: every one) of a node."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to convert.
+
+    Attributes:
+        path: The publisher's main file.
+        strict: Stop at the first malformed row.
+        timezone: Zone of times that are written without one, in place of the format's own; None: that one.
+        processors: What a processor of the Standard Workload Format is: `cpus` or `gpus`.
+        cluster_name: Read the description of the nodes as well, and call the cluster this.
+    """
+
+    path: Path
+    strict: bool = False
+    timezone: str | None = None
+    processors: str = "cpus"
+    cluster_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What comes of a publisher's file.
+
+    Attributes:
+        trace: The jobs that were kept.
+        accounts: One a file. The first is that of the list of jobs: its `kept` rows are in the trace.
+        origin: The instant that second 0 of the trace stands for, in the publisher's clock.
+        lost: What the original has and the trace has not.
+        cluster: The nodes, if they were asked for.
+    """
+
+    trace: Trace
+    accounts: tuple[Account, ...]
+    origin: str
+    lost: tuple[str, ...]
+    cluster: ClusterSpec | None = None
+
+
+class Jobs:
+    """The jobs that a converter collects, column by column.
+
+    Args:
+        extra: Headers of the optional columns, beyond the attributes of `Trace`, that every `add` gives.
+    """
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        self._headers = tuple(extra)
+        self._columns: dict[str, list[Any]] = {
+            name: []
+            for name in (
+                *(
+                    "job_id",
+                    "submit_s",
+                    "duration_s",
+                    "num_gpus",
+                    "user",
+                    "vc",
+                    "job_name",
+                    "status",
+                    "gpu_type",
+                ),
+                *("num_cpus", "time_limit_s", *self._headers),
+            )
+        }
+        self._ids: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(
+        self,
+        *,
+        job_id: str,
+        submit_s: float,
+        duration_s: float,
+        num_gpus: float,
+        user: str = "",
+        vc: str = "",
+        job_name: str = "",
+        status: str = "",
+        gpu_type: str = "",
+        num_cpus: float | None = None,
+        time_limit_s: float | None = None,
+        extra: Sequence[Any] = (),
+    ) -> None:
+        """Take one job; None is unknown, and `submit_s` is in the publisher's clock.
+
+        Raises:
+            MalformedError: a value that the normal form does not allow.
+            LeftOutError: the id is that of an earlier job.
+        """
+        if not job_id:
+            raise MalformedError("job id", "expected a job id, got a blank")
+        if duration_s < 0:
+            raise MalformedError(
+                "end before start", f"expected an end after the start, got {duration_s:.15g} s"
+            )
+        numbers = (submit_s, duration_s, num_gpus, num_cpus, time_limit_s, *extra)
+        if not all(math.isfinite(value) for value in numbers if isinstance(value, float)):
+            raise MalformedError("number too large", "expected finite numbers, got one that is not")
+        if num_gpus < 0 or (num_gpus > 1 and num_gpus != int(num_gpus)):
+            raise MalformedError("GPUs", f"expected whole GPUs, or a share of one, got {num_gpus:g}")
+        texts = (job_id, user, vc, job_name, status, gpu_type, *(x for x in extra if isinstance(x, str)))
+        for text in texts:
+            if len(text) > MAX_TEXT or "\0" in text:
+                raise MalformedError(
+                    "text",
+                    f"expected text of at most {MAX_TEXT} characters without NUL, got {text[:40]!r}...",
+                )
+        if job_id in self._ids:
+            raise LeftOutError("job id of an earlier row")
+        self._ids.add(job_id)
+        row = (
+            *(job_id, submit_s, duration_s, num_gpus),
+            *(
+                sys.intern(user),
+                sys.intern(vc),
+                sys.intern(job_name),
+                sys.intern(status),
+                sys.intern(gpu_type),
+            ),
+            *(num_cpus, time_limit_s, *extra),
+        )
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+
+    def trace(self, name: str, account: Account) -> tuple[Trace, float]:
+        """The trace, and its origin: the first submission in the publisher's clock, which becomes second 0.
+
+        Raises:
+            TraceError: there is no job, because every row was skipped; it names the reasons.
+        """
+        if not self._ids:
+            raise TraceError(_nothing_kept(account))
+        columns = dict(self._columns)
+        submit_s = np.array(columns.pop("submit_s"), dtype=np.float64)
+        origin_s = float(submit_s.min())
+        extra = {header: _cells(header, columns.pop(header)) for header in self._headers}
+        for header in ("num_cpus", "time_limit_s"):
+            columns[header] = [np.nan if value is None else value for value in columns[header]]
+        trace = Trace.from_columns(
+            name=name,
+            submit_s=submit_s - origin_s,
+            duration_s=columns.pop("duration_s"),
+            num_gpus=columns.pop("num_gpus"),
+            extra={header: cells for header, cells in extra.items() if any(cell != "" for cell in cells)},
+            **columns,
+        )
+        return trace, origin_s
+
+
+def _cells(header: str, values: list[Any]) -> list[Any]:
+    column = KNOWN.get(header)
+    if column is not None and column.kind != "text":
+        return ["" if value is None else float(value) for value in values]
+    return ["" if value is None else _plain(value) for value in values]
+
+
+def _plain(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _nothing_kept(account: Account) -> str:
+    reasons = ", ".join(f"{tally.count:,} {reason}" for reason, tally in account.skipped.items())
+    first = next((tally.example for tally in account.skipped.values() if tally.example), "")
+    return (
+        f"{account.path}: expected at least one job, kept none of {account.rows:,} rows"
+        + (f" ({reasons})" if reasons else "")
+        + (f"; the first malformed one: {first}" if first else "")
+    )
+
+
+def nodes_to_cluster(name: str, nodes: Iterable[Node], source: Path) -> ClusterSpec:
+    """A cluster of these nodes; those that are alike become one group, in order of first appearance.
+
+    Args:
+        name: What the cluster is called.
+        nodes: One a node.
+        source: For messages.
+
+    Raises:
+        ClusterSpecError: no node has a GPU.
+    """
+    counts: dict[Node, int] = {}
+    for node in nodes:
+        counts[node] = counts.get(node, 0) + 1
+    spec = ClusterSpec(
+        name=name,
+        nodes=tuple(
+            NodeGroup(count=count, gpus=gpus, gpu_type=gpu_type, cpus=cpus, memory_mib=memory_mib, vc=vc)
+            for (gpus, gpu_type, cpus, memory_mib, vc), count in counts.items()
+        ),
+    )
+    spec.check(str(source))
+    return spec
+
+
+def node_gpus(gpus: float) -> int:
+    """GPUs of one node.
+
+    Raises:
+        MalformedError: not a whole number from 0 to what a node may have.
+    """
+    if gpus != int(gpus) or not 0 <= gpus <= MAX_GPUS_PER_NODE:
+        raise MalformedError("GPUs", f"expected 0 to {MAX_GPUS_PER_NODE} whole GPUs on a node, got {gpus:g}")
+    return int(gpus)

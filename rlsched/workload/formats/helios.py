@@ -1,0 +1,94 @@
+"""Helios (SenseTime): `cluster_log.csv`, Slurm jobs, and `cluster_gpu_number.csv`, GPUs of each VC by day.
+
+Columns and states: S-Lab-System-Group/HeliosData, README.md, commit 106713b0d0fc761c70073b4af018681656b60f48.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import TraceError
+from rlsched.workload.formats.account import Account, MalformedError
+from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.frame import Conversion, Jobs, Node, Request, nodes_to_cluster
+from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.places import beside, title
+from rlsched.workload.formats.spans import read_span
+
+REQUIRED = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration")
+MAIN = ("cluster_log.csv",)
+NODES = ("cluster_gpu_number.csv",)
+GPUS_PER_NODE = 8
+"""Every node of the four published clusters has 8 GPUs (Hu et al., SC'21, table 1)."""
+
+LOST = (
+    "the number of nodes of a job is only carried along as x_num_nodes",
+    "VCs grow, shrink and are renamed from day to day: a cluster file holds one day, that in the middle"
+    " of the submissions",
+    "CPU cores and memory of the nodes, and the model of their GPUs, are not in the files",
+    "the wall clock: second 0 is the first submission",
+)
+
+
+def convert(request: Request) -> Conversion:
+    """Read a `cluster_log.csv`.
+
+    Raises:
+        TraceError: another header, no job, or, if strict, a malformed row.
+    """
+    account = Account(request.path, request.strict)
+    jobs = Jobs(("queue_s", "x_num_nodes"))
+    clock = Clock()
+
+    def use(row: Row) -> None:
+        span = read_span(row, clock, account)
+        jobs.add(
+            job_id=row.text("job_id"),
+            submit_s=span.submit_s,
+            duration_s=span.duration_s,
+            num_gpus=row.need("gpu_num"),
+            user=row.text("user"),
+            vc=row.text("vc"),
+            job_name=row.text("jobname"),
+            status=row.text("state"),
+            num_cpus=row.number("cpu_num"),
+            extra=(span.queue_s, row.number("node_num")),
+        )
+
+    account.read(read_csv(request.path, REQUIRED), use)
+    trace, origin_s = jobs.trace(title(request.path), account)
+    accounts, cluster = [account], None
+    if request.cluster_name is not None:
+        middle_s = origin_s + float(np.median(trace.submit_s))
+        nodes, cluster = _cluster(request, clock.show(middle_s)[:10])
+        accounts.append(nodes)
+    return Conversion(trace, tuple(accounts), clock.show(origin_s), LOST, cluster)
+
+
+def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
+    """The VCs as on this day, or on the nearest day that the table has."""
+    path = beside(request.path, NODES)
+    account = Account(path, request.strict)
+    days: dict[str, dict[str, float]] = {}
+    lines: dict[str, int] = {}
+
+    def use(row: Row) -> None:
+        date = row.text("date")
+        if Clock().read(f"{date} 00:00:00", "date") is None:
+            raise MalformedError("date", f"'date': expected a day such as 2020-09-01, got {date!r}")
+        days[date] = {vc: row.need(vc) for vc in row.places if vc not in ("date", "total")}
+        lines[date] = row.line
+
+    account.read(read_csv(path, ("date", "total")), use)
+    if not days:
+        raise TraceError(f"{path}: expected a row a day, got none that could be read")
+    nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))
+    account.note(lines[nearest], f"taken for the cluster: its VCs as on {nearest}")
+    nodes: list[Node] = []
+    for vc, gpus in days[nearest].items():
+        whole, rest = divmod(int(gpus), GPUS_PER_NODE)
+        nodes += [(GPUS_PER_NODE, "generic", 0, 0, vc)] * whole + (
+            [(rest, "generic", 0, 0, vc)] if rest else []
+        )
+    return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

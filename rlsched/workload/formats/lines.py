@@ -1,0 +1,180 @@
+"""Lines of a publisher's file, one at a time, so that a damaged line stays the only one that is lost."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from rlsched.errors import TraceError
+from rlsched.workload.formats.account import MalformedError
+
+UNKNOWN = frozenset(("", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "Unknown", "N/A", "n/a"))
+"""How publishers write that a value is not known."""
+
+_GZIP = b"\x1f\x8b"
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+Rows = Iterator[tuple[int, "Row | MalformedError"]]
+
+
+class Row(NamedTuple):
+    """The fields of one line, by the name of their column.
+
+    Attributes:
+        line: Its number in the file, from 1.
+        cells: The fields.
+        places: Position of each column.
+    """
+
+    line: int
+    cells: Sequence[str]
+    places: Mapping[str, int]
+
+    def text(self, column: str) -> str:
+        """The field as text; "" where it is unknown, or where the file has no such column."""
+        at = self.places.get(column)
+        if at is None:
+            return ""
+        value = self.cells[at].strip()
+        return "" if value in UNKNOWN else value
+
+    def number(self, column: str) -> float | None:
+        """The field as a number of 0 or more; None where it is unknown.
+
+        Raises:
+            MalformedError: anything else.
+        """
+        text = self.text(column)
+        if not text:
+            return None
+        if not _NUMBER.fullmatch(text) or not 0 <= float(text) < float("inf"):
+            raise MalformedError(column, f"{column!r}: expected a number, 0 or more, got {text[:40]!r}")
+        return float(text)
+
+    def need(self, column: str) -> float:
+        """The field as a number that has to be there.
+
+        Raises:
+            MalformedError: anything else than a number of 0 or more.
+        """
+        value = self.number(column)
+        if value is None:
+            raise MalformedError(column, f"{column!r}: expected a number, 0 or more, got a blank")
+        return value
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str | MalformedError]]:
+    """Number and text of each line that is not blank, without its end; gzip is recognised by its first bytes.
+
+    Raises:
+        TraceError: the file cannot be read, or its gzip is damaged.
+    """
+    number = 0
+    try:
+        with _opened(path) as file:
+            for raw in file:
+                number += 1
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError:
+                    yield (
+                        number,
+                        MalformedError("other bytes than UTF-8", "expected UTF-8 text, got other bytes"),
+                    )
+                    continue
+                if text.strip():
+                    yield number, text
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise TraceError(
+            f"{path}: expected a gzip file, and it is damaged after line {number}: {error}"
+        ) from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot read this file: {error.strerror or error}") from error
+
+
+def read_text(path: Path) -> str:
+    """All of a file as text, for formats that are not made of lines; bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        TraceError: the file cannot be read, or its gzip is damaged.
+    """
+    try:
+        with _opened(path) as file:
+            return file.read().decode("utf-8-sig", errors="replace")
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise TraceError(f"{path}: expected a gzip file, and it is damaged: {error}") from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot read this file: {error.strerror or error}") from error
+
+
+def read_csv(
+    path: Path, required: Sequence[str] = (), *, columns: Sequence[str] = (), delimiter: str = ","
+) -> Rows:
+    """Rows of a table with a header, or, if `columns` are given, of one without.
+
+    Args:
+        path: The file.
+        required: Columns that its header must have.
+        columns: The columns of a file that has no header line.
+        delimiter: What stands between two fields.
+
+    Raises:
+        TraceError: the file cannot be read, is empty, or its header lacks a column.
+    """
+    lines = read_lines(path)
+    header = list(columns) or _header(path, lines, required, delimiter)
+    index = {name: header.index(name) for name in header}
+    for number, text in lines:
+        yield (
+            number,
+            text if isinstance(text, MalformedError) else _row(number, text, header, index, delimiter),
+        )
+
+
+def _header(
+    path: Path, lines: Iterator[tuple[int, str | MalformedError]], required: Sequence[str], delimiter: str
+) -> list[str]:
+    _, first = next(lines, (0, ""))
+    if not first:
+        raise TraceError(f"{path}: expected a header line, got an empty file")
+    names = first if isinstance(first, MalformedError) else _split(first, delimiter)
+    if isinstance(names, MalformedError):
+        raise TraceError(f"{path}: line 1: expected a header: {names}")
+    names = [name.strip() for name in names]
+    missing = [name for name in required if name not in names]
+    if missing:
+        raise TraceError(
+            f"{path}: line 1: expected a header with {', '.join(missing)}, got {str(first)[:200]!r}"
+        )
+    return names
+
+
+def _row(
+    number: int, text: str, header: Sequence[str], index: Mapping[str, int], delimiter: str
+) -> Row | MalformedError:
+    cells = _split(text, delimiter)
+    if isinstance(cells, MalformedError):
+        return cells
+    if len(cells) != len(header):
+        return MalformedError("number of fields", f"expected {len(header)} fields, got {len(cells)}")
+    return Row(number, cells, index)
+
+
+def _split(text: str, delimiter: str) -> list[str] | MalformedError:
+    if '"' not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        return MalformedError("quotes", f"expected a line of CSV, got one with {error}")
+
+
+def _opened(path: Path) -> BinaryIO | gzip.GzipFile:
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP
+    return gzip.open(path, "rb") if packed else path.open("rb")

@@ -1,0 +1,236 @@
+"""Alibaba PAI (cluster-trace-gpu-v2020): tables without header: jobs, tasks, instances, tags, machines.
+
+Columns: alibaba/clusterdata, cluster-trace-gpu-v2020/data/*.header, commits
+4453045c01f58e2241e963293d2e707a5f64a0f1 (jobs, instances) and 518b6250441986aca19199944065fffd1f2e79c9 (the
+others); what they mean: cluster-trace-gpu-v2020/README.md, commit 02a1be14f86d8221b53d3cbbde2c2b60ea68b95a.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.workload.formats.account import Account, LeftOutError
+from rlsched.workload.formats.frame import Conversion, Jobs, Node, Request, node_gpus, nodes_to_cluster
+from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.places import beside, named, title
+from rlsched.workload.formats.spans import queueing
+
+JOBS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
+TASKS = (
+    *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+    *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+)
+INSTANCES = (
+    *("job_name", "task_name", "inst_name", "worker_name", "inst_id"),
+    *("status", "start_time", "end_time", "machine"),
+)
+TAGS = ("inst_id", "user", "gpu_type_spec", "group", "workload")
+MACHINES = ("machine", "gpu_type", "cap_cpu", "cap_mem", "cap_gpu")
+MAIN = ("pai_job_table",)
+NODES = ("pai_machine_spec",)
+_PERCENT = 100.0
+_MIB_PER_GB = 1024
+"""A plan of 29.296875 GB, the publisher's example, is 30,000 MiB to the last digit."""
+
+LOST = (
+    "tasks and their roles: a job is one gang that asks for the sum over its instances; above one GPU "
+    "the sum is rounded up to whole GPUs, and stands exactly in x_plan_gpu",
+    "which machine an instance ran on, what it used (pai_sensor_table), and how machines fared "
+    "(pai_machine_metric)",
+    "the GPU type that a task was given is carried along as x_gpu_type; gpu_type is the one that was "
+    "asked for, where pai_group_tag_table is there",
+    "the publisher's clock: second 0 is the first submission (hours and weekdays in it are those of UTC+8)",
+)
+
+
+@dataclass(slots=True)
+class _Job:
+    """What the other tables say about a job of the job table."""
+
+    line: int
+    inst_id: str
+    user: str
+    status: str
+    submit_s: float | None
+    end_s: float | None
+    tasks: int = 0
+    gpus: float = 0.0
+    cpus: float = 0.0
+    memory_gb: float = 0.0
+    gpu_types: set[str] = field(default_factory=set)
+    first_s: float = math.inf
+    last_s: float = 0.0
+    ran_from_s: float = math.inf
+    ran_until_s: float = 0.0
+
+
+class _Tag:
+    """GPU type that was asked for, group of repeated instances, workload."""
+
+    __slots__ = ("gpu_type", "group", "workload")
+
+    def __init__(self, row: Row) -> None:
+        self.gpu_type, self.group, self.workload = (
+            row.text("gpu_type_spec"),
+            row.text("group"),
+            row.text("workload"),
+        )
+
+
+def convert(request: Request) -> Conversion:
+    """Read `pai_job_table` and `pai_task_table`, and what else of the tables stands beside them.
+
+    Raises:
+        InputError: no `pai_task_table` beside the job table.
+        TraceError: no job, or, if strict, a malformed row.
+    """
+    account = Account(request.path, request.strict)
+    found: dict[str, _Job] = {}
+    account.read(read_csv(request.path, columns=JOBS), lambda row: _take_job(row, found))
+    accounts = [account, _read_tasks(request, found)]
+    folder = request.path.parent
+    instances, groups = (named(folder, (name,))[:1] for name in ("pai_instance_table", "pai_group_tag_table"))
+    tags: dict[str, _Tag] = {}
+    accounts += [_read_instances(path, request, found) for path in instances]
+    accounts += [_read_tags(path, request, tags) for path in groups]
+    jobs = Jobs(("queue_s", "workload", "memory_mib", "x_plan_gpu", "x_gpu_type"))
+    for name, job in found.items():
+        account.use_later(job.line, partial(_add, name, job, tags.get(job.inst_id), jobs, account))
+    trace, origin_s = jobs.trace(title(request.path), account)
+    cluster = None
+    if request.cluster_name is not None:
+        machines, cluster = _cluster(request)
+        accounts.append(machines)
+    return Conversion(trace, tuple(accounts), f"second {origin_s:g} of the publisher's clock", LOST, cluster)
+
+
+def _take_job(row: Row, found: dict[str, _Job]) -> None:
+    name = row.text("job_name")
+    if name in found:
+        raise LeftOutError("job id of an earlier row")
+    found[name] = _Job(
+        line=row.line,
+        inst_id=row.text("inst_id"),
+        user=row.text("user"),
+        status=row.text("status"),
+        submit_s=_time(row, "start_time"),
+        end_s=_time(row, "end_time"),
+    )
+
+
+def _time(row: Row, column: str) -> float | None:
+    """Seconds of the publisher's clock; 0 stands for unknown, as in the publisher's own analysis."""
+    return row.number(column) or None
+
+
+def _read_tasks(request: Request, found: dict[str, _Job]) -> Account:
+    account = Account(beside(request.path, ("pai_task_table",)), request.strict)
+
+    def use(row: Row) -> None:
+        job = _job_of(row, found)
+        instances = row.number("inst_num")
+        instances = 1.0 if instances is None else instances
+        gpus, cpus, memory_gb = (row.number(f"plan_{kind}") or 0.0 for kind in ("gpu", "cpu", "mem"))
+        start_s, end_s = _time(row, "start_time"), _time(row, "end_time")
+        job.tasks += 1
+        job.gpus += instances * gpus / _PERCENT
+        job.cpus += instances * cpus / _PERCENT
+        job.memory_gb += instances * memory_gb
+        if gpus and row.text("gpu_type"):
+            job.gpu_types.add(row.text("gpu_type"))
+        if start_s is not None:
+            job.first_s = min(job.first_s, start_s)
+        if end_s is not None:
+            job.last_s = max(job.last_s, end_s)
+
+    account.read(read_csv(account.path, columns=TASKS), use)
+    return account
+
+
+def _read_instances(path: Path, request: Request, found: dict[str, _Job]) -> Account:
+    account = Account(path, request.strict)
+
+    def use(row: Row) -> None:
+        job = _job_of(row, found)
+        start_s, end_s = _time(row, "start_time"), _time(row, "end_time")
+        if start_s is not None:
+            job.ran_from_s = min(job.ran_from_s, start_s)
+        if end_s is not None:
+            job.ran_until_s = max(job.ran_until_s, end_s)
+
+    account.read(read_csv(path, columns=INSTANCES), use)
+    return account
+
+
+def _job_of(row: Row, found: dict[str, _Job]) -> _Job:
+    job = found.get(row.text("job_name"))
+    if job is None:
+        raise LeftOutError("of a job that the job table lacks")
+    return job
+
+
+def _read_tags(path: Path, request: Request, tags: dict[str, _Tag]) -> Account:
+    account = Account(path, request.strict)
+
+    def use(row: Row) -> None:
+        tags.setdefault(row.text("inst_id"), _Tag(row))
+
+    account.read(read_csv(path, columns=TAGS), use)
+    return account
+
+
+def _add(name: str, job: _Job, tag: _Tag | None, jobs: Jobs, account: Account) -> None:
+    if job.status == "Running":
+        raise LeftOutError("still running")
+    if not job.tasks:
+        raise LeftOutError("no task in the task table")
+    start_s = min(job.ran_from_s, job.first_s) if job.ran_from_s == math.inf else job.ran_from_s
+    end_s = (job.ran_until_s if job.ran_from_s < math.inf else job.last_s) or job.end_s
+    if job.status == "Waiting" or start_s == math.inf:
+        raise LeftOutError("never started")
+    if end_s is None:
+        raise LeftOutError("no end recorded")
+    if job.submit_s is None:
+        raise LeftOutError("no submission time")
+    exact = round(job.gpus, 6)
+    gpus = exact if exact <= 1 else float(math.ceil(exact))
+    if gpus != exact:
+        account.note(job.line, "GPUs rounded up to a whole number")
+    jobs.add(
+        job_id=name,
+        submit_s=job.submit_s,
+        duration_s=end_s - start_s,
+        num_gpus=gpus,
+        user=job.user,
+        job_name=tag.group if tag else "",
+        status=job.status,
+        gpu_type=tag.gpu_type if tag else "",
+        num_cpus=round(job.cpus, 6),
+        extra=(
+            queueing(job.submit_s, start_s, job.line, account),
+            tag.workload if tag else "",
+            job.memory_gb * _MIB_PER_GB,
+            exact,
+            "|".join(sorted(job.gpu_types)),
+        ),
+    )
+
+
+def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
+    path = beside(request.path, NODES)
+    account = Account(path, request.strict)
+    nodes: list[Node] = []
+
+    def use(row: Row) -> None:
+        gpus = node_gpus(row.need("cap_gpu"))
+        memory_mib = int(row.need("cap_mem") * _MIB_PER_GB)
+        nodes.append(
+            (gpus, row.text("gpu_type") if gpus else "none", int(row.need("cap_cpu")), memory_mib, None)
+        )
+
+    account.read(read_csv(path, columns=MACHINES), use)
+    return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

@@ -1,0 +1,41 @@
+"""Where publishers' files stand: the names of their main files, and of those beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlsched.errors import InputError
+
+_ENDINGS = ("", ".csv", ".json", ".gz", ".csv.gz", ".json.gz")
+_STRIPPED = (".gz", ".csv", ".json", ".swf", ".txt", ".log")
+
+
+def title(path: Path) -> str:
+    """What a trace from this file is called: its name without endings."""
+    name = path.name
+    for ending in _STRIPPED:
+        if name.lower().endswith(ending) and len(name) > len(ending):
+            name = name[: -len(ending)]
+    return name
+
+
+def named(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Files of this folder with one of these names (`*`: anything), packed or not, in order of name."""
+    found = {
+        path for name in names for ending in _ENDINGS for path in folder.glob(name + ending) if path.is_file()
+    }
+    return sorted(found)
+
+
+def beside(path: Path, names: Sequence[str]) -> Path:
+    """The first file with one of these names in the folder of `path`.
+
+    Raises:
+        InputError: there is none.
+    """
+    for name in names:
+        found = named(path.parent, (name,))
+        if found:
+            return found[0]
+    raise InputError(f"{path.parent}: expected {' or '.join(names)} beside {path.name}, got no such file")

@@ -1,0 +1,146 @@
+"""The formats by name, and how a file is recognised as one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from rlsched.errors import InputError, TraceError
+from rlsched.workload.columns import KNOWN
+from rlsched.workload.formats import acme, helios, openb, pai, philly, sacct, swf
+from rlsched.workload.formats.account import MalformedError
+from rlsched.workload.formats.frame import Conversion, Request
+from rlsched.workload.formats.lines import read_lines
+from rlsched.workload.formats.places import beside, named
+from rlsched.workload.tables import SUFFIXES
+
+_LOOKED_AT = 50
+"""Lines that are looked at: a workload log may begin with that many comments."""
+_ONE_LINE = 4096
+"""Characters of each line that are looked at."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A publisher's format.
+
+    Attributes:
+        convert: Reads it.
+        main: Names of its main file, by which it is found in a folder; none: the file has to be named.
+        header: Columns that together no other format has.
+        nodes: Names of the file beside it that describes its nodes; (): it does itself; None: nothing does.
+        zone: Times are in local time, so that a zone can be given.
+    """
+
+    convert: Callable[[Request], Conversion]
+    main: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
+    nodes: tuple[str, ...] | None = None
+    zone: bool = False
+
+
+NORMAL = "normal"
+"""The name of the project's own form, which is no publisher's."""
+
+FORMATS: dict[str, Format] = {
+    "helios": Format(
+        helios.convert, helios.MAIN, ("gpu_num", "vc", "state", "submit_time"), nodes=helios.NODES
+    ),
+    "philly": Format(philly.convert, philly.MAIN, nodes=philly.NODES, zone=True),
+    "pai": Format(pai.convert, pai.MAIN, nodes=pai.NODES),
+    "openb": Format(openb.convert, openb.MAIN, ("num_gpu", "gpu_milli", "pod_phase"), nodes=openb.NODES),
+    "acme": Format(acme.convert, acme.MAIN, ("gpu_num", "type", "state", "submit_time")),
+    "sacct": Format(sacct.convert, header=("JobID", "State", "Submit", "Start", "End"), zone=True),
+    "swf": Format(swf.convert, nodes=()),
+}
+
+
+def convert_original(name: str, request: Request) -> Conversion:
+    """Read a file, or the publisher's folder, in this format.
+
+    Raises:
+        InputError: no such format; an option that means nothing in it; no main file, or several.
+        TraceError: the file is not in this format, or, if strict, has a malformed row.
+    """
+    found = FORMATS.get(name)
+    if found is None:
+        raise InputError(f"unknown format {name!r}; known: {', '.join([NORMAL, *FORMATS])}")
+    if request.cluster_name is not None and found.nodes is None:
+        raise InputError(f"{name} does not describe nodes; leave out --cluster-out")
+    if request.timezone is not None and not found.zone:
+        raise InputError(f"{name} needs no time zone; leave out --timezone")
+    if request.processors != "cpus" and name != "swf":
+        raise InputError(f"{name} tells GPUs from CPU cores; leave out --processors")
+    path = _main_file(name, found, request.path)
+    if request.cluster_name is not None and found.nodes:
+        beside(path, found.nodes)  # if it is missing, say so before the work, not after it
+    return found.convert(replace(request, path=path))
+
+
+def _main_file(name: str, found: Format, path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if not found.main:
+        raise InputError(f"{path}: expected a file for {name}, got a folder")
+    files = named(path, found.main)
+    if len(files) != 1:
+        wanted = " or ".join(found.main)
+        shown = ", ".join(file.name for file in files[:4]) or "none"
+        raise InputError(f"{path}: expected one {wanted} for {name}, got {shown}; name the file")
+    return files[0]
+
+
+def recognise(path: Path) -> str:
+    """The name of the format of a file or folder; `NORMAL` for the project's own form.
+
+    Raises:
+        InputError: it looks like none of them.
+        TraceError: it cannot be read.
+    """
+    if path.is_dir():
+        names = [name for name, found in FORMATS.items() if named(path, found.main)]
+        if len(names) == 1:
+            return names[0]
+        raise InputError(f"{path}: {_unlike(names)}")
+    plain = path.name.lower().removesuffix(".gz")
+    ours = path.name.lower().endswith(SUFFIXES)
+    if plain.endswith(".parquet") or (ours and not path.is_file()):
+        return NORMAL
+    if plain.startswith(pai.MAIN[0]):
+        return "pai"
+    try:
+        lines = [
+            text for _, text in islice(read_lines(path), _LOOKED_AT) if not isinstance(text, MalformedError)
+        ]
+    except TraceError:
+        if ours:
+            return NORMAL
+        raise
+    name = _by_lines([line[:_ONE_LINE].strip() for line in lines])
+    if name is not None:
+        return name
+    if ours:
+        return NORMAL
+    raise InputError(f"{path}: {_unlike([])}")
+
+
+def _by_lines(lines: list[str]) -> str | None:
+    first = lines[0] if lines else ""
+    if first.startswith("["):
+        return "philly"
+    data = [line for line in lines if not line.startswith(";")]
+    if first.startswith(";") or (data and len(data[0].split()) == len(swf.FIELDS) and "," not in data[0]):
+        return "swf"
+    columns = {cell.strip() for cell in first.split(sacct.DELIMITER if sacct.DELIMITER in first else ",")}
+    if {column.name for column in KNOWN.values() if column.required} <= columns:
+        return NORMAL
+    return next(
+        (name for name, one in FORMATS.items() if one.header and columns.issuperset(one.header)), None
+    )
+
+
+def _unlike(names: list[str]) -> str:
+    found = f"looks like {' and '.join(names)}" if names else "looks like none of the formats that are known"
+    return f"{found}; say which with --from ({', '.join(FORMATS)})"

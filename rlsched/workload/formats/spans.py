@@ -1,0 +1,56 @@
+"""Submission, waiting and run time from columns `submit_time`, `start_time`, `end_time` and `duration`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
+from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.lines import Row
+
+_SLACK_S = 1.0
+"""Two times of whole seconds may disagree by this much with a duration that was rounded by itself."""
+
+
+class Span(NamedTuple):
+    """Submission in seconds since 1970, run time and waiting time in seconds; None: not recorded."""
+
+    submit_s: float
+    duration_s: float
+    queue_s: float | None
+
+
+def read_span(row: Row, clock: Clock, account: Account) -> Span:
+    """The span of a job; its run time is the end less the start, whatever the column `duration` says.
+
+    Raises:
+        MalformedError: a time that is none, or an end before the start.
+        LeftOutError: the job never started, or has no end.
+    """
+    submit_s = clock.read(row.text("submit_time"), "submit_time")
+    if submit_s is None:
+        raise MalformedError("submit_time", "'submit_time': expected a time, got a blank")
+    recorded_s = row.number("duration")
+    if "start_time" not in row.places or "end_time" not in row.places:
+        if recorded_s is None:
+            raise MalformedError("duration", "'duration': expected seconds, got a blank")
+        return Span(submit_s, recorded_s, row.number("queue"))
+    start_s = clock.read(row.text("start_time"), "start_time", submit_s)
+    if start_s is None:
+        raise LeftOutError("never started")
+    end_s = clock.read(row.text("end_time"), "end_time", start_s)
+    if end_s is None:
+        raise LeftOutError("no end recorded")
+    if recorded_s is not None and abs(recorded_s - (end_s - start_s)) > _SLACK_S:
+        account.note(row.line, "the column duration is not end - start, which is taken")
+    return Span(submit_s, end_s - start_s, queueing(submit_s, start_s, row.line, account))
+
+
+def queueing(submit_s: float, start_s: float | None, line: int, account: Account) -> float | None:
+    """Seconds from submission to start; None where no start is known, or it lies before the submission."""
+    if start_s is None:
+        return None
+    if start_s < submit_s:
+        account.note(line, "started before it was submitted, queue_s left blank")
+        return None
+    return start_s - submit_s

@@ -1,0 +1,161 @@
+"""The Standard Workload Format, version 2.2: eighteen numbers a job, -1 where unknown, comments behind `;`.
+
+Fields and codes: the Parallel Workloads Archive's definition, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlsched.cluster.spec import MAX_GPUS_PER_NODE, ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
+from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.frame import Conversion, Jobs, Request, nodes_to_cluster
+from rlsched.workload.formats.lines import read_lines
+from rlsched.workload.formats.places import title
+
+FIELDS = (
+    *("job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time"),
+    *("used memory", "requested processors", "requested time", "requested memory", "status", "user", "group"),
+    *("executable", "queue", "partition", "preceding job", "think time"),
+)
+STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
+PARTIAL = (2, 3, 4)
+"""Codes of lines that hold one stretch of a job that was swapped out; a line of its own sums the job up."""
+_KIB_PER_MIB = 1024
+
+LOST = (
+    "a processor is a CPU core, or with --processors gpus a GPU; the format knows no GPUs",
+    "CPU time and memory that were used; group, queue and think time are carried along as x_group, "
+    "x_queue and x_think_time_s",
+    "time between the end of the preceding job and the submission: depends_on keeps the order alone",
+    "the wall clock: second 0 is the first submission",
+)
+
+
+class _Header:
+    """Comments of the form `; Key: value`."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def take(self, comment: str) -> None:
+        key, colon, value = comment.lstrip("; \t").partition(":")
+        if colon:
+            self.values.setdefault(key.strip(), value.strip())
+
+    def number(self, key: str) -> int | None:
+        value = (self.values.get(key, "").split() or [""])[0]
+        return int(value) if value.isdecimal() else None
+
+
+def convert(request: Request) -> Conversion:
+    """Read a workload log.
+
+    Raises:
+        TraceError: no job, or, if strict, a malformed line.
+        InputError: nodes are asked for that the header does not describe.
+    """
+    account = Account(request.path, request.strict)
+    jobs = Jobs(("queue_s", "memory_mib", "depends_on", "x_queue", "x_group", "x_think_time_s"))
+    header = _Header()
+    gpus = request.processors == "gpus"
+    account.read(_rows(request.path, header), lambda row: _add(row, jobs, gpus))
+    trace, origin_s = jobs.trace(title(request.path), account)
+    cluster = _cluster(request, header) if request.cluster_name is not None else None
+    start = header.number("UnixStartTime")
+    origin = f"second {origin_s:g} of the log"
+    if start is not None:
+        origin += f", {Clock().show(start + origin_s)} UTC"
+    return Conversion(trace, (account,), origin, LOST, cluster)
+
+
+def _rows(path: Path, header: _Header) -> Iterator[tuple[int, list[float] | MalformedError]]:
+    for line, text in read_lines(path):
+        if isinstance(text, MalformedError):
+            yield line, text
+        elif text.lstrip().startswith(";"):
+            header.take(text.strip())
+        else:
+            yield line, _numbers(text)
+
+
+def _numbers(text: str) -> list[float] | MalformedError:
+    words = text.split()
+    if len(words) != len(FIELDS):
+        return MalformedError("number of fields", f"expected {len(FIELDS)} fields, got {len(words)}")
+    numbers: list[float] = []
+    for name, word in zip(FIELDS, words, strict=True):
+        try:
+            number = float(word)
+        except ValueError:
+            number = float("nan")
+        if not -1 <= number < float("inf") or "_" in word:
+            return MalformedError(name, f"field {name!r}: expected a number, -1 or more, got {word[:40]!r}")
+        numbers.append(number)
+    return numbers
+
+
+def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
+    field = dict(zip(FIELDS, row, strict=True))
+    status = int(field["status"])
+    if status in PARTIAL:
+        raise LeftOutError("part of a job that another line sums up")
+    if status not in STATUS:
+        raise MalformedError("status", f"field 'status': expected -1 to 5, got {status}")
+    if field["run time"] < 0 or (status == 5 and field["run time"] == 0):
+        raise LeftOutError("cancelled before it started" if status == 5 else "run time unknown")
+    if field["submit time"] < 0:
+        raise LeftOutError("submit time unknown")
+    processors = field["allocated processors"]
+    if processors <= 0:
+        processors = field["requested processors"]
+    if processors <= 0:
+        raise LeftOutError("processors unknown")
+    memory_kib = _known(field["requested memory"])
+    jobs.add(
+        job_id=f"{field['job number']:.0f}",
+        submit_s=field["submit time"],
+        duration_s=field["run time"],
+        num_gpus=processors if as_gpus else 0.0,
+        num_cpus=None if as_gpus else processors,
+        user=_id(field["user"]),
+        vc=_id(field["partition"]),
+        job_name=_id(field["executable"]),
+        status=STATUS[status],
+        time_limit_s=_known(field["requested time"]),
+        extra=(
+            _known(field["wait time"]),
+            None if memory_kib is None else memory_kib * processors / _KIB_PER_MIB,
+            _id(field["preceding job"]) if field["preceding job"] > 0 else "",
+            _id(field["queue"]),
+            _id(field["group"]),
+            _id(field["think time"]),
+        ),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if value < 0 else value
+
+
+def _id(value: float) -> str:
+    return "" if value < 0 else f"{value:g}" if value < 1e6 else f"{value:.0f}"
+
+
+def _cluster(request: Request, header: _Header) -> ClusterSpec:
+    """`MaxNodes` equal nodes that share the `MaxProcs` processors."""
+    if request.processors != "gpus":
+        raise InputError(
+            f"{request.path}: the format knows no GPUs; give --processors gpus, or leave out --cluster-out"
+        )
+    nodes, processors = header.number("MaxNodes"), header.number("MaxProcs")
+    if not nodes or not processors or processors % nodes or processors // nodes > MAX_GPUS_PER_NODE:
+        raise InputError(
+            f"{request.path}: expected comments MaxNodes and MaxProcs that make nodes of 1 to "
+            f"{MAX_GPUS_PER_NODE} processors, got {nodes} and {processors}; leave out --cluster-out"
+        )
+    kind = (processors // nodes, "generic", 0, 0, None)
+    return nodes_to_cluster(request.cluster_name or "", [kind] * nodes, request.path)

@@ -1,0 +1,105 @@
+"""Alibaba PAI's tables, which have no header line.
+
+Columns follow alibaba/clusterdata, cluster-trace-gpu-v2020/data/*.header, commits
+4453045c01f58e2241e963293d2e707a5f64a0f1 (job, instance) and 518b6250441986aca19199944065fffd1f2e79c9 (the
+others); percent, GB and states its README.md, commit 02a1be14f86d8221b53d3cbbde2c2b60ea68b95a; that 0 stands
+for an unknown time its analysis/utils.py, commit 069956518c878a97241fcb5cb856efa412982c53.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlsched.errors import InputError
+from rlsched.workload.formats.frame import Request
+from rlsched.workload.formats.registry import convert_original
+from tests.unit.formats.samples import DAMAGED, SAMPLES, WHOLE, convert, convert_text, noted, skipped
+
+PAI, DAMAGED_PAI = WHOLE[2], DAMAGED[2]
+
+
+def test_plans_are_percent_an_instance_and_add_up_over_a_job() -> None:
+    """Job 2: three workers of half a GPU and 8 cores, two parameter servers and an evaluator of 4 cores."""
+    conversion = convert(PAI)
+    trace = conversion.trace
+    assert trace.job_id.tolist() == ["job0001", "job0002", "job0003"]
+    assert trace.num_gpus.tolist() == [0.5, 2, 4]
+    assert trace.extra["x_plan_gpu"].tolist() == ["0.5", "1.5", "4"]
+    assert trace.num_cpus.tolist() == [6, 3 * 8 + 2 * 4 + 4, 12]
+    assert trace.extra["memory_mib"].tolist() == [30_000, (3 * 32 + 2 * 16 + 16) * 1024, 60 * 1024]
+    assert noted(conversion.accounts[0]) == {"GPUs rounded up to a whole number": [2]}
+
+
+def test_a_job_runs_from_its_first_instance_to_its_last() -> None:
+    trace = convert(PAI).trace
+    assert trace.duration_s.tolist() == [570, 7200, 70]
+    assert trace.extra["queue_s"].tolist() == [20, 100, 30]
+    assert trace.submit_s.tolist() == [0, 100, 200]
+
+
+def test_without_instances_and_tags_tasks_are_what_is_known(tmp_path: Path) -> None:
+    for name in ("pai_job_table.csv", "pai_task_table.csv"):
+        shutil.copy(SAMPLES / "pai" / name, tmp_path)
+    conversion = convert_original("pai", Request(tmp_path))
+    assert conversion.trace.duration_s.tolist() == [590, 7280, 100]
+    assert conversion.trace.extra["queue_s"].tolist() == [10, 20, 0]
+    assert "workload" not in conversion.trace.extra
+    assert set(conversion.trace.gpu_type.tolist()) == {""}
+    assert [account.path.name for account in conversion.accounts] == [
+        "pai_job_table.csv",
+        "pai_task_table.csv",
+    ]
+
+
+def test_the_gpu_type_is_the_one_that_was_asked_for() -> None:
+    """gpu_type of a task is what it was given; gpu_type_spec of a tag is what was asked for, if anything."""
+    trace = convert(PAI).trace
+    assert trace.gpu_type.tolist() == ["", "P100", ""]
+    assert trace.extra["x_gpu_type"].tolist() == ["MISC", "P100", "V100"]
+    assert trace.job_name.tolist() == ["group-a", "group-b", ""]
+    assert trace.extra["workload"].tolist() == ["nmt", "", ""]
+
+
+def test_what_never_ran_or_never_ended() -> None:
+    """Job 6 has a task whose start is 0, which stands for unknown; jobs 5 and 7 have no task."""
+    accounts = {account.path.name: account for account in convert(PAI).accounts}
+    assert skipped(accounts["pai_job_table.csv"]) == {
+        "still running": [4],
+        "no task in the task table": [5, 7],
+        "never started": [6],
+        "no end recorded": [8],
+    }
+    assert skipped(accounts["pai_task_table.csv"]) == {"of a job that the job table lacks": [9]}
+    assert skipped(accounts["pai_instance_table.csv"]) == {"of a job that the job table lacks": [9]}
+
+
+def test_damage_of_each_table_is_told_by_its_own_lines() -> None:
+    accounts = {account.path.name: account for account in convert(DAMAGED_PAI).accounts}
+    assert skipped(accounts["pai_job_table.csv"]) == {
+        "malformed: number of fields": [2],
+        "malformed: start_time": [3],
+        "malformed: end before start": [5],
+    }
+    assert skipped(accounts["pai_task_table.csv"]) == {"malformed: inst_num": [2], "malformed: plan_gpu": [4]}
+    assert skipped(accounts["pai_instance_table.csv"]) == {"malformed: other bytes than UTF-8": [2]}
+
+
+def test_a_job_table_alone_is_not_enough(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"expected pai_task_table beside pai_job_table\.csv, got no such file"
+    ):
+        convert_text("pai", tmp_path / "pai_job_table.csv", "j,i,u,Terminated,1.0,2.0\n")
+
+
+def test_machines() -> None:
+    spec = convert(PAI, cluster_name="pai").cluster
+    assert spec is not None
+    assert [(group.count, group.gpus, group.gpu_type, group.cpus) for group in spec.nodes] == [
+        (1, 0, "none", 64),
+        (1, 2, "T4", 96),
+        (2, 8, "V100", 96),
+    ]
+    assert spec.nodes[0].memory_mib == 512 * 1024

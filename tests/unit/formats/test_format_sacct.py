@@ -1,0 +1,208 @@
+"""The output of `sacct --parsable2`.
+
+Fields, the forms of job numbers and times, and what `--duplicates` shows follow sacct(1) of Slurm 22.05.8.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.errors import TraceError
+from rlsched.workload.formats.frame import Conversion
+from tests.unit.formats.samples import WHOLE, convert, convert_text, noted, skipped
+
+SACCT = WHOLE[6]
+HEADER = "JobID|JobName|User|State|Submit|Start|End|AllocTRES"
+DAY = "2024-03-01T"
+
+
+def convert_lines(tmp_path: Path, *lines: str, header: str = HEADER, **options: object) -> Conversion:
+    text = "\n".join([header, *(line.replace("@", DAY) for line in lines)]) + "\n"
+    return convert_text("sacct", tmp_path / "jobs.txt", text, **options)
+
+
+def test_what_becomes_of_the_fields() -> None:
+    trace = convert(SACCT).trace
+    assert trace.job_id.tolist() == ["101", "102_1", "102_2", "103", "104", "104#2"]
+    assert trace.job_name[0] == "train resnet"
+    assert trace.vc.tolist() == ["gpu", "gpu", "gpu", "gpu", "cpu", "cpu"]
+    assert trace.status.tolist() == ["COMPLETED", "FAILED", "TIMEOUT", "COMPLETED", "CANCELLED", "COMPLETED"]
+    assert trace.num_gpus.tolist() == [8, 1, 1, 4, 0, 0]
+    assert trace.num_cpus.tolist() == [16, 4, 4, 8, 2, 2]
+    assert trace.extra["memory_mib"].tolist() == [131072, 16000, 16000, 524288, 4096, 4096]
+    assert trace.time_limit_s.tolist()[:3] == [86400, 14400, 14400]
+    assert np.isnan(trace.time_limit_s[3])  # UNLIMITED
+    assert trace.extra["x_num_nodes"].tolist()[0] == "2"
+    assert trace.extra["x_account"].tolist()[1] == "nlp"
+
+
+def test_typed_gpus_are_not_counted_twice_and_a_type_binds_if_it_was_asked_for() -> None:
+    """AllocTRES of job 101 has gres/gpu:a100=8 beside gres/gpu=8; ReqTRES has only gres/gpu=8."""
+    trace = convert(SACCT).trace
+    assert trace.gpu_type.tolist() == ["", "v100", "v100", "", "", ""]
+    assert trace.extra["x_gpu_type"].tolist() == ["a100", "v100", "v100", "", "", ""]
+
+
+def test_steps_pending_tasks_and_running_jobs_are_no_jobs_of_the_trace() -> None:
+    assert skipped(convert(SACCT).accounts[0]) == {
+        "job step": [3, 4, 5],
+        "never started": [8, 12],
+        "no end recorded: it was still running": [13],
+        "attempt that ended in a requeue": [9],
+    }
+
+
+def test_an_array_is_known_by_its_number() -> None:
+    assert convert(SACCT).trace.extra["array_id"].tolist() == ["", "102", "102", "", "", ""]
+
+
+def test_a_requeued_job_was_submitted_once_and_runs_as_long_as_its_last_attempt() -> None:
+    """The page says of Submit: it is reset when a job is requeued; --duplicates shows the original one."""
+    trace = convert(SACCT).trace
+    row = trace.job_id.tolist().index("103")
+    assert trace.submit_s[row] == 3600
+    assert trace.extra["queue_s"][row] == 60
+    assert trace.duration_s[row] == 25 * 3600
+    assert trace.extra["x_requeues"][row] == "1"
+    assert trace.extra["x_lost_s"][row] == "1800"
+
+
+def test_a_number_that_was_given_again_is_another_job() -> None:
+    """The page says of --duplicates: job ids may be reset; the time of submission then tells jobs apart."""
+    conversion = convert(SACCT)
+    assert noted(conversion.accounts[0])["a job number that was given again: #2, #3, ... added to it"] == [14]
+    assert conversion.trace.user.tolist()[-2:] == ["eve", "zoe"]
+
+
+def test_the_attempts_of_a_job_may_stand_in_any_order(tmp_path: Path) -> None:
+    lines = (
+        "7|a|ann|COMPLETED|@12:00:00|@12:00:30|@12:30:00|gres/gpu=1",
+        "7|a|ann|NODE_FAIL|@11:00:00|@11:00:10|@12:00:00|gres/gpu=1",
+        "7|a|ann|REQUEUED|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1",
+        "7|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1",
+    )
+    trace = convert_lines(tmp_path, *lines).trace
+    assert trace.job_id.tolist() == ["7", "7#2"]
+    assert trace.duration_s.tolist() == [1770, 60]
+    assert trace.extra["queue_s"].tolist() == [20, 0]
+    assert trace.extra["x_lost_s"].tolist() == ["7170", ""]
+
+
+@pytest.mark.parametrize(
+    "open_line",
+    [
+        "7|a|ann|RUNNING|@11:00:00|@11:00:10|Unknown|gres/gpu=1",
+        "7|a|ann|PENDING|@11:00:00|Unknown|Unknown|",
+        None,
+    ],
+)
+def test_a_requeued_job_that_has_not_ended_since_is_none(open_line: str | None, tmp_path: Path) -> None:
+    """Seen with a real Slurm 22.05.8: between the attempts, sacct lists the one that was requeued, alone."""
+    lines = [
+        "8|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1",
+        "7|a|ann|REQUEUED|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1",
+    ]
+    conversion = convert_lines(tmp_path, *lines, *([open_line] if open_line else []))
+    assert conversion.trace.job_id.tolist() == ["8"]
+    assert skipped(conversion.accounts[0])["requeued, and not ended since"] == [3]
+
+
+def test_a_failed_node_ends_a_job_unless_it_goes_on(tmp_path: Path) -> None:
+    failed = "7|a|ann|NODE_FAIL|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1"
+    other = "8|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1"
+    assert convert_lines(tmp_path, failed, other).trace.status.tolist() == ["NODE_FAIL", "COMPLETED"]
+    going_on = "7|a|ann|RUNNING|@11:00:00|@12:00:00|Unknown|gres/gpu=1"
+    assert convert_lines(tmp_path, failed, other, going_on).trace.status.tolist() == ["COMPLETED"]
+
+
+def test_a_job_that_was_cancelled_while_it_waited_may_have_equal_times(tmp_path: Path) -> None:
+    """Seen with a real Slurm 22.05.8: a held job gets the time of its cancellation as Start and End."""
+    header = "JobID|State|Submit|Start|End|ElapsedRaw|NodeList|ReqTRES|AllocTRES"
+    held = "9|CANCELLED by 0|@09:00:00|@09:10:00|@09:10:00|0|None assigned|cpu=1,gres/gpu=1,mem=4000M,node=1|"
+    ran = "10|CANCELLED by 0|@09:00:00|@09:10:00|@09:10:00|0|n1|cpu=1,gres/gpu=1,mem=4G|cpu=1,gres/gpu=1"
+    conversion = convert_lines(tmp_path, held, ran, header=header)
+    assert conversion.trace.job_id.tolist() == ["10"]
+    assert skipped(conversion.accounts[0]) == {"never started": [2]}
+    assert conversion.trace.extra["memory_mib"].tolist() == [4096]
+
+
+def test_the_time_of_a_suspension_is_not_run_time() -> None:
+    conversion = convert(SACCT)
+    assert conversion.trace.duration_s[-1] == 300
+    remark = "Elapsed, which is taken, is not End - Start: suspended, or clocks were changed"
+    assert noted(conversion.accounts[0])[remark] == [14]
+
+
+def test_a_zone_makes_nights_with_a_change_of_clocks_as_long_as_they_were(tmp_path: Path) -> None:
+    line = "1|a|ann|COMPLETED|2024-03-30T23:00:00|2024-03-31T00:00:00|2024-03-31T06:00:00|gres/gpu=1"
+    assert convert_lines(tmp_path, line).trace.duration_s.tolist() == [21600]
+    there = convert_lines(tmp_path, line, timezone="Europe/Berlin")
+    assert there.trace.duration_s.tolist() == [18000]
+    assert there.origin == "2024-03-30 22:00:00 UTC"
+
+
+def test_times_as_seconds_since_1970_and_limits_in_minutes(tmp_path: Path) -> None:
+    header = "JobID|State|Submit|Start|End|ElapsedRaw|TimelimitRaw|ReqTRES|NCPUS|"
+    conversion = convert_lines(
+        tmp_path, "5|COMPLETED|1709283600|1709283610|1709283700|90|30|gres/gpu=2|12|", header=header
+    )
+    trace = conversion.trace
+    assert trace.duration_s.tolist() == [90]
+    assert trace.time_limit_s.tolist() == [1800]
+    assert (trace.num_gpus.tolist(), trace.num_cpus.tolist()) == ([2], [12])
+    assert conversion.origin == "2024-03-01 09:00:00"
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("billing=1,cpu=1,gres/gpu:a100=2,gres/gpu:v100=1,node=1", 3),
+        ("billing=1,cpu=1,gres/gpu=4,gres/gpu:a100=4", 4),
+        ("cpu=1,gres/gpumem=40G,gres/shard=2,mem=1G", 0),
+        ("", 0),
+    ],
+)
+def test_gpus_in_trackable_resources(tres: str, gpus: int, tmp_path: Path) -> None:
+    line = f"1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|{tres}"
+    assert convert_lines(tmp_path, line).trace.num_gpus.tolist() == [gpus]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1", "JobID: expected a job number, got a blank"),
+        ("1|a|ann|COMPLETED|Unknown|@09:00:00|@09:01:00|cpu=1", "Submit: expected a time, got a blank"),
+        ("1|a|ann|COMPLETED|@09:00|@09:00:00|@09:01:00|cpu=1", "'Submit': expected a time such as"),
+        (
+            "1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1,mem=lots",
+            "mem: expected an amount such as 64G",
+        ),
+        (
+            "1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|gres/gpu=²",
+            "expected a whole number of GPUs or CPUs",
+        ),
+        (
+            f"1|{'a' * 1001}|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1",
+            "expected text of at most 1000",
+        ),
+    ],
+)
+def test_a_malformed_line_is_named(line: str, message: str, tmp_path: Path) -> None:
+    good = "2|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"
+    account = convert_lines(tmp_path, line, good).accounts[0]
+    ((reason, tally),) = account.skipped.items()
+    assert reason.startswith("malformed: ")
+    assert tally.lines == [2]
+    assert tally.example.startswith(message)
+    with pytest.raises(TraceError, match="line 2: "):
+        convert_lines(tmp_path, line, good, strict=True)
+
+
+def test_parts_of_a_heterogeneous_job_are_jobs(tmp_path: Path) -> None:
+    lines = [f"9+{part}|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|gres/gpu={part + 1}" for part in (0, 1)]
+    trace = convert_lines(tmp_path, *lines).trace
+    assert trace.job_id.tolist() == ["9+0", "9+1"]
+    assert trace.num_gpus.tolist() == [1, 2]
