@@ -227,6 +227,19 @@ def _print_report(report: dict[str, Any]) -> None:
             for hour in arrivals["busiest_hours"]
         ],
     )
+    waiting = report["waiting"]
+    if "missing" not in waiting:
+        click.echo(
+            f"Waiting of {waiting['jobs']:,} jobs: median {in_words(waiting['p50_s'])}, mean "
+            f"{in_words(waiting['mean_s'])}, p99 {in_words(waiting['p99_s'])}\n"
+        )
+    outcomes = report["outcomes"]
+    if "missing" not in outcomes:
+        shares = [
+            f"{row['outcome']} {percent(row['jobs_frac'])} ({percent(row['gpu_time_frac'])} of the GPU-time)"
+            for row in outcomes["outcomes"]
+        ]
+        click.echo(f"Ended: {'; '.join(shares)}\n")
     predictions = report["predictions"]
     if predictions:
         rank = predictions["spearman"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -51,8 +52,9 @@ _STYLE: dict[Any, Any] = {
     "legend.fontsize": 9.5,
     "lines.linewidth": 1.8,
 }
-_WIDTH_IN, _HEIGHT_IN = 7.6, 3.1
+_WIDTH_IN, _HEIGHT_IN = 9.0, 3.4
 _HEAT_STEPS = 9
+_LONGEST_LABEL = 16
 _TIMES = (
     (1.0, "1 s"),
     (10.0, "10 s"),
@@ -202,7 +204,7 @@ class Canvas:
                     **style,
                 )
             axes.set_xlim(edges[0], edges[-1])
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.06 * max(1e-9, *(float(np.nanmax(one.values)) for one in series)))
             axes.xaxis.set_major_locator(MaxNLocator(10, integer=edges[-1] - edges[0] > 4))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axes.set_xlabel(x_label)
@@ -213,14 +215,18 @@ class Canvas:
     def week(
         self, days: Sequence[str], values: Sequence[Sequence[float | None]], caption: str, unit: str
     ) -> Plot:
-        """7 rows of 24 hours as a heat map: the fuller the colour, the more; a gap where nothing is known."""
+        """7 rows of 24 hours as a heat map: the fuller the colour, the more; a gap where nothing is known.
+
+        The scale begins at 0, or at the lowest value where that is above half of the highest.
+        """
         with rc_context(_STYLE):
             figure, axes = _axes()
             cells = np.array(values, dtype=np.float64)
             strengths = np.linspace(0.06, 1.0, _HEAT_STEPS)
             colours = ListedColormap([(10 / 255, 10 / 255, 1 / 255, alpha) for alpha in strengths])
-            top = float(np.nanmax(cells)) if np.isfinite(cells).any() else 0.0
-            mesh = axes.pcolormesh(np.ma.masked_invalid(cells), cmap=colours, vmin=0, vmax=top or 1.0)
+            low, high = float(np.nanmin(cells)), float(np.nanmax(cells))
+            low = low if low > high / 2 and low < high else 0.0
+            mesh = axes.pcolormesh(np.ma.masked_invalid(cells), cmap=colours, vmin=low, vmax=high or 1.0)
             axes.set_yticks(np.arange(7) + 0.5, days)
             axes.set_xticks(np.arange(0, 24, 3) + 0.5, [f"{hour:02d}" for hour in range(0, 24, 3)])
             axes.tick_params(length=0)
@@ -237,7 +243,10 @@ class Canvas:
         out = io.StringIO()
         FigureCanvasSVG(figure)
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(out, format="svg", metadata=nothing)
+        with warnings.catch_warnings():
+            # A name in another script is measured by a box for a glyph, and shown by the reader's fonts.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+            figure.savefig(out, format="svg", metadata=nothing)
         self._drawn += 1
         return Plot(_inline(out.getvalue(), f"p{self._drawn}-", caption), caption)
 
@@ -253,12 +262,19 @@ def _legend(figure: Figure, entries: int) -> None:
 
 
 def _named_positions(axes: Axes, labels: Sequence[str]) -> None:
+    labels = [_short(label) for label in labels]
     crowded = sum(len(label) for label in labels) > 70
     axes.set_xticks(
         range(len(labels)), labels, rotation=40 if crowded else 0, ha="right" if crowded else "center"
     )
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.6, len(labels) - 0.4)
+
+
+def _short(label: str) -> str:
+    """A name that fits below a bar, on one line."""
+    shown = "".join(character if character.isprintable() else " " for character in label)
+    return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"
 
 
 def _time_ticks(axes: Axes, which: str) -> None:
@@ -273,12 +289,15 @@ def _time_ticks(axes: Axes, which: str) -> None:
 def _inline(svg: str, prefix: str, title: str) -> str:
     """An SVG document as an element of a page: ids of its own, the page's colours, a title to be read out."""
     body = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}', body)
-    body = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', body)
-    body = body.replace("url(#", f"url(#{prefix}")
-    for colour, variable in _VARIABLES.items():
-        body = body.replace(colour, variable)
+    body = re.sub(r"<[^>]*>", lambda tag: _own(tag[0], prefix), body)
     box = re.search(r'viewBox="([^"]+)"', body)
     assert box is not None  # every figure that is saved has one
     head = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(title)}">'
     return head + body[body.index(">") + 1 :].strip()
+
+
+def _own(tag: str, prefix: str) -> str:
+    """One tag with the plot's own ids and the page's colours; text between tags stays as it is."""
+    tag = re.sub(r'\bid="', f'id="{prefix}', tag)
+    tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
+    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), tag)

@@ -85,9 +85,12 @@ def utilisation(report: Report, canvas: Canvas) -> Section:
     if capacity is None:
         say += " A share of capacity needs the cluster (--cluster)."
     days = report["clock"]["days"]
+    lines = [Series("held", [or_nan(value) for value in found["by_hour_gpus"]])]
+    if capacity is not None:
+        lines.append(Series("capacity", [float(capacity)] * 24, dashed=True))
     by_hour = canvas.steps(
         list(range(25)),
-        [Series("GPUs held", found["by_hour_gpus"])],
+        lines,
         "Mean GPUs held by hour of the day.",
         "hour of the day",
         "GPUs",

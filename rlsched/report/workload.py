@@ -59,12 +59,8 @@ def durations(report: Report, canvas: Canvas) -> Section:
     wanted = sorted(range(len(report["sizes"])), key=lambda k: -report["sizes"][k]["jobs"])[:MOST_CURVES]
     by_size = canvas.curves(
         curves["at_s"],
-        [
-            Series(f"{row['gpus']} GPUs" if row["gpus"][0].isdigit() else row["gpus"], row["jobs_frac"])
-            for k, row in enumerate(curves["sizes"])
-            if k in wanted
-        ],
-        "Share of the jobs of a size that are no longer than this"
+        [Series(row["gpus"], row["jobs_frac"]) for k, row in enumerate(curves["sizes"]) if k in wanted],
+        "Share of the jobs of a size (GPUs) that are no longer than this"
         + (f" (the {MOST_CURVES} sizes with most jobs)." if len(report["sizes"]) > MOST_CURVES else "."),
         "run time",
     )

@@ -14,7 +14,7 @@ DAYS = tuple(f"day {number}" for number in range(1, 8))
 SLOTS = 7 * 24
 MOST_HOURS = 2_000_000
 """Hours of a trace, about 228 years; a longer one is taken to hold a time by mistake."""
-MOST_BINS = 400
+MOST_BINS = 200
 _BINS_S = (HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S)
 
 
@@ -66,7 +66,7 @@ class Clock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def bin_edges(self) -> Floats | None:
-        """Edges of at most 402 equal bins of the trace's time, on whole hours, days or weeks, seconds.
+        """Edges of at most 201 equal bins of the trace's time, on whole hours, days or weeks, seconds.
 
         A rest at either end that is shorter than half a bin belongs to its neighbour. None: no time.
         """
