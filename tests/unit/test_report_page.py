@@ -21,7 +21,7 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
 pytest.importorskip("matplotlib")
-from rlsched.report.page import page, sections, write_page  # noqa: E402
+from rlsched.report.page import page, sections, write_page
 
 TITLES = (
     "Clusters",
@@ -94,6 +94,11 @@ def a_full_trace() -> tuple[Trace, ClusterSpec]:
     ), spec
 
 
+def a_bare_trace() -> Trace:
+    """Three jobs with nothing but what has to be there."""
+    return Trace.from_columns(name="bare", submit_s=[0, 60, 7200], duration_s=[60, 9, 60], num_gpus=[1, 1, 8])
+
+
 @pytest.fixture(scope="module")
 def full() -> str:
     return html_of(*a_full_trace())
@@ -146,10 +151,7 @@ def test_plots_can_be_read_aloud_and_take_the_colours_of_the_page(full: str) -> 
 
 
 def test_what_a_trace_lacks_is_said_with_the_column_it_would_need() -> None:
-    trace = Trace.from_columns(
-        name="bare", submit_s=[0, 60, 7200], duration_s=[60, 9, 60], num_gpus=[1, 1, 8]
-    )
-    text = html_of(trace)
+    text = html_of(a_bare_trace())
     assert tuple(read(text).text["h2"]) == TITLES
     parts = dict(zip(TITLES, re.findall(r"<section.*?</section>", text, re.DOTALL), strict=True))
     for title, column in (
@@ -170,8 +172,7 @@ def test_what_a_trace_lacks_is_said_with_the_column_it_would_need() -> None:
 
 
 def test_a_known_origin_gives_weekdays() -> None:
-    trace, spec = a_full_trace()
-    text = html_of(trace, spec, datetime(2024, 4, 1, 8))
+    text = html_of(a_bare_trace(), origin=datetime(2024, 4, 1, 8))
     assert "Monday" in text
     assert "second 0 is 2024-04-01T08:00:00" in text
 
@@ -190,7 +191,7 @@ def test_names_cannot_break_the_page() -> None:
     reader = read(text)
     assert not {"script", "b", "i", "u"} & {tag for tag, _ in reader.tags}
     assert "Workload of <b>bold</b>" in reader.text["h1"]
-    assert '$x_{1$ id="y" #0…' in reader.text["text"]
+    assert '$x_{1$ id="y" #…' in reader.text["text"]
     assert "中文" in reader.text["text"]
 
 
@@ -227,11 +228,9 @@ def test_the_command_writes_the_page_and_the_same_numbers_as_json(
     (tmp_path / "c.toml").write_text(spec.to_toml())
     where = [str(tmp_path / "t.csv.gz"), "--cluster", str(tmp_path / "c.toml")]
     out = tmp_path / "r.html"
-    assert run(["trace", "describe", *where, "--html", str(out)]) == 0
-    assert capsys.readouterr().out == f"{out}: 11 sections\n"
     assert run(["trace", "describe", *where, "--html", str(out), "--json"]) == 0
     said = capsys.readouterr()
-    assert "11 sections" in said.err
+    assert said.err == f"{out}: 11 sections\n"
     report: dict[str, Any] = json.loads(said.out)
     waiting = report["waiting"]
     assert f"{100 * waiting['waited_frac']:.1f} % of the jobs waited" in out.read_text(encoding="utf-8")
@@ -257,7 +256,7 @@ def test_without_matplotlib_the_extra_is_named(
 def test_a_place_that_cannot_be_written_to_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    a_full_trace()[0].write(tmp_path / "t.csv")
+    a_bare_trace().write(tmp_path / "t.csv")
     out = tmp_path / "nowhere" / "r.html"
     assert run(["trace", "describe", str(tmp_path / "t.csv"), "--html", str(out)]) == 2
     said = capsys.readouterr().err
@@ -265,7 +264,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize("name", ["philly", "helios_venus", "ms_itp_02", "alibaba_openb2023"])
+@pytest.mark.parametrize("name", ["philly", "alibaba_openb2023"])
 def test_real_traces_have_a_page(name: str, shared_data: Path, tmp_path: Path) -> None:
     trace = Trace.read(shared_data / "traces" / f"{name}.csv.gz")
     spec = ClusterSpec.read(shared_data / "traces" / f"{name}.cluster.toml")
