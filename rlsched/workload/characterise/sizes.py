@@ -20,7 +20,7 @@ SIZE_CLASSES: tuple[tuple[str, float], ...] = (
     ("over 64", 65),
 )
 """(label, fewest GPUs); a class ends where the next begins."""
-POINTS_A_DECADE = 8
+POINTS_A_DECADE = 20
 
 
 def size_class(num_gpus: Floats) -> Ints:
