@@ -3,8 +3,8 @@
     RLSCHED_DATA=../shared python benchmarks/fit_synth.py
 
 Only the first 70 % of each trace's time is read (the training part), after the first 1 % of its jobs: some
-traces begin with a few stragglers. A burst is a run of jobs of one VC and one number of GPUs, each at most
-60 s after the one before. Durations are clipped at 7 days.
+traces begin with a few stragglers. Bursts are those of `characterise/repeats.py`. Durations are
+clipped at 7 days.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.workload.characterise.parts import keyed
+from rlsched.workload.characterise.repeats import bursts
 from rlsched.workload.profiles import DURATION_PROBABILITIES
 from rlsched.workload.trace import Trace
 
@@ -26,7 +28,6 @@ SOURCES = {
     "itp": ("ms_itp_01", "ms_itp_05", "ms_itp_07", "ms_itp_08"),
 }
 TRAIN_FRAC = 0.7
-BURST_GAP_S = 60.0
 DURATION_CAP_S = 7 * 86400.0
 CLASS_BOUNDS = (1, 2, 4, 8, 9, 17)
 FEWEST_JOBS = 10
@@ -50,18 +51,6 @@ def classes_of(gpus: NDArray[np.float64]) -> list[int]:
     return bounds
 
 
-def bursts_of(trace: Trace) -> NDArray[np.int64]:
-    """(J,) number of the burst that each job belongs to; bursts are numbered within the trace."""
-    kinds = [f"{vc}/{gpus:g}" for vc, gpus in zip(trace.vc, trace.num_gpus, strict=True)]
-    _, kind = np.unique(kinds, return_inverse=True)
-    order = np.lexsort((np.arange(len(trace)), kind))
-    new = np.ones(len(trace), dtype=bool)
-    new[1:] = (np.diff(kind[order]) != 0) | (np.diff(trace.submit_s[order]) > BURST_GAP_S)
-    burst = np.empty(len(trace), dtype=np.int64)
-    burst[order] = np.cumsum(new) - 1
-    return burst
-
-
 def normal_scores(values: NDArray[np.float64], group: NDArray[np.int64]) -> NDArray[np.float64]:
     """Rank of each value within its group as a standard normal number; ties are broken by a seeded draw."""
     scores = np.empty(len(values))
@@ -81,7 +70,12 @@ def fit(name: str, traces: Sequence[Trace]) -> None:
     bounds = classes_of(gpus)
     size_class = np.searchsorted(bounds, gpus, side="right") - 1
     offsets = np.cumsum([0, *(len(part) for part in parts)])
-    burst = np.concatenate([bursts_of(part) + start for part, start in zip(parts, offsets, strict=False)])
+    burst = np.concatenate(
+        [
+            bursts(keyed(part.vc).code, part.num_gpus, part.submit_s) + start
+            for part, start in zip(parts, offsets, strict=False)
+        ]
+    )
     _, first, burst, count = np.unique(burst, return_index=True, return_inverse=True, return_counts=True)
 
     print(f"== {name}: {', '.join(trace.name for trace in traces)}; {len(gpus):,} jobs")
@@ -126,7 +120,7 @@ def print_rhythm(parts: Sequence[Trace]) -> None:
     """Burst starts by hour of the day and by day of the week, and how much whole days differ beyond that."""
     hours, weekdays, noise, weights = np.zeros(24), np.zeros(7), [], []
     for part in parts:
-        _, first = np.unique(bursts_of(part), return_index=True)
+        _, first = np.unique(bursts(keyed(part.vc).code, part.num_gpus, part.submit_s), return_index=True)
         start = part.submit_s[first]
         hours += np.bincount((start // 3600 % 24).astype(int), minlength=24)
         weekdays += np.bincount((start // 86400 % 7).astype(int), minlength=7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,31 @@ def trace() -> None:
 @click.option("--cluster", type=_FILE, help="Cluster (TOML): shows load, and jobs that can never run on it.")
 @click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
 @click.option("--load", type=float, help="Scale the cluster until the offered load is about this.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def describe(file: Path, cluster: Path | None, nodes: int | None, load: float | None, as_json: bool) -> None:
-    """Sizes, durations, arrivals, GPU-time, and the offered load against a cluster.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all numbers of the page, and more.")
+@click.option("--html", type=_FILE, help="Write one self-contained page with plots (needs rlsched[report]).")
+@click.option(
+    "--origin",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
+    help="Wall-clock time of the trace's second 0, for true hours and weekdays.",
+)
+def describe(
+    file: Path,
+    cluster: Path | None,
+    nodes: int | None,
+    load: float | None,
+    as_json: bool,
+    html: Path | None,
+    origin: datetime | None,
+) -> None:
+    """Characterise a trace: sizes, durations, arrivals, GPU-time, waiting, failures, load against a cluster.
+
+    A section whose data the trace lacks says so, and which column it would need.
 
     \b
     Example:
       rlsched trace describe t.csv.gz
       rlsched trace describe t.csv.gz --cluster c.toml --nodes 12 --json
+      rlsched trace describe t.csv.gz --cluster c.toml --html report.html
     """
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.describe import describe as report_on
@@ -48,16 +66,25 @@ def describe(file: Path, cluster: Path | None, nodes: int | None, load: float | 
         raise click.UsageError("--nodes and --load scale a cluster: give one with --cluster")
     if nodes is not None and load is not None:
         raise click.UsageError("give --nodes or --load, not both")
+    if html is not None:
+        from rlsched.report.page import (
+            write_page,
+        )  # before a long read, so that a missing extra is said at once
     jobs = Trace.read(file)
     spec = ClusterSpec.read(cluster) if cluster else None
     if spec is not None and nodes is not None:
         spec = scaled_to_nodes(spec, nodes)
     if spec is not None and load is not None:
         spec = nodes_for_load(jobs, spec, load)
-    report = report_on(jobs, spec)
+    report = report_on(jobs, spec, origin)
+    if html is not None:
+        sections = write_page(report, html)
+        lacking = [one.title for one in sections if one.lacks]
+        without = f"; without data: {', '.join(lacking)}" if lacking else ""
+        click.echo(f"{html}: {len(sections)} sections{without}", err=as_json)
     if as_json:
         print_json(report)
-    else:
+    elif html is None:
         _print_report(report)
 
 
@@ -181,6 +208,19 @@ def _print_report(report: dict[str, Any]) -> None:
             for hour in arrivals["busiest_hours"]
         ],
     )
+    waiting = report["waiting"]
+    if "missing" not in waiting:
+        click.echo(
+            f"Waiting of {waiting['jobs']:,} jobs: median {in_words(waiting['p50_s'])}, mean "
+            f"{in_words(waiting['mean_s'])}, p99 {in_words(waiting['p99_s'])}\n"
+        )
+    outcomes = report["outcomes"]
+    if "missing" not in outcomes:
+        shares = [
+            f"{row['outcome']} {percent(row['jobs_frac'])} ({percent(row['gpu_time_frac'])} of the GPU-time)"
+            for row in outcomes["outcomes"]
+        ]
+        click.echo(f"Ended: {'; '.join(shares)}\n")
     predictions = report["predictions"]
     if predictions:
         rank = predictions["spearman"]

@@ -41,6 +41,7 @@ _EXTRA_OF_MODULE = {
     "zmq": "broker",
     "pynvml": "node",
     "pyarrow": "parquet",
+    "matplotlib": "report",
 }
 _EXTRA_OF_VERB = {"train": "train", "board": "board", "node": "node", "up": "broker,node"}
 

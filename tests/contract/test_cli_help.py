@@ -11,7 +11,7 @@ import pytest
 
 from rlsched.cli.verbs import SUMMARIES, extra_for
 
-HEAVY = ("torch", "numba", "gymnasium", "zmq", "stable_baselines3", "tensorboard", "pyarrow")
+HEAVY = ("torch", "numba", "gymnasium", "zmq", "stable_baselines3", "tensorboard", "pyarrow", "matplotlib")
 VERBS = sorted(point.name for point in entry_points(group="rlsched.commands"))
 ASK_FOR_HELP = """
 import sys
@@ -82,4 +82,5 @@ def test_extras_name_what_a_verb_needs() -> None:
     assert extra_for("zmq", "node") == "node"
     assert extra_for("zmq", "broker") == "broker"
     assert extra_for("numba", "evaluate") == "broker"
+    assert extra_for("matplotlib.axes", "trace") == "report"
     assert extra_for("json", "trace") is None

@@ -10,8 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.schema import HOLD_S, MAX_HOLD_S, WINDOW_ROWS
 from rlsched.workload.columns import KNOWN
+from rlsched.workload.describe import describe
+from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import Comparison
@@ -84,6 +87,13 @@ def test_contracts_name_every_column_field_and_policy() -> None:
 def test_evaluate_names_every_field(struct: type[Report | Metrics | GroupMetrics | Comparison]) -> None:
     page = text("docs/evaluate.md")
     assert [name for name in struct.__struct_fields__ if f"`{name}`" not in page] == []
+
+
+def test_characterisation_names_every_key_of_describe() -> None:
+    report = describe(
+        Trace.from_columns(name="t", submit_s=[0], duration_s=[1], num_gpus=[1]), ClusterSpec.uniform(1)
+    )
+    assert [key for key in report if f"`{key}`" not in text("docs/characterisation.md")] == []
 
 
 def test_evaluate_names_every_column_of_the_job_files() -> None:

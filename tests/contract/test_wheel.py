@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 POLICY = ROOT / "checkpoints" / "default" / "policy.zip"
 INSIDE = (
     "rlsched/cli/main.py",
+    "rlsched/report/page.css",
     "rlsched_envs/engine.py",
     "rlsched_agents/runtime/policy.py",
     "rlsched_node/shim.py",

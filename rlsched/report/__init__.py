@@ -1,0 +1,1 @@
+"""The characterisation of a trace as one self-contained page."""

@@ -1,0 +1,303 @@
+"""Plots as SVG that stands inside a page: its text stays text, its colours are the page's own variables."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+INK, MUTED, GRID = "#010101", "#020202", "#030303"
+COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
+_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
+}
+"""Placeholder colours of the plots, and the variables of page.css that take their place."""
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rlsched",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10.0,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "lines.linewidth": 1.8,
+}
+_WIDTH_IN, _HEIGHT_IN = 9.0, 3.4
+_HEAT_STEPS = 9
+_LONGEST_LABEL = 16
+_TIMES = (
+    (1.0, "1 s"),
+    (10.0, "10 s"),
+    (60.0, "1 min"),
+    (600.0, "10 min"),
+    (3600.0, "1 h"),
+    (6 * 3600.0, "6 h"),
+    (86400.0, "1 d"),
+    (7 * 86400.0, "1 wk"),
+    (30 * 86400.0, "30 d"),
+    (365 * 86400.0, "1 y"),
+)
+
+Values = Sequence[float] | NDArray[np.float64]
+
+
+class Series(NamedTuple):
+    """One named row of values in a plot.
+
+    Attributes:
+        label: Its name in the legend.
+        values: A value a position.
+        dashed: Drawn as a dashed line.
+    """
+
+    label: str
+    values: Values
+    dashed: bool = False
+
+
+class Plot(NamedTuple):
+    """One plot.
+
+    Attributes:
+        svg: `<svg>...</svg>`, without ids that another plot of the page has.
+        caption: What it shows, in a sentence.
+    """
+
+    svg: str
+    caption: str
+
+
+class Canvas:
+    """Draws the plots of one page; each has a number of its own, from which its ids are made."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+
+    def bars(
+        self,
+        labels: Sequence[str],
+        series: Sequence[Series],
+        caption: str,
+        x_label: str,
+        stacked: bool = False,
+    ) -> Plot:
+        """Shares as bars, side by side or stacked: values between 0 and 1, shown in %."""
+        with rc_context(_STYLE):
+            figure, axes = _axes()
+            at = np.arange(len(labels))
+            width = 0.7 if stacked else 0.8 / len(series)
+            base = np.zeros(len(labels))
+            for number, one in enumerate(series):
+                values = 100 * np.asarray(one.values, dtype=np.float64)
+                left = at if stacked else at + (number - (len(series) - 1) / 2) * width
+                bottom = base if stacked else np.zeros(len(labels))
+                axes.bar(left, values, width, bottom=bottom, color=COLOURS[number], label=one.label)
+                base = base + np.nan_to_num(values)
+            _named_positions(axes, labels)
+            axes.set_xlabel(x_label)
+            axes.set_ylabel("%")
+            axes.set_ylim(0, 100 if stacked else None)
+            axes.grid(axis="x", visible=False)
+            _legend(figure, len(series))
+            return self._finish(figure, caption)
+
+    def time_bars(self, labels: Sequence[str], series: Sequence[Series], caption: str, x_label: str) -> Plot:
+        """Durations in seconds as bars on a logarithmic axis from 1 s; what is shorter has no bar."""
+        with rc_context(_STYLE):
+            figure, axes = _axes()
+            at, width = np.arange(len(labels)), 0.8 / len(series)
+            longest = 1.0
+            for number, one in enumerate(series):
+                values = np.maximum(np.asarray(one.values, dtype=np.float64), 1.0)
+                longest = max(longest, float(values.max()))
+                left = at + (number - (len(series) - 1) / 2) * width
+                axes.bar(left, values - 1.0, width, bottom=1.0, color=COLOURS[number], label=one.label)
+            axes.set_yscale("log")
+            axes.set_ylim(1.0, max(longest * 1.3, 10.0))
+            _time_ticks(axes, "y")
+            _named_positions(axes, labels)
+            axes.set_xlabel(x_label)
+            axes.grid(axis="x", visible=False)
+            _legend(figure, len(series))
+            return self._finish(figure, caption)
+
+    def curves(self, at_s: Values, series: Sequence[Series], caption: str, x_label: str) -> Plot:
+        """Cumulative shares over a duration on a logarithmic axis."""
+        with rc_context(_STYLE):
+            figure, axes = _axes()
+            for number, one in enumerate(series):
+                axes.plot(at_s, 100 * np.asarray(one.values), color=COLOURS[number], label=one.label)
+            axes.set_xscale("log")
+            axes.set_xlim(1.0, max(float(at_s[-1]), 10.0))
+            axes.set_ylim(0, 100)
+            _time_ticks(axes, "x")
+            axes.set_xlabel(x_label)
+            axes.set_ylabel("% at or below")
+            _legend(figure, len(series))
+            return self._finish(figure, caption)
+
+    def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
+        """A cumulative share over another share, both between 0 and 1, beside an even split."""
+        with rc_context(_STYLE):
+            figure, axes = _axes()
+            axes.plot(
+                100 * np.asarray(x_frac),
+                100 * np.asarray(series.values),
+                color=COLOURS[0],
+                label=series.label,
+            )
+            axes.plot(
+                [0, 100], [0, 100], color=MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="even split"
+            )
+            axes.set_xlim(0, 100)
+            axes.set_ylim(0, 101)
+            axes.set_xlabel(x_label)
+            axes.set_ylabel(y_label)
+            _legend(figure, 2)
+            return self._finish(figure, caption)
+
+    def steps(
+        self, edges: Sequence[float], series: Sequence[Series], caption: str, x_label: str, y_label: str
+    ) -> Plot:
+        """Values that hold between one edge and the next; E edges, E - 1 values a series."""
+        with rc_context(_STYLE):
+            figure, axes = _axes()
+            for number, one in enumerate(series):
+                style: dict[str, Any] = {"linestyle": (0, (5, 3))} if one.dashed else {}
+                axes.stairs(
+                    one.values,
+                    edges,
+                    baseline=None,
+                    color=COLOURS[number],
+                    label=one.label,
+                    linewidth=1.6,
+                    **style,
+                )
+            axes.set_xlim(edges[0], edges[-1])
+            axes.set_ylim(0, 1.06 * max(1e-9, *(float(np.nanmax(one.values)) for one in series)))
+            axes.xaxis.set_major_locator(MaxNLocator(10, integer=edges[-1] - edges[0] > 4))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+            axes.set_xlabel(x_label)
+            axes.set_ylabel(y_label)
+            _legend(figure, len(series))
+            return self._finish(figure, caption)
+
+    def week(
+        self, days: Sequence[str], values: Sequence[Sequence[float | None]], caption: str, unit: str
+    ) -> Plot:
+        """7 rows of 24 hours as a heat map: the fuller the colour, the more; a gap where nothing is known.
+
+        The scale begins at 0, or at the lowest value where that is above half of the highest.
+        """
+        with rc_context(_STYLE):
+            figure, axes = _axes()
+            cells = np.array(values, dtype=np.float64)
+            strengths = np.linspace(0.06, 1.0, _HEAT_STEPS)
+            colours = ListedColormap([(10 / 255, 10 / 255, 1 / 255, alpha) for alpha in strengths])
+            low, high = float(np.nanmin(cells)), float(np.nanmax(cells))
+            low = low if low > high / 2 and low < high else 0.0
+            mesh = axes.pcolormesh(np.ma.masked_invalid(cells), cmap=colours, vmin=low, vmax=high or 1.0)
+            axes.set_yticks(np.arange(7) + 0.5, days)
+            axes.set_xticks(np.arange(0, 24, 3) + 0.5, [f"{hour:02d}" for hour in range(0, 24, 3)])
+            axes.tick_params(length=0)
+            axes.invert_yaxis()
+            axes.grid(visible=False)
+            axes.spines[:].set_visible(False)
+            axes.set_xlabel("hour")
+            bar = figure.colorbar(mesh, ax=axes, pad=0.02, label=unit)
+            bar.outline.set_visible(False)
+            bar.ax.tick_params(length=0)
+            return self._finish(figure, caption)
+
+    def _finish(self, figure: Figure, caption: str) -> Plot:
+        out = io.StringIO()
+        FigureCanvasSVG(figure)
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with warnings.catch_warnings():
+            # A name in another script is measured by a box for a glyph, and shown by the reader's fonts.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+            figure.savefig(out, format="svg", metadata=nothing)
+        self._drawn += 1
+        return Plot(_inline(out.getvalue(), f"p{self._drawn}-", caption), caption)
+
+
+def _axes() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _legend(figure: Figure, entries: int) -> None:
+    if entries > 1:
+        figure.legend(loc="outside upper left", ncols=min(entries, 6), handlelength=1.4, columnspacing=1.4)
+
+
+def _named_positions(axes: Axes, labels: Sequence[str]) -> None:
+    labels = [_short(label) for label in labels]
+    crowded = sum(len(label) for label in labels) > 70
+    axes.set_xticks(
+        range(len(labels)), labels, rotation=40 if crowded else 0, ha="right" if crowded else "center"
+    )
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.6, len(labels) - 0.4)
+
+
+def _short(label: str) -> str:
+    """A name that fits below a bar, on one line."""
+    shown = "".join(character if character.isprintable() else " " for character in label)
+    return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"
+
+
+def _time_ticks(axes: Axes, which: str) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    shown = [(at, label) for at, label in _TIMES if low <= at <= high]
+    axis.set_major_locator(FixedLocator([at for at, _ in shown]))
+    axis.set_major_formatter(FixedFormatter([label for _, label in shown]))
+    axis.set_minor_locator(NullLocator())
+
+
+def _inline(svg: str, prefix: str, title: str) -> str:
+    """An SVG document as an element of a page: ids of its own, the page's colours, a title to be read out."""
+    body = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    body = re.sub(r"<[^>]*>", lambda tag: _own(tag[0], prefix), body)
+    box = re.search(r'viewBox="([^"]+)"', body)
+    assert box is not None  # every figure that is saved has one
+    head = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(title)}">'
+    return head + body[body.index(">") + 1 :].strip()
+
+
+def _own(tag: str, prefix: str) -> str:
+    """One tag with the plot's own ids and the page's colours; text between tags stays as it is."""
+    tag = re.sub(r'\bid="', f'id="{prefix}', tag)
+    tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
+    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), tag)

@@ -1,0 +1,91 @@
+"""The pieces of the page as HTML: text is escaped here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from rlsched.report.figures import Plot
+
+
+class Section(NamedTuple):
+    """One subject of the page.
+
+    Attributes:
+        key: Its id in the page.
+        title: Its heading.
+        parts: HTML of its parts, in order.
+        lacks: Why it has no data, in words; "" where it has.
+    """
+
+    key: str
+    title: str
+    parts: tuple[str, ...]
+    lacks: str = ""
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Plain text as a paragraph."""
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<p{attribute}>{escape(text)}</p>"
+
+
+def figure(plot: Plot) -> str:
+    """A plot and its caption."""
+    return (
+        f'<figure><div class="plot">{plot.svg}</div><figcaption>{escape(plot.caption)}</figcaption></figure>'
+    )
+
+
+def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
+    """A table, the first column a heading of its row; folded away unless asked otherwise."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "".join(_row(row) for row in rows)
+    inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    if not folded:
+        return f'<div class="table"><table><caption>{escape(caption)}</caption>{inner}</table></div>'
+    return (
+        f"<details><summary>{escape(caption)}</summary>"
+        f'<div class="table"><table>{inner}</table></div></details>'
+    )
+
+
+def _row(row: Sequence[str]) -> str:
+    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+    return f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>'
+
+
+def cards(facts: Iterable[tuple[str, str]]) -> str:
+    """Headline numbers: (what, how much)."""
+    items = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in facts)
+    return f'<dl class="cards">{items}</dl>'
+
+
+def document(title: str, subtitle: str, style: str, lead: str, sections: Sequence[Section], foot: str) -> str:
+    """The whole page. It asks nothing of the network: a content security policy forbids it, too."""
+    links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
+    body = "".join(
+        f'<section id="{one.key}" aria-labelledby="h-{one.key}"><h2 id="h-{one.key}">{escape(one.title)}</h2>'
+        f"{''.join(one.parts)}</section>"
+        for one in sections
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><h1>{escape(title)}</h1>{paragraph(subtitle, "subtitle")}</header>
+<nav aria-label="Sections"><ol>{links}</ol></nav>
+<main>{lead}{body}</main>
+<footer>{foot}</footer>
+</body>
+</html>
+"""

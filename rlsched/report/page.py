@@ -1,0 +1,94 @@
+"""The page of `rlsched trace describe --html`: the numbers of `workload.describe`, laid out for people."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from rlsched import __version__
+from rlsched.cli.show import in_words
+from rlsched.errors import InputError
+from rlsched.report import operation, workload
+from rlsched.report.figures import Canvas
+from rlsched.report.markup import Section, cards, document, paragraph
+from rlsched.report.words import number
+from rlsched.workload.characterise.parts import Report
+
+SECTIONS = (
+    operation.cluster,
+    workload.sizes,
+    workload.durations,
+    workload.users,
+    workload.arrivals,
+    operation.utilisation,
+    operation.over_time,
+    operation.waiting,
+    workload.repeats,
+    operation.failures,
+    operation.predictions,
+)
+"""What makes each section, in the order of the page."""
+
+
+def sections(report: Report) -> list[Section]:
+    """All sections of a report from `workload.describe.describe`, drawn."""
+    canvas = Canvas()
+    return [make(report, canvas) for make in SECTIONS]
+
+
+def page(report: Report, made: list[Section]) -> str:
+    """The page as HTML; the same report gives the same text.
+
+    Args:
+        report: From `workload.describe.describe`.
+        made: From `sections`.
+    """
+    title = f"Workload of {report['trace']}"
+    subtitle = (
+        f"{number(report['jobs'])} jobs, {in_words(report['span_s'])} from the first submission to the last."
+    )
+    foot = paragraph(
+        f"Made by rlsched {__version__}, rlsched trace describe --html. The same numbers for "
+        "machines: --json."
+    )
+    style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
+    return document(title, subtitle, style, _lead(report, made), made, foot)
+
+
+def write_page(report: Report, path: Path) -> list[Section]:
+    """Write the page, all of it or nothing, and return its sections.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    made = sections(report)
+    text = page(report, made)
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot write this page: {error.strerror or error}") from error
+    return made
+
+
+def _lead(report: Report, made: list[Section]) -> str:
+    cluster = report.get("cluster")
+    load = cluster and cluster["load_frac"]
+    facts = [
+        ("jobs", number(report["jobs"])),
+        ("span", in_words(report["span_s"])),
+        ("GPU-hours", number(report["gpu_time_h"])),
+        ("GPUs in demand, mean", number(report["gpus_in_demand_mean"])),
+        ("median run time", in_words(report["durations"]["p50_s"])),
+        ("users", number(report["users"])),
+        ("virtual clusters", number(report["vcs"])),
+    ]
+    if load is not None:
+        facts.append(("offered load", f"{load:.3f}"))
+    lacking = "".join(f'<li><a href="#{one.key}">{one.title}</a></li>' for one in made if one.lacks)
+    note = (
+        f'<div class="lacking"><p>Without data in this trace:</p><ul>{lacking}</ul></div>' if lacking else ""
+    )
+    return cards(facts) + note

@@ -1,0 +1,50 @@
+"""Numbers and sentences that several sections share."""
+
+from __future__ import annotations
+
+from rlsched.report.markup import Section, paragraph
+from rlsched.workload.characterise.parts import Report, is_missing
+
+
+def number(value: float | None) -> str:
+    """A number for people: whole from 100 on, else three digits; `-` where unknown."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def or_nan(value: float | None, otherwise: float = float("nan")) -> float:
+    """A value for a plot."""
+    return otherwise if value is None else value
+
+
+def section(key: str, title: str, *parts: str) -> Section:
+    """A section with data."""
+    return Section(key, title, parts)
+
+
+def within(key: str, title: str, found: Report, *more: str) -> Section | None:
+    """The section that says what is lacking, and which column would hold it; None where nothing lacks."""
+    if not is_missing(found):
+        return None
+    columns = found["missing"]
+    need = f" That would need the column {' and '.join(columns)}." if columns else ""
+    return Section(key, title, (paragraph(found["say"] + need, "missing"), *more), found["say"] + need)
+
+
+def left_out(found: Report, what: str) -> str:
+    """A sentence on jobs that a section leaves out; "" where there are none."""
+    if not found["left_out"]:
+        return ""
+    return f" {number(found['left_out'])} jobs without a known {what} are left out."
+
+
+def days_note(clock: Report) -> str:
+    """How to read hours and weekdays."""
+    if clock["origin"] is not None:
+        return f"Hours and weekdays are by the clock on which the trace's second 0 is {clock['origin']}."
+    return (
+        "Hours and days are relative to the trace's origin, whose hour and weekday a trace does not record: "
+        "hour 00 of day 1 begins at its second 0, and day 8 counts as day 1 again. --origin 2024-04-01T08:00 "
+        "(the wall-clock time of second 0) gives true ones."
+    )

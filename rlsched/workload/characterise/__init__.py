@@ -1,0 +1,1 @@
+"""The numbers that characterise a trace, a file a subject; `rlsched.workload.describe` puts them together."""

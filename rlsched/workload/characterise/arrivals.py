@@ -1,0 +1,39 @@
+"""When jobs are submitted: how often, how close together, at which hours."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.workload.characterise.clock import Clock
+from rlsched.workload.characterise.parts import DAY_S, HOUR_S, Floats, Report, over
+from rlsched.workload.load import span_s
+from rlsched.workload.trace import Trace
+
+
+def arrivals(trace: Trace, clock: Clock, gpu_s: Floats) -> Report:
+    """Submissions: a day, the gaps, by hour of the day, and the five busiest hours since the first one.
+
+    Args:
+        trace: J jobs.
+        clock: Which hour it is.
+        gpu_s: (J,) GPU-time, GPU-seconds.
+    """
+    hours = ((trace.submit_s - trace.submit_s[0]) // HOUR_S).astype(np.int64)
+    index, count = np.unique(hours, return_counts=True)
+    work = np.bincount(np.searchsorted(index, hours), weights=gpu_s)
+    busiest = np.argsort(-count, kind="stable")[:5]
+    gaps = np.diff(trace.submit_s)
+    return {
+        "per_day_mean": over(len(trace) * DAY_S, span_s(trace)),
+        "gap_p50_s": float(np.median(gaps)) if len(gaps) else None,
+        "same_second_frac": float(np.mean(gaps == 0)) if len(gaps) else None,
+        "by_hour_of_day": np.bincount(clock.hour(trace.submit_s) % 24, minlength=24).tolist(),
+        "busiest_hours": [
+            {
+                "start_s": float(trace.submit_s[0] + index[k] * HOUR_S),
+                "jobs": int(count[k]),
+                "gpu_time_h": float(work[k]) / HOUR_S,
+            }
+            for k in busiest
+        ],
+    }

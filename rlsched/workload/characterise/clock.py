@@ -1,0 +1,85 @@
+"""Hours and weekdays of a trace, relative to its origin or by a wall clock, and the bins of its time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+
+from rlsched.workload.characterise.parts import DAY_S, HOUR_S, Floats, Ints, Report
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+DAYS = tuple(f"day {number}" for number in range(1, 8))
+SLOTS = 7 * 24
+MOST_HOURS = 2_000_000
+"""Hours of a trace, about 228 years; a longer one is taken to hold a time by mistake."""
+MOST_BINS = 200
+_BINS_S = (HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S)
+
+
+class Clock(NamedTuple):
+    """Which hour of the week it is at each second of a trace.
+
+    Attributes:
+        first_s: First submission, seconds from the trace's origin.
+        last_s: Last submission.
+        origin: Wall-clock time of the trace's second 0; None: unknown, hour 0 of day 1 is the origin.
+    """
+
+    first_s: float
+    last_s: float
+    origin: datetime | None = None
+
+    @property
+    def offset_s(self) -> float:
+        """Seconds from the Monday midnight before the origin to the origin; 0 where that is unknown."""
+        if self.origin is None:
+            return 0.0
+        at = self.origin
+        return at.weekday() * DAY_S + at.hour * HOUR_S + at.minute * 60 + at.second
+
+    @property
+    def days(self) -> tuple[str, ...]:
+        """Names of the seven days of a week."""
+        return DAYS if self.origin is None else WEEKDAYS
+
+    def hour(self, at_s: Floats) -> Ints:
+        """Number of the clock hour that holds each time; hour 0 is the one of the offset's midnight."""
+        return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
+
+    def hours_in_slots(self) -> Ints:
+        """(168,) how often the trace touches each hour of the week, day 1 hour 0 first."""
+        first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
+        whole, left = divmod(last - first + 1, SLOTS)
+        count = np.full(SLOTS, whole, dtype=np.int64)
+        count[(first + np.arange(left)) % SLOTS] += 1
+        return count
+
+    def hour_edges(self) -> Floats | None:
+        """Edges of the clock's hours within the trace, seconds; None: no time, or more than can be true."""
+        first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
+        if self.last_s <= self.first_s or last - first > MOST_HOURS:
+            return None
+        marks = np.arange(first + 1, last + 1) * HOUR_S - self.offset_s
+        inside = marks[(marks > self.first_s) & (marks < self.last_s)]
+        return np.concatenate([[self.first_s], inside, [self.last_s]])
+
+    def bin_edges(self) -> Floats | None:
+        """Edges of at most 201 equal bins of the trace's time, on whole hours, days or weeks, seconds.
+
+        A rest at either end that is shorter than half a bin belongs to its neighbour. None: no time.
+        """
+        span_s = self.last_s - self.first_s
+        if span_s <= 0:
+            return None
+        years = np.ceil(span_s / MOST_BINS / _BINS_S[-1]) * _BINS_S[-1]
+        bin_s = next((size for size in _BINS_S if span_s / size <= MOST_BINS), float(years))
+        first, last = (int((at + self.offset_s) // bin_s) for at in (self.first_s, self.last_s))
+        marks = np.arange(first + 1, last + 1) * bin_s - self.offset_s
+        inside = marks[(marks >= self.first_s + bin_s / 2) & (marks <= self.last_s - bin_s / 2)]
+        return np.concatenate([[self.first_s], inside, [self.last_s]])
+
+    def report(self) -> Report:
+        """How hours and days are to be read."""
+        return {"origin": None if self.origin is None else self.origin.isoformat(), "days": list(self.days)}

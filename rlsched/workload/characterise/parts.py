@@ -1,0 +1,82 @@
+"""What the subjects share: their type, a section that lacks data, keys as numbers, quantiles, shares."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Report = dict[str, Any]
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+HOUR_S = 3600.0
+DAY_S = 86400.0
+QUANTILES: tuple[tuple[str, float], ...] = (("p10_s", 0.1), ("p50_s", 0.5), ("p90_s", 0.9), ("p99_s", 0.99))
+
+
+def missing(say: str, *columns: str) -> Report:
+    """A section whose data the trace lacks.
+
+    Args:
+        say: What is missing, in a sentence for people.
+        *columns: Columns of the trace that it would need; none: no column would help.
+    """
+    return {"missing": list(columns), "say": say}
+
+
+def is_missing(section: Report) -> bool:
+    """Whether this section was made by `missing`."""
+    return "missing" in section
+
+
+class Keys(NamedTuple):
+    """Text cells as numbers.
+
+    Attributes:
+        code: (J,) number of each cell's text, in order of first appearance; -1 where it is blank.
+        names: The texts, by number.
+    """
+
+    code: Ints
+    names: list[str]
+
+    @property
+    def known(self) -> Mask:
+        """(J,) whether the cell holds anything."""
+        return self.code >= 0
+
+
+def keyed(cells: NDArray[np.str_]) -> Keys:
+    """Number the texts of a column."""
+    numbers: dict[str, int] = {"": -1}
+    code = [numbers.setdefault(text, len(numbers) - 1) for text in cells.tolist()]
+    return Keys(np.array(code, dtype=np.int64), list(numbers)[1:])
+
+
+def quantiles(seconds: Floats) -> Report:
+    """Mean, some quantiles and the maximum of at least one value, seconds."""
+    at = np.quantile(seconds, [q for _, q in QUANTILES])
+    return {
+        "mean_s": float(seconds.mean()),
+        **{key: float(value) for (key, _), value in zip(QUANTILES, at, strict=True)},
+        "max_s": float(seconds.max()),
+    }
+
+
+def over(numerator: float, denominator: float) -> float | None:
+    """The quotient; None where the denominator is not above 0."""
+    return numerator / denominator if denominator > 0 else None
+
+
+def total_by(code: Ints, weights: Floats, kinds: int) -> Floats:
+    """(kinds,) sum of the weights by number 0 ... kinds - 1."""
+    total: Floats = np.bincount(code, weights=weights, minlength=kinds).astype(np.float64)
+    return total
+
+
+def gpu_seconds(duration_s: Floats, num_gpus: Floats) -> Floats:
+    """(J,) GPU-time of each job: duration x GPUs, GPU-seconds."""
+    return duration_s * num_gpus

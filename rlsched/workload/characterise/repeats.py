@@ -1,0 +1,104 @@
+"""Jobs that come again: under one name of one user, and in bursts of submissions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.characterise.parts import Floats, Ints, Keys, Report, keyed, missing, over
+from rlsched.workload.trace import Trace
+
+BURST_GAP_S = 60.0
+"""Longest gap between two submissions of one burst."""
+RUNS: tuple[tuple[str, int], ...] = (("1", 1), ("2-4", 2), ("5-9", 5), ("10-49", 10), ("50 or more", 50))
+"""(label, fewest jobs of one name)."""
+
+
+def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GAP_S) -> Ints:
+    """(J,) number of the burst that each job belongs to, 0, 1, ...
+
+    A burst is a run of jobs of one VC and one number of GPUs, each at most `gap_s` after the one before.
+
+    Args:
+        vc: (J,) number of its VC, any number where it is unknown.
+        num_gpus: (J,) GPUs.
+        submit_s: (J,) submissions, ascending, seconds.
+        gap_s: Longest gap within a burst, seconds.
+    """
+    order = np.lexsort((num_gpus, vc))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (np.diff(vc[order]) != 0) | (np.diff(num_gpus[order]) != 0) | (np.diff(submit_s[order]) > gap_s)
+    burst = np.empty(len(order), dtype=np.int64)
+    burst[order] = np.cumsum(new) - 1
+    return burst
+
+
+def in_bursts(trace: Trace, vcs: Keys) -> Report:
+    """How many jobs come in bursts, and how large those are; `jobs_frac` is of bursts of two jobs or more."""
+    count = np.bincount(bursts(vcs.code, trace.num_gpus, trace.submit_s))
+    return {
+        "gap_s": BURST_GAP_S,
+        "bursts": len(count),
+        "jobs_frac": float(count[count > 1].sum() / len(trace)),
+        "jobs_mean": float(count.mean()),
+        "jobs_max": int(count.max()),
+    }
+
+
+def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
+    """How often jobs of one user have one and the same name, and how alike such jobs are.
+
+    Returns:
+        `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: what falls
+        to names with two jobs or more. `runs`: rows by number of jobs of a name. `ln_duration_sd` over these
+        repeated jobs, and `ln_duration_sd_within` around the mean of their name: what a predictor gains
+        by knowing the name (durations below 1 s count as 1 s; both None without repeated jobs).
+    """
+    known = trace.job_name != ""
+    if not known.any():
+        return missing("The trace does not record the names of its jobs.", "name")
+    pair = keyed(trace.job_name[known]).code * (len(users.names) + 1) + users.code[known] + 1
+    _, code, runs = np.unique(pair, return_inverse=True, return_counts=True)
+    work = gpu_s[known]
+    again = runs[code] > 1
+    return {
+        "jobs": int(known.sum()),
+        "left_out": int((~known).sum()),
+        "with_user": bool(users.names),
+        "names": len(runs),
+        "runs_mean": float(runs.mean()),
+        "runs_max": int(runs.max()),
+        "repeated_jobs_frac": float(again.mean()),
+        "repeated_gpu_time_frac": over(float(work[again].sum()), float(work.sum())),
+        "runs": _by_runs(runs, code, work),
+        **_likeness(trace.duration_s[known][again], code[again], runs),
+    }
+
+
+def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
+    kind = np.searchsorted([low for _, low in RUNS], runs, side="right") - 1
+    rows = []
+    for position, (label, _) in enumerate(RUNS):
+        names = kind == position
+        jobs: NDArray[np.bool_] = names[code]
+        rows.append(
+            {
+                "runs": label,
+                "names": int(names.sum()),
+                "jobs_frac": float(jobs.mean()),
+                "gpu_time_frac": over(float(work[jobs].sum()), float(work.sum())),
+            }
+        )
+    return rows
+
+
+def _likeness(duration_s: Floats, code: Ints, runs: Ints) -> Report:
+    """Standard deviation of ln(duration) over the jobs, and around the mean of their name."""
+    if not len(duration_s):
+        return {"ln_duration_sd": None, "ln_duration_sd_within": None}
+    x = np.log(np.maximum(duration_s, 1.0))
+    mean = np.bincount(code, weights=x, minlength=len(runs)) / runs
+    return {
+        "ln_duration_sd": float(x.std()),
+        "ln_duration_sd_within": float(np.sqrt(np.mean((x - mean[code]) ** 2))),
+    }

@@ -1,0 +1,83 @@
+"""Jobs by number of GPUs: how many, how long, how much GPU-time; and how durations are distributed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.workload.characterise.parts import Floats, Ints, Report, over, quantiles
+from rlsched.workload.trace import Trace
+
+SIZE_CLASSES: tuple[tuple[str, float], ...] = (
+    ("CPU only", 0),
+    ("share", float(np.nextafter(0, 1))),
+    ("1", 1),
+    ("2-3", 2),
+    ("4-7", 4),
+    ("8", 8),
+    ("9-16", 9),
+    ("17-32", 17),
+    ("33-64", 33),
+    ("over 64", 65),
+)
+"""(label, fewest GPUs); a class ends where the next begins."""
+POINTS_A_DECADE = 20
+
+
+def size_class(num_gpus: Floats) -> Ints:
+    """(J,) position of each job's class in `SIZE_CLASSES`."""
+    fewest = [low for _, low in SIZE_CLASSES]
+    return np.searchsorted(fewest, num_gpus, side="right").astype(np.int64) - 1
+
+
+def by_size(trace: Trace, gpu_s: Floats, classes: Ints) -> list[Report]:
+    """A row for each class that has jobs: jobs, shares of jobs and GPU-time, durations.
+
+    Args:
+        trace: J jobs.
+        gpu_s: (J,) GPU-time, GPU-seconds.
+        classes: (J,) from `size_class`.
+    """
+    rows = []
+    for position, (label, _) in enumerate(SIZE_CLASSES):
+        mine = classes == position
+        if mine.any():
+            rows.append(
+                {
+                    "gpus": label,
+                    "jobs": int(mine.sum()),
+                    "jobs_frac": float(mine.mean()),
+                    "gpu_time_frac": over(float(gpu_s[mine].sum()), float(gpu_s.sum())),
+                    **quantiles(trace.duration_s[mine]),
+                }
+            )
+    return rows
+
+
+def duration_curves(trace: Trace, gpu_s: Floats, classes: Ints) -> Report:
+    """Cumulative distributions of the duration.
+
+    Returns:
+        `at_s`: P durations, a logarithmic grid from 1 s past the longest job. Shares at or below each:
+        `jobs_frac` (of the jobs), `gpu_time_frac` (of the GPU-time; None without any), and `sizes`, a row a
+        class with its `gpus` and `jobs_frac`.
+    """
+    longest = max(float(trace.duration_s.max()), 1.0)
+    points = int(np.ceil(np.log10(longest) * POINTS_A_DECADE)) + 1
+    at_s = 10.0 ** (np.arange(points) / POINTS_A_DECADE)
+    at_s[-1] = max(at_s[-1], longest)
+    order = np.argsort(trace.duration_s)
+    sorted_s, sorted_class = trace.duration_s[order], classes[order]
+    jobs_below = np.searchsorted(sorted_s, at_s, side="right")
+    work = np.concatenate([[0.0], np.cumsum(gpu_s[order])])
+    sizes = []
+    for position, (label, _) in enumerate(SIZE_CLASSES):
+        mine = sorted_s[sorted_class == position]
+        if len(mine):
+            below = np.searchsorted(mine, at_s, side="right")
+            sizes.append({"gpus": label, "jobs_frac": (below / len(mine)).tolist()})
+    return {
+        "at_s": at_s.tolist(),
+        "jobs_frac": (jobs_below / len(trace)).tolist(),
+        "gpu_time_frac": (work[jobs_below] / work[-1]).tolist() if work[-1] > 0 else None,
+        "sizes": sizes,
+    }

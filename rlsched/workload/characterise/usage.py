@@ -1,0 +1,186 @@
+"""GPUs over time: those that jobs hold, those that they would hold if none waited, and the work offered."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.characterise.clock import SLOTS, Clock
+from rlsched.workload.characterise.parts import Floats, Report, missing, over, total_by
+from rlsched.workload.trace import Trace
+
+NO_TIME = "All jobs are submitted at one instant, so nothing can be shown over time."
+NO_STARTS = (
+    "The trace does not record how long jobs waited, so when they ran is unknown. "
+    "(A replay would know: `rlsched evaluate` reports the utilisation under a policy.)"
+)
+
+
+class Held:
+    """GPUs held over time by jobs that run without a break.
+
+    Args:
+        start_s: (J,) when each job starts, seconds.
+        duration_s: (J,) how long it runs, seconds.
+        num_gpus: (J,) GPUs that it holds.
+    """
+
+    def __init__(self, start_s: Floats, duration_s: Floats, num_gpus: Floats) -> None:
+        self._zero_s = float(start_s.min())  # near the times at hand, so that large sums stay exact
+        self._up = _Ramp(start_s - self._zero_s, num_gpus)
+        self._down = _Ramp(start_s - self._zero_s + duration_s, num_gpus)
+
+    def gpu_seconds(self, edges_s: Floats) -> Floats:
+        """(E - 1,) GPU-seconds held between each of E edges and the next."""
+        at_s = edges_s - self._zero_s
+        held: Floats = np.diff(self._up.at(at_s) - self._down.at(at_s))
+        return np.maximum(held, 0.0)  # the difference of two large sums may be a little below 0
+
+
+class _Ramp:
+    """sum of weight x max(0, t - since), for any t."""
+
+    def __init__(self, since_s: Floats, weight: Floats) -> None:
+        order = np.argsort(since_s, kind="stable")
+        self._since = since_s[order]
+        self._weight = np.concatenate([[0.0], np.cumsum(weight[order])])
+        self._moment = np.concatenate([[0.0], np.cumsum(weight[order] * self._since)])
+
+    def at(self, times_s: Floats) -> Floats:
+        below = np.searchsorted(self._since, times_s, side="right")
+        ramp: Floats = times_s * self._weight[below] - self._moment[below]
+        return ramp
+
+
+def demand(trace: Trace) -> Held:
+    """GPUs that the jobs would hold if each started at its submission."""
+    return Held(trace.submit_s, trace.duration_s, trace.num_gpus)
+
+
+def in_use(trace: Trace, wait_s: Floats) -> Held | None:
+    """GPUs that the jobs held, by their recorded waits; None: no wait is recorded.
+
+    Args:
+        trace: J jobs.
+        wait_s: (J,) column `queue_s`, nan where unknown; such jobs are left out.
+    """
+    known = ~np.isnan(wait_s)
+    if not known.any():
+        return None
+    start_s = trace.submit_s[known] + wait_s[known]
+    return Held(start_s, trace.duration_s[known], trace.num_gpus[known])
+
+
+def by_hour_of_week(held: Held, clock: Clock) -> tuple[Floats, Floats] | None:
+    """(168,) GPU-seconds held and (168,) seconds, by hour of the week, from first to last submission."""
+    edges = clock.hour_edges()
+    if edges is None:
+        return None
+    slot = clock.hour((edges[:-1] + edges[1:]) / 2) % SLOTS
+    return total_by(slot, held.gpu_seconds(edges), SLOTS), total_by(slot, np.diff(edges), SLOTS)
+
+
+def week(trace: Trace, clock: Clock, demanded: Held) -> Report:
+    """Submissions and demand by hour of the week.
+
+    Returns:
+        `hours`: how often the trace touches each hour, 7 rows of 24. `jobs_per_hour`: submissions divided by
+        that. `gpus_in_demand`: mean, None where the trace has no time. None where an hour never comes.
+    """
+    hours = clock.hours_in_slots()
+    jobs = np.bincount(clock.hour(trace.submit_s) % SLOTS, minlength=SLOTS)
+    held = by_hour_of_week(demanded, clock)
+    return {
+        "hours": hours.reshape(7, 24).tolist(),
+        "jobs_per_hour": _means(jobs, hours).tolist(),
+        "gpus_in_demand": None if held is None else _means(*held).tolist(),
+    }
+
+
+def utilisation(used: Held | None, clock: Clock, wait_s: Floats, gpus: int | None) -> Report:
+    """GPUs that jobs held by hour and weekday, from recorded waits.
+
+    Args:
+        used: From `in_use`.
+        clock: The time of the J jobs.
+        wait_s: (J,) column `queue_s`, nan where unknown.
+        gpus: GPUs of the cluster; None: unknown.
+
+    Returns:
+        Mean GPUs held between first and last submission, over all of it, by hour of the day, by weekday and
+        by hour of the week (7 rows of 24); `mean_frac` is the mean over `capacity_gpus`. A section without
+        data where no wait is recorded.
+    """
+    if used is None:
+        return missing(NO_STARTS, "queue_s")
+    held = by_hour_of_week(used, clock)
+    if held is None:
+        return missing(NO_TIME)
+    gpu_s, seconds = (part.reshape(7, 24) for part in held)
+    mean = over(float(gpu_s.sum()), float(seconds.sum()))
+    return {
+        "jobs": int((~np.isnan(wait_s)).sum()),
+        "left_out": int(np.isnan(wait_s).sum()),
+        "capacity_gpus": gpus,
+        "mean_gpus": mean,
+        "mean_frac": None if gpus is None or mean is None else mean / gpus,
+        "by_hour_gpus": _means(gpu_s.sum(axis=0), seconds.sum(axis=0)).tolist(),
+        "by_weekday_gpus": _means(gpu_s.sum(axis=1), seconds.sum(axis=1)).tolist(),
+        "by_hour_of_week_gpus": _means(gpu_s, seconds).tolist(),
+    }
+
+
+def over_time(
+    trace: Trace,
+    clock: Clock,
+    demanded: Held,
+    used: Held | None,
+    gpu_s: Floats,
+    runnable: NDArray[np.bool_] | None,
+    gpus: int | None,
+) -> Report:
+    """What is offered to the cluster in each bin of the trace's time.
+
+    Args:
+        trace: J jobs.
+        clock: Their time.
+        demanded: From `demand`.
+        used: From `in_use`.
+        gpu_s: (J,) GPU-time, GPU-seconds.
+        runnable: (J,) whether the cluster can ever run the job; None: there is no cluster.
+        gpus: GPUs of the cluster; None: there is no cluster.
+
+    Returns:
+        B bins: `start_s`, `width_s`, `jobs` submitted, `offered_gpus` (GPU-time submitted / width),
+        `gpus_in_demand` and `gpus_in_use` (means; the latter None where no wait is recorded), `load_frac`
+        (GPU-time submitted by jobs that can run / (GPUs x width); None without a cluster).
+    """
+    edges = clock.bin_edges()
+    if edges is None:
+        return missing(NO_TIME)
+    width = np.diff(edges)
+    bin_of = np.clip(np.searchsorted(edges, trace.submit_s, side="right") - 1, 0, len(width) - 1)
+
+    def submitted(weights: Floats) -> Floats:
+        return total_by(bin_of, weights, len(width))
+
+    load = None
+    if runnable is not None and gpus:
+        load = (submitted(np.where(runnable, gpu_s, 0.0)) / (gpus * width)).tolist()
+    return {
+        "capacity_gpus": gpus,
+        "start_s": edges[:-1].tolist(),
+        "width_s": width.tolist(),
+        "jobs": np.bincount(bin_of, minlength=len(width)).tolist(),
+        "offered_gpus": (submitted(gpu_s) / width).tolist(),
+        "gpus_in_demand": (demanded.gpu_seconds(edges) / width).tolist(),
+        "gpus_in_use": None if used is None else (used.gpu_seconds(edges) / width).tolist(),
+        "load_frac": load,
+    }
+
+
+def _means(total: NDArray[np.generic], count: NDArray[np.generic]) -> NDArray[np.object_]:
+    """Quotients, None where the count is 0; (168,) becomes 7 rows of 24."""
+    shape = (7, 24) if total.shape == (SLOTS,) else total.shape
+    pairs = zip(total.ravel().tolist(), count.ravel().tolist(), strict=True)
+    return np.array([over(part, whole) for part, whole in pairs], dtype=object).reshape(shape)
