@@ -1,4 +1,4 @@
-"""The numbers of docs/results.md: the default policy against `qssf-backfill` and against itself untrained.
+"""The numbers of docs/results.md: the default policy against rules and against itself untrained.
 
     .venv/bin/python benchmarks/results.py --out runs/results
     .venv/bin/python benchmarks/results.py --out runs/results --budget-s 600     # as much as fits; call again
@@ -41,7 +41,7 @@ from rlsched_envs.engine import predict_trace
 
 REFERENCE = "qssf-backfill"
 UNTRAINED = "ppo:untrained"
-CONTEXT = ["fifo-backfill", "sjf-backfill"]
+CONTEXT = ["qssf", "fifo-backfill", "sjf-backfill"]
 LOADS = (0.85, 1.0)
 LIKES = ("helios", "philly", "itp")
 SYNTHETIC_JOBS, SYNTHETIC_WARMUP, SYNTHETIC_GPUS = 4000, 1000, 64

@@ -16,6 +16,8 @@ from rlsched_agents.evaluate.report import Report
 
 UNTRAINED = "ppo:untrained"
 REFERENCE = "qssf-backfill"
+AGAINST = (REFERENCE, UNTRAINED, "qssf")
+"""What the policy is compared with on synthetic sequences; `qssf` blocks its queue, which suits some."""
 BUCKETS: tuple[tuple[str, float, float], ...] = (
     ("1", 0, 1),
     ("2-4", 1, 4),
@@ -128,7 +130,9 @@ def synthetic_numbers(results: Sequence[CaseResult]) -> Numbers:
         at_load = [one for one in results if one.load == load]
         for name in [*sorted({one.workload for one in at_load}), "all"]:
             some = [one for one in at_load if name in (one.workload, "all")]
-            numbers[f"{name}, load {load:g}"] = [aggregate(some, other) for other in (REFERENCE, UNTRAINED)]
+            numbers[f"{name}, load {load:g}"] = [
+                aggregate(some, other) for other in AGAINST if other in some[0].report.policies
+            ]
     return numbers
 
 
@@ -170,7 +174,7 @@ def real_markdown(results: Sequence[CaseResult], command: str) -> str:
     """Two tables for every real window and load: all jobs, and waiting by size."""
     lines = [
         f"Made by `{command}`. Policy {_policies(results)}.",
-        "Causal predictions; `sjf-backfill` is fed true durations. Times in seconds.",
+        "Causal predictions; `sjf-backfill` is fed true durations; `qssf` blocks its queue. In seconds.",
         "Ratios to `qssf-backfill` [95 % bootstrap over days of submission]; below 1 is better.",
         "One window is one sequence: the interval knows nothing of other months.",
     ]
