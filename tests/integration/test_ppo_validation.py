@@ -28,6 +28,7 @@ SMALL = Recipe(
     validation_jobs=250,
     validation_loads=(1.0,),
     validation_nodes=(3, 5),
+    validation_windows=2,
     episode=EpisodeConfig(warmup_jobs=40),
 )
 TINY_RECIPE = """

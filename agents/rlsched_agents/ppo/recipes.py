@@ -67,8 +67,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     validate_every: int = 294_912
     validation_jobs: int = 3_000
     validation_loads: tuple[float, ...] = (0.85, 1.0)
-    validation_nodes: tuple[int, ...] = (6, 8, 10)
-    validation_windows: int = 2
+    validation_nodes: tuple[int, ...] = (8,)
+    validation_windows: int = 6
     checkpoint_every: int = 262_144
     temperatures: tuple[float, ...] = (0.0,)
 
