@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
-from rlsched_agents.evaluate.pairs import Comparison, Ratio, geometric_mean
+from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio, geometric_mean
 from rlsched_agents.evaluate.report import Report
 
 UNTRAINED = "ppo:untrained"
@@ -145,6 +145,7 @@ def synthetic_markdown(results: Sequence[CaseResult], numbers: Numbers, command:
         f"{results[0].report.gpus} GPUs, seeds {_seeds(results)}.",
         "Ratios of mean queueing delay, mean JCT and the 99th percentile of queueing delay:",
         "geometric mean over sequences [95 % bootstrap over sequences]; below 1 is better.",
+        f"Fewer than {MIN_BLOCKS} sequences: no interval.",
         "",
     ]
     lines += _header(
@@ -176,6 +177,7 @@ def real_markdown(results: Sequence[CaseResult], command: str) -> str:
         f"Made by `{command}`. Policy {_policies(results)}.",
         "Causal predictions; `sjf-backfill` is fed true durations; `qssf` blocks its queue. In seconds.",
         "Ratios to `qssf-backfill` [95 % bootstrap over days of submission]; below 1 is better.",
+        f"Fewer than {MIN_BLOCKS} days of submissions: no interval.",
         "One window is one sequence: the interval knows nothing of other months.",
     ]
     for one in results:
@@ -266,4 +268,4 @@ def _seconds(value: float | None) -> str:
 
 
 def _ratio(value: Ratio | None) -> str:
-    return "" if value is None else f"{value.ratio:.3f} [{value.low:.2f}, {value.high:.2f}]"
+    return "" if value is None else str(value)

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
@@ -17,7 +18,8 @@ from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
-from rlsched_agents.evaluate.pairs import Comparison
+from rlsched_agents.evaluate.occupancy import OverTime
+from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -83,8 +85,8 @@ def test_contracts_name_every_column_field_and_policy() -> None:
     assert f"a window of {WINDOW_ROWS} rows" in architecture
 
 
-@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, Comparison])
-def test_evaluate_names_every_field(struct: type[Report | Metrics | GroupMetrics | Comparison]) -> None:
+@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio])
+def test_evaluate_names_every_field(struct: type[msgspec.Struct]) -> None:
     page = text("docs/evaluate.md")
     assert [name for name in struct.__struct_fields__ if f"`{name}`" not in page] == []
 

@@ -22,6 +22,10 @@ CONTRACT_FIELDS = (
     "queue_p999_s queue_max_s makespan_s gpu_utilisation_frac energy_kwh preemptions decisions "
     "decision_p99_us wall_s by_gpus by_vc"
 )
+LATER_FIELDS = (
+    "by_source jct_p90_s queue_p90_s bounded_slowdown_mean bounded_slowdown_p99 lost_gpu_s decision_p50_us "
+    "gpu_used_frac fragmentation_frac over_time"
+)
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"
 
@@ -72,15 +76,55 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
     assert (report["nodes"], report["gpus"], report["seeds"]) == (2, 16, [0])
     for one in report["policies"].values():
         assert list(one)[: len(CONTRACT_FIELDS.split())] == CONTRACT_FIELDS.split()
+        assert list(one)[len(CONTRACT_FIELDS.split()) :] == LATER_FIELDS.split()
         assert one["energy_kwh"] is None
+        assert one["gpu_used_frac"] is None
+        assert one["over_time"]["gpus_used"] is None
+        assert (one["preemptions"], one["lost_gpu_s"]) == (0, 0)
         assert (one["jobs"], one["rejected"], one["unfinished"]) == (120, 1, 0)
         assert sum(group["jobs"] for group in one["by_vc"].values()) == 120
         assert set(one["by_gpus"]) == {"1", "2", "4", "8", "64"}
         assert 0 < one["gpu_utilisation_frac"] <= 1
+        check_orders(one)
         numbers = [value for value in one.values() if isinstance(value, (int, float))]
         assert all(map(math.isfinite, numbers))
     assert report["policies"]["fifo-backfill"]["decision_p99_us"] is None
-    assert report["policies"]["ppo:untrained"]["decision_p99_us"] > 0
+    assert report["policies"]["fifo-backfill"]["decision_p50_us"] is None
+    timed = report["policies"]["ppo:untrained"]
+    assert 0 < timed["decision_p50_us"] <= timed["decision_p99_us"]
+    assert report["paired"]["ppo:untrained"]["blocks"] == 14
+    assert report["paired"]["ppo:untrained"]["jct_mean_ratio"]["low"] > 0
+
+
+def check_orders(one: dict[str, Any]) -> None:
+    """What must hold between the fields of one policy."""
+    for group in (one, *one["by_gpus"].values(), *one["by_vc"].values()):
+        if group["jct_mean_s"] is None:
+            continue
+        for what in ("jct", "queue"):
+            percentiles = [group[f"{what}_{percent}_s"] for percent in ("p50", "p90", "p99", "p999")]
+            assert percentiles == sorted(percentiles)
+        assert group["queue_p999_s"] <= group["queue_max_s"]
+        assert group["bounded_slowdown_mean"] >= 1
+        assert group["bounded_slowdown_p99"] >= 1
+    assert one["queue_max_s"] == max(group["queue_max_s"] or 0 for group in one["by_gpus"].values())
+    steps, last = one["over_time"], one["over_time"]["to_s"]
+    edges_s = np.append(np.arange(steps["from_s"], last, steps["step_s"]), last)
+    allocated = np.average(steps["gpus_allocated"], weights=np.diff(edges_s))
+    assert allocated / 16 == pytest.approx(one["gpu_utilisation_frac"])
+    assert 0 < one["fragmentation_frac"] < 1
+    assert one["by_gpus"]["1"]["fragmentation_frac"] == 0 < one["by_gpus"]["8"]["fragmentation_frac"]
+
+
+@pytest.mark.parametrize("days", [9, 11])
+def test_no_interval_below_ten_days(workload: tuple[Path, Path], tmp_path: Path, days: int) -> None:
+    window = ("--policy", "fifo", "--policy", "qssf-backfill", "--until", str(days * 86400))
+    ratio = report_of(workload, tmp_path, *window)["paired"]["qssf-backfill"]["jct_mean_ratio"]
+    assert ratio["ratio"] > 0
+    assert (ratio["low"] is None, ratio["high"] is None) == (days < 10, days < 10)
+    words = " ".join(run(workload, *window).output.split())
+    assert (f"no intervals: {days} days of submissions, 10 needed" in words) == (days < 10)
+    assert ("95 % intervals" in words) == (days >= 10)
 
 
 def test_job_files(workload: tuple[Path, Path], tmp_path: Path) -> None:
@@ -239,7 +283,14 @@ def test_baseline_and_load(workload: tuple[Path, Path], tmp_path: Path) -> None:
 def test_table_is_for_people(workload: tuple[Path, Path]) -> None:
     result = run(workload, "--policy", "fifo", "--policy", "qssf-backfill")
     assert result.exit_code == 0
-    for expected in ("mean queueing delay by GPUs", "mean queueing delay by VC", "ratios to fifo", "95 %"):
+    for expected in (
+        "mean queueing delay by GPUs",
+        "longest queueing delay by GPUs",
+        "unusable",
+        "mean queueing delay by VC",
+        "ratios to fifo",
+        "95 %",
+    ):
         assert expected in result.output
     assert "1 rejected: gang of 64 GPUs" in " ".join(result.output.split())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import Places, file_stem, ranges, seconds, write_jobs
-from rlsched_agents.evaluate.metrics import mean_over_seeds, quantile, schedule_metrics
-from rlsched_agents.evaluate.pairs import compare, geometric_mean, ratio_of_sums
+from rlsched_agents.evaluate.metrics import bounded_slowdown, mean_over_seeds, quantile, schedule_metrics
+from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_of_sums
 from rlsched_agents.evaluate.report import rejected_lines, rejected_reasons
 from rlsched_agents.evaluate.run import replay_tasks
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
@@ -69,8 +70,28 @@ def test_headline_numbers() -> None:
     assert one.preemptions == 0
     assert one.decisions == 7
     assert one.decision_p99_us == pytest.approx(199.0)
+    assert one.decision_p50_us == pytest.approx(150.0)
+    assert one.jct_p90_s == pytest.approx(70 + 0.7 * 10)
+    assert one.queue_p90_s == pytest.approx(40 + 0.7 * 20)
+    assert one.lost_gpu_s == 0.0
+    assert one.gpu_used_frac is None
     assert one.wall_s == 1.5
     assert one.by_source == {"rule": 7}
+
+
+def test_bounded_slowdown_counts_short_jobs_as_ten_seconds() -> None:
+    # JCT 50, 45, 70, 80 s of durations 50, 40, 30, 20 s.
+    one = schedule_metrics(a_table(), num_gpus=8)
+    assert one.bounded_slowdown_mean == pytest.approx((1 + 45 / 40 + 70 / 30 + 4) / 4)
+    assert one.bounded_slowdown_p99 == pytest.approx(70 / 30 + 0.97 * (4 - 70 / 30))
+    assert one.by_vc["-"].bounded_slowdown_mean == pytest.approx(4.0)
+    brief = replace(a_trace(), duration_s=np.array([0.0, 8.0, 5.0, 10.0, 1.0]))
+    table = a_table(
+        trace=brief,
+        start_s=np.array([0.0, 11.0, 60.0, 90.0, NAN]),
+        end_s=np.array([0.0, 19.0, 65.0, 100.0, NAN]),
+    )
+    np.testing.assert_allclose(bounded_slowdown(table), [1, 1, 4.5, 7, NAN])
 
 
 def test_utilisation_runs_from_first_to_last_submission() -> None:
@@ -106,6 +127,11 @@ def test_breakdowns_add_up() -> None:
     assert one.by_gpus["64"].rejected == 1
     assert {vc: group.jobs for vc, group in one.by_vc.items()} == {"-": 1, "a": 2, "b": 2}
     assert sum(group.jobs for group in one.by_gpus.values()) == one.jobs
+    two = one.by_gpus["2"]  # waited 5 and 60 s, JCT 45 and 80 s
+    assert (two.queue_p90_s, two.queue_p999_s, two.queue_max_s) == pytest.approx((54.5, 59.945, 60.0))
+    assert (two.jct_p50_s, two.jct_p90_s, two.jct_p999_s) == pytest.approx((62.5, 76.5, 79.965))
+    assert one.by_vc["a"].queue_max_s == 40.0
+    assert one.by_gpus["64"].queue_max_s is None
 
 
 def test_nothing_ended_is_none_not_zero() -> None:
@@ -116,6 +142,8 @@ def test_nothing_ended_is_none_not_zero() -> None:
     assert one.queue_max_s is None
     assert one.makespan_s is None
     assert one.decision_p99_us is None
+    assert one.decision_p50_us is None
+    assert one.bounded_slowdown_mean is None
     assert one.gpu_utilisation_frac == 0.0
 
 
@@ -142,6 +170,9 @@ def test_mean_over_seeds() -> None:
     assert both.jobs == 5
     assert both.decision_p99_us is None
     assert both.by_source == {"rule": 6, "guard": 1}
+    assert both.over_time is not None
+    # Steps of 60 s: p and q in the first; r and 10 or 6 s of s in what is left, 40 s.
+    assert both.over_time.gpus_allocated == pytest.approx([(50 + 80) / 60, (30 + 2 * 8) / 40])
 
 
 def test_rejected_jobs_are_counted_and_named() -> None:
@@ -164,16 +195,63 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
         theirs = rng.uniform(5, 15, 60)
         interval = ratio_of_sums(0.8 * theirs + rng.normal(0, 1, 60), theirs, draws=400, seed=trial)
         assert interval is not None
+        assert interval.low is not None
+        assert interval.high is not None
         hits += interval.low <= 0.8 <= interval.high
     assert 175 <= hits <= 200  # 190 expected
 
 
 def test_geometric_mean() -> None:
-    found = geometric_mean(np.array([0.5, 2.0]))
+    found = geometric_mean(np.array([0.5, 2.0] * 5))
     assert found is not None
+    assert found.low is not None
+    assert found.high is not None
     assert found.ratio == pytest.approx(1.0)
-    assert found.low == pytest.approx(0.5)
-    assert found.high == pytest.approx(2.0)
+    # Logs of +-ln 2: the mean of ten has a standard deviation of ln 2 / sqrt(10), 0.22.
+    assert np.log(found.high) == pytest.approx(1.96 * np.log(2) / np.sqrt(10), rel=0.15)
+    assert np.log(found.low) == pytest.approx(-1.96 * np.log(2) / np.sqrt(10), rel=0.15)
+    assert geometric_mean(np.empty(0)) is None
+
+
+def test_no_interval_from_fewer_than_ten() -> None:
+    nine, ten = np.linspace(0.5, 2.0, 9), np.linspace(0.5, 2.0, 10)
+    for few, enough in (
+        (geometric_mean(nine), geometric_mean(ten)),
+        (ratio_of_sums(nine, np.ones(9)), ratio_of_sums(ten, np.ones(10))),
+    ):
+        assert few is not None
+        assert enough is not None
+        assert (few.low, few.high) == (None, None)
+        assert enough.low is not None
+        assert enough.high is not None
+        assert enough.low < enough.ratio < enough.high
+    assert str(Ratio(0.8125, 0.75, 0.876)) == "0.812 [0.75, 0.88]"
+    assert str(Ratio(0.8125, None, None)) == "0.812"
+
+
+@pytest.mark.parametrize(("days", "interval"), [(9, False), (10, True)])
+def test_blocks_are_days_of_submissions(days: int, interval: bool) -> None:
+    # Three jobs on every other day of the trace: what counts is days with submissions, not the time between.
+    submit_s = np.array([day * 2 * 86400.0 + hour * 3600.0 for day in range(days) for hour in (0, 1, 23)])
+    ones = np.ones(len(submit_s))
+    trace = Trace.from_columns(name="days", submit_s=submit_s, duration_s=60 * ones, num_gpus=ones)
+
+    def waiting(wait_s: np.ndarray) -> JobTable:
+        return a_table(
+            trace=trace,
+            start_s=submit_s + wait_s,
+            end_s=submit_s + wait_s + 60,
+            rejected=np.zeros(len(ones), dtype=np.bool_),
+            reject_reason=np.full(len(ones), ""),
+            gpus=[(0,)] * len(ones),
+        )
+
+    found = compare([waiting(np.arange(len(ones)))], [waiting(10 * ones)], np.ones(len(ones), dtype=np.bool_))
+    assert found.blocks == days
+    assert found.queue_mean_ratio is not None
+    assert found.queue_mean_ratio.ratio == pytest.approx((len(ones) - 1) / 2 / 10)
+    assert (found.queue_mean_ratio.low is not None) == interval
+    assert (found.queue_mean_ratio.high is not None) == interval
 
 
 def test_comparison_counts_wins_and_leaves_out_what_did_not_end() -> None:

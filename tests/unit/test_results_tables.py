@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
@@ -75,7 +76,7 @@ def metrics(queue_s: float) -> Metrics:
 
 
 def a_result(tables: ModuleType, *, ours: float, family: str = "synthetic", load: float = 0.85) -> Any:
-    same = Ratio(1.0, 1.0, 1.0)
+    same = Ratio(1.0, 1.0, 1.0)  # as from ten days or more
     compared = Comparison(jobs=7, jct_mean_ratio=same, queue_mean_ratio=None, wins_frac=0.25, losses_frac=0.5)
     report = Report(
         trace="t",
@@ -124,6 +125,14 @@ def test_aggregate_is_paired_and_geometric(tables: ModuleType) -> None:
     assert tables.aggregate(results, "ppo:untrained").wins == 0
 
 
+def test_interval_from_ten_sequences_on(tables: ModuleType) -> None:
+    pair = [a_result(tables, ours=50.0), a_result(tables, ours=200.0)]
+    few = tables.aggregate(pair * 4, "qssf-backfill").queue
+    assert (few.low, few.high) == (None, None)
+    enough = tables.aggregate(pair * 5, "qssf-backfill").queue
+    assert 0.5 < enough.low < 1 < enough.high < 2
+
+
 def test_files(tables: ModuleType, tmp_path: Path) -> None:
     results = [
         a_result(tables, ours=50.0),
@@ -137,7 +146,9 @@ def test_files(tables: ModuleType, tmp_path: Path) -> None:
     assert "Made by `python it`. Policy `ppo` (ab12)." in synthetic
     assert "seeds 50 to 200" in synthetic
     row = next(line for line in synthetic.splitlines() if "| helios, load 0.85 | qssf-backfill |" in line)
-    assert "| 2 | 1.000 [0.50, 2.00] |" in row
+    assert "| 2 | 1.000 | " in row
+    assert "Fewer than 10 sequences: no interval." in synthetic
+    assert "Fewer than 10 days of submissions: no interval." in real
     assert "| 1 : 1 | 2.00 |" in row
     assert "**helios**, load 0.85 (0.85 aimed at): jobs submitted from 5 to 50 s" in real
     assert "8 jobs (1 rejected)" in real
@@ -145,3 +156,12 @@ def test_files(tables: ModuleType, tmp_path: Path) -> None:
     assert "| ppo | 170 | 70 | 1 | 140 | 1 |  | 1.000 [1.00, 1.00] |" in real
     assert "25.0% of the jobs wait less, 50.0% longer" in real
     assert "| ppo | 70 | 140 | 70 |  |" in real
+
+
+def test_cases_from_before_a_field_came_can_be_read(tables: ModuleType) -> None:
+    old = msgspec.to_builtins(a_result(tables, ours=50.0))
+    del old["report"]["policies"]["ppo"]["fragmentation_frac"]
+    del old["report"]["policies"]["ppo"]["by_gpus"]["1"]["queue_max_s"]
+    del old["against_untrained"]["blocks"]
+    read = msgspec.json.decode(msgspec.json.encode(old), type=tables.CaseResult)
+    assert read == a_result(tables, ours=50.0)

@@ -91,8 +91,9 @@ def evaluate(
     from rlsched.workload.load import offered_load
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
-    from rlsched_agents.evaluate.report import build_report, print_report, rejected_lines, write_json
+    from rlsched_agents.evaluate.report import build_report, rejected_lines, write_json
     from rlsched_agents.evaluate.run import replay_tasks
+    from rlsched_agents.evaluate.tables import print_report
     from rlsched_agents.evaluate.windows import scaled_cluster, window_of
     from rlsched_envs.engine import predict_trace
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from rlsched_agents.evaluate.occupancy import Fragmentation, OverTime, fragmentation, over_time, step_edges
 
 if TYPE_CHECKING:
     from rlsched_envs.engine import JobTable
@@ -14,19 +16,29 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+SLOWDOWN_THRESHOLD_S: Final = 10.0
+"""Jobs that run shorter than this count as if they ran so long (Feitelson 2001, see `bounded_slowdown`)."""
+
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of one size or one VC. Times in seconds, None where no job of the group ended.
+
+    Fields with a default are younger than the others: a report without them can still be read.
 
     Attributes:
         jobs: Jobs submitted.
         rejected: Those that can never run.
         unfinished: Those that had not ended when the replay stopped.
         jct_mean_s: Mean JCT (last end - submission) of those that ended.
-        jct_p99_s: Its 99th percentile.
+        jct_p99_s: Its 99th percentile; so the others.
         queue_mean_s: Mean queueing delay (first start - submission) of those that ended.
-        queue_p50_s: Its median.
+        queue_p50_s: Its median; so the other percentiles.
         queue_p99_s: Its 99th percentile.
+        queue_max_s: The longest queueing delay: how far starvation went.
+        bounded_slowdown_mean: Mean `bounded_slowdown` of those that ended.
+        bounded_slowdown_p99: Its 99th percentile.
+        fragmentation_frac: By size only: share of the free GPU-seconds that a job of this size could not have
+            used (`occupancy.fragmentation`).
     """
 
     jobs: int
@@ -37,6 +49,15 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     queue_mean_s: float | None
     queue_p50_s: float | None
     queue_p99_s: float | None
+    jct_p50_s: float | None = None
+    jct_p90_s: float | None = None
+    jct_p999_s: float | None = None
+    queue_p90_s: float | None = None
+    queue_p999_s: float | None = None
+    queue_max_s: float | None = None
+    bounded_slowdown_mean: float | None = None
+    bounded_slowdown_p99: float | None = None
+    fragmentation_frac: float | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +65,16 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     Percentiles interpolate linearly between the two nearest jobs (numpy's default), as pandas does, so
     that they compare with published simulators. JCT and queueing delay are of the jobs that ended; `jobs` is
-    all that were submitted: ended + rejected + unfinished.
+    all that were submitted: ended + rejected + unfinished. Fields with a default are younger than the others:
+    a report without them can still be read.
 
     Attributes:
         jobs: Jobs submitted.
         rejected: Jobs that can never run on this cluster.
         unfinished: Jobs that had not ended when the replay stopped.
         jct_mean_s: Mean of last end - submission, seconds; so its percentiles.
-        queue_mean_s: Mean of first start - submission, seconds; so its percentiles and its maximum.
+        queue_mean_s: Mean of first start - submission, seconds; so its percentiles and its maximum (how far
+            starvation went).
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
             submitted before the window count while they run in it.
@@ -64,6 +87,15 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_gpus: By number of GPUs, smallest first.
         by_vc: By VC, `-` for jobs without one.
         by_source: Decisions by who took them; empty where that was not counted.
+        bounded_slowdown_mean: Mean `bounded_slowdown`; so its percentile.
+        lost_gpu_s: GPU-seconds of work that preempted jobs had to do again.
+        decision_p50_us: Median of the time that a decision took; None where `decision_p99_us` is.
+        gpu_used_frac: As `gpu_utilisation_frac`, of GPUs at work instead of allocated ones. None: no model
+            computes it yet.
+        fragmentation_frac: Share of the free GPU-seconds, from the first to the last submission, that a job
+            drawn at random could not have used (`occupancy.fragmentation`). None where placements were not
+            kept, and where nothing was free.
+        over_time: Allocation and fragmentation in steps of time; None where that time is zero.
     """
 
     jobs: int
@@ -88,6 +120,15 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     by_gpus: dict[str, GroupMetrics]
     by_vc: dict[str, GroupMetrics]
     by_source: dict[str, int]
+    jct_p90_s: float | None = None
+    queue_p90_s: float | None = None
+    bounded_slowdown_mean: float | None = None
+    bounded_slowdown_p99: float | None = None
+    lost_gpu_s: float = 0.0
+    decision_p50_us: float | None = None
+    gpu_used_frac: float | None = None
+    fragmentation_frac: float | None = None
+    over_time: OverTime | None = None
 
 
 def jct_s(table: JobTable) -> Floats:
@@ -98,6 +139,15 @@ def jct_s(table: JobTable) -> Floats:
 def queue_s(table: JobTable) -> Floats:
     """Queueing delay of every job, (J,) seconds: first start - submission; nan where it did not start."""
     return np.asarray(table.start_s - table.trace.submit_s, dtype=np.float64)
+
+
+def bounded_slowdown(table: JobTable) -> Floats:
+    """Bounded slowdown of every job, (J,): max(1, JCT / max(duration, 10 s)); nan where it did not end.
+
+    Where a job is not preempted that is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for
+    Parallel Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
+    """
+    return np.maximum(1.0, jct_s(table) / np.maximum(table.trace.duration_s, SLOWDOWN_THRESHOLD_S))
 
 
 def ended(table: JobTable) -> Mask:
@@ -132,10 +182,16 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     return gpu_seconds / (num_gpus * (last - first))
 
 
-def by_size(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
+def by_size(
+    table: JobTable, measured: Mask, fragments: Fragmentation | None = None
+) -> dict[str, GroupMetrics]:
     """Metrics of each number of GPUs that occurs among the measured jobs, ascending."""
     sizes = table.trace.num_gpus
-    return {f"{size:g}": group(table, measured & (sizes == size)) for size in np.unique(sizes[measured])}
+    useless = {} if fragments is None else fragments.by_gpus_frac
+    return {
+        f"{size:g}": group(table, measured & (sizes == size), fragmentation_frac=useless.get(size))
+        for size in np.unique(sizes[measured]).tolist()
+    }
 
 
 def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
@@ -144,11 +200,11 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
     return {str(vc) or "-": group(table, measured & (vcs == vc)) for vc in np.unique(vcs[measured])}
 
 
-def group(table: JobTable, which: Mask) -> GroupMetrics:
-    """Metrics of some of the jobs."""
+def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
+    """Metrics of some of the jobs; their fragmentation is not computed here."""
     done = which & ended(table)
     rejected = int(np.count_nonzero(which & table.rejected))
-    jct, queue = jct_s(table)[done], queue_s(table)[done]
+    jct, queue, slowdown = jct_s(table)[done], queue_s(table)[done], bounded_slowdown(table)[done]
     return GroupMetrics(
         jobs=int(np.count_nonzero(which)),
         rejected=rejected,
@@ -158,6 +214,15 @@ def group(table: JobTable, which: Mask) -> GroupMetrics:
         queue_mean_s=mean(queue),
         queue_p50_s=quantile(queue, 50),
         queue_p99_s=quantile(queue, 99),
+        jct_p50_s=quantile(jct, 50),
+        jct_p90_s=quantile(jct, 90),
+        jct_p999_s=quantile(jct, 99.9),
+        queue_p90_s=quantile(queue, 90),
+        queue_p999_s=quantile(queue, 99.9),
+        queue_max_s=quantile(queue, 100),
+        bounded_slowdown_mean=mean(slowdown),
+        bounded_slowdown_p99=quantile(slowdown, 99),
+        fragmentation_frac=fragmentation_frac,
     )
 
 
@@ -175,30 +240,41 @@ def schedule_metrics(
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
     done = measured & ended(table)
-    jct, queue = jct_s(table)[done], queue_s(table)[done]
+    decision_us = np.asarray(table.decision_us, dtype=np.float64)
+    edges = step_edges(table, measured)
+    fragments = None if edges is None else fragmentation(table, edges, measured)
     return Metrics(
         jobs=total.jobs,
         rejected=total.rejected,
         unfinished=total.unfinished,
         jct_mean_s=total.jct_mean_s,
-        jct_p50_s=quantile(jct, 50),
+        jct_p50_s=total.jct_p50_s,
         jct_p99_s=total.jct_p99_s,
-        jct_p999_s=quantile(jct, 99.9),
+        jct_p999_s=total.jct_p999_s,
         queue_mean_s=total.queue_mean_s,
         queue_p50_s=total.queue_p50_s,
         queue_p99_s=total.queue_p99_s,
-        queue_p999_s=quantile(queue, 99.9),
-        queue_max_s=quantile(queue, 100),
-        makespan_s=float(table.end_s[done].max() - table.trace.submit_s[measured][0]) if len(jct) else None,
+        queue_p999_s=total.queue_p999_s,
+        queue_max_s=total.queue_max_s,
+        makespan_s=float(table.end_s[done].max() - table.trace.submit_s[measured][0]) if done.any() else None,
         gpu_utilisation_frac=utilisation(table, num_gpus, measured),
         energy_kwh=None,
         preemptions=0,
         decisions=int(table.decisions),
-        decision_p99_us=quantile(np.asarray(table.decision_us, dtype=np.float64), 99),
+        decision_p99_us=quantile(decision_us, 99),
         wall_s=wall_s,
-        by_gpus=by_size(table, measured),
+        by_gpus=by_size(table, measured, fragments),
         by_vc=by_vc(table, measured),
         by_source={str(source): int(count) for source, count in table.by_source.items()},
+        jct_p90_s=total.jct_p90_s,
+        queue_p90_s=total.queue_p90_s,
+        bounded_slowdown_mean=total.bounded_slowdown_mean,
+        bounded_slowdown_p99=total.bounded_slowdown_p99,
+        lost_gpu_s=0.0,
+        decision_p50_us=quantile(decision_us, 50),
+        gpu_used_frac=None,
+        fragmentation_frac=None if fragments is None else fragments.total_frac,
+        over_time=None if edges is None else over_time(table, edges, fragments),
     )
 
 
@@ -210,10 +286,12 @@ def mean_over_seeds(runs: list[Metrics]) -> Metrics:
 
 
 def _merged(values: list[Any]) -> Any:
+    if any(value is None for value in values):
+        return None
     if isinstance(values[0], dict):
         keys = dict.fromkeys(key for value in values for key in value)
         return {key: _merged([value.get(key, 0) for value in values]) for key in keys}
-    if any(value is None for value in values):
-        return None
+    if isinstance(values[0], list):
+        return [_merged(list(step)) for step in zip(*values, strict=True)]
     average = sum(values) / len(values)
     return round(average) if isinstance(values[0], int) else average

@@ -19,15 +19,28 @@ Floats = NDArray[np.float64]
 CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
-MIN_BLOCKS: Final = 20
+MIN_BLOCKS: Final = 10
+"""A bootstrap over fewer makes too narrow an interval: there is none then."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """A ratio with its 95 % bootstrap interval; below 1 is better than the baseline."""
+    """A ratio with its 95 % bootstrap interval; below 1 is better than the baseline.
+
+    Attributes:
+        ratio: Ours / the baseline's.
+        low: Lower end of the interval; None: fewer than ten blocks to draw from.
+        high: Upper end; None with `low`.
+    """
 
     ratio: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        """`0.812 [0.75, 0.88]`, and `0.812` where there is no interval."""
+        if self.low is None or self.high is None:
+            return f"{self.ratio:.3f}"
+        return f"{self.ratio:.3f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +52,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         queue_mean_ratio: Mean queueing delay / the baseline's; None where the baseline's is zero.
         wins_frac: Share of jobs that waited less than under the baseline.
         losses_frac: Share of jobs that waited longer.
+        blocks: Days with submissions, which the intervals are drawn from; None in older reports.
     """
 
     jobs: int
@@ -46,29 +60,37 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     queue_mean_ratio: Ratio | None
     wins_frac: float
     losses_frac: float
+    blocks: int | None = None
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
     """Bootstrap over blocks: (B,) sums a block, ratio of the totals; None where the baseline's total is 0.
 
-    Whole blocks are drawn with replacement, the same for both sides.
+    Whole blocks are drawn with replacement, the same for both sides. No interval for fewer than ten.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
-    blocks = len(ours)
+    blocks, ratio = len(ours), float(ours.sum() / theirs.sum())
+    if blocks < MIN_BLOCKS:
+        return Ratio(ratio, None, None)
     times_drawn = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), size=draws)
     below = times_drawn @ theirs
     drawn = (times_drawn @ ours)[below > 0] / below[below > 0]
     tail = (1 - CONFIDENCE_FRAC) / 2 * 100
     low, high = np.percentile(drawn, [tail, 100 - tail])
-    return Ratio(float(ours.sum() / theirs.sum()), float(low), float(high))
+    return Ratio(ratio, float(low), float(high))
 
 
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Geometric mean of (N,) ratios of independent sequences, with a bootstrap over the sequences."""
+    """Geometric mean of (N,) ratios of independent sequences, with a bootstrap over the sequences.
+
+    No interval for fewer than ten sequences. None of nothing.
+    """
     if not len(ratios):
         return None
     logs = np.log(ratios)
+    if len(logs) < MIN_BLOCKS:
+        return Ratio(float(np.exp(logs.mean())), None, None)
     chosen = np.random.default_rng(seed).integers(0, len(logs), size=(draws, len(logs)))
     tail = (1 - CONFIDENCE_FRAC) / 2 * 100
     low, high = np.exp(np.percentile(logs[chosen].mean(axis=1), [tail, 100 - tail]))
@@ -81,13 +103,14 @@ def compare(
     """Compare replays of the same jobs on the same cluster, one a seed on either side.
 
     Jobs that wait in the same queue are not independent, so the bootstrap draws blocks of time: a day of
-    submissions each, shorter where the window has fewer than 20 days. The interval is of this workload;
-    it knows nothing of other months, and is too narrow where a queue lasts longer than a block.
+    submissions each. There is no interval where the window has fewer than ten: shorter blocks would depend on
+    each other all the more. The interval is of this workload; it knows nothing of other months, and is too
+    narrow where a queue lasts longer than a day.
     """
     both = measured.copy()
     for table in (*ours, *baseline):
         both &= ended(table)
-    block = _blocks(ours[0].trace.submit_s[both])
+    block = _days(ours[0].trace.submit_s[both])
     jct, base_jct, queue, base_queue = (
         np.array([measure(table)[both] for table in tables])
         for measure in (jct_s, queue_s)
@@ -100,15 +123,15 @@ def compare(
         queue_mean_ratio=ratio_of_sums(_sums(block, queue), _sums(block, base_queue)),
         wins_frac=float(np.mean(queue < base_queue)) if jobs else 0.0,
         losses_frac=float(np.mean(queue > base_queue)) if jobs else 0.0,
+        blocks=int(block[-1]) + 1 if jobs else 0,
     )
 
 
-def _blocks(submit_s: Floats) -> NDArray[np.int64]:
-    """Block number of each job, (J,): numbered from 0 by time, without gaps."""
+def _days(submit_s: Floats) -> NDArray[np.int64]:
+    """Block number of each job, (J,): days from the first submission on, numbered without gaps."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
-    block_s = min(DAY_S, max(1.0, float(submit_s[-1] - submit_s[0]) / MIN_BLOCKS))
-    _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / block_s), return_inverse=True)
+    _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)
     return np.asarray(numbers, dtype=np.int64)
 
 

@@ -1,0 +1,264 @@
+"""What the GPUs of a replayed schedule were doing over time: allocated, or free and of what use."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.load import holds, partition_sizes
+
+if TYPE_CHECKING:
+    from rlsched_envs.engine import JobTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+STEPS_S: Final = (60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 604800.0)
+MAX_STEPS: Final = 200
+
+
+class OverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over equal steps of time, from the first to the last submission of the measured jobs.
+
+    The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that makes no more than
+    200 steps (weeks may be more).
+
+    Attributes:
+        from_s: Start of the first step, seconds of the trace.
+        to_s: End of the last step, which may be shorter than the others.
+        step_s: Length of a step, seconds.
+        gpus_allocated: GPUs that were allocated, each step's mean.
+        gpus_used: GPUs at work; None: no model computes it.
+        fragmentation_frac: `fragmentation` of each step, None where no GPU was free in it; None in all where
+            placements were not kept.
+    """
+
+    from_s: float
+    to_s: float
+    step_s: float
+    gpus_allocated: list[float]
+    gpus_used: list[float] | None
+    fragmentation_frac: list[float | None] | None
+
+
+class Fragmentation(NamedTuple):
+    """Free GPU-seconds of B steps, on nodes that some measured job may use, and how many are useless."""
+
+    free_gpu_s: Floats  # (B,)
+    unusable_gpu_s: Floats  # (B,) expected, of no use to a job drawn at random
+    by_gpus_frac: dict[
+        float, float | None
+    ]  # share that is of no use to a job of so many GPUs, over all steps
+
+    @property
+    def total_frac(self) -> float | None:
+        """Unusable over free, of all steps; None where nothing was ever free."""
+        free = float(self.free_gpu_s.sum())
+        return float(self.unusable_gpu_s.sum()) / free if free > 0 else None
+
+    @property
+    def by_step_frac(self) -> list[float | None]:
+        """Unusable over free of each step; None where nothing was free."""
+        pairs = zip(self.unusable_gpu_s.tolist(), self.free_gpu_s.tolist(), strict=True)
+        return [unusable / free if free > 0 else None for unusable, free in pairs]
+
+
+def step_edges(table: JobTable, measured: Mask) -> Floats | None:
+    """Edges of the steps, (B + 1,) seconds; None where the measured jobs came at one instant."""
+    times = table.trace.submit_s[measured]
+    if not len(times) or times[-1] <= times[0]:
+        return None
+    first, last = float(times[0]), float(times[-1])
+    step_s = step_length_s(last - first)
+    steps = math.ceil((last - first) / step_s)
+    return np.append(first + step_s * np.arange(steps), last)
+
+
+def step_length_s(span_s: float) -> float:
+    """Length of a step for so much time, seconds."""
+    return next((step_s for step_s in STEPS_S if span_s <= step_s * MAX_STEPS), STEPS_S[-1])
+
+
+def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -> OverTime:
+    """Put the steps together.
+
+    Args:
+        table: The replayed jobs.
+        edges: What `step_edges` gave.
+        fragments: What `fragmentation` gave for the same edges.
+    """
+    job, start_s, end_s = _intervals(table, edges)
+    gpus = table.trace.num_gpus[job]
+    allocated = _integral(np.concatenate((start_s, end_s)), np.concatenate((gpus, -gpus)), 0.0, edges)
+    return OverTime(
+        from_s=float(edges[0]),
+        to_s=float(edges[-1]),
+        step_s=step_length_s(edges[-1] - edges[0]),
+        gpus_allocated=(allocated / np.diff(edges)).tolist(),
+        gpus_used=None,
+        fragmentation_frac=None if fragments is None else fragments.by_step_frac,
+    )
+
+
+def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
+    """Free GPU-seconds of each step, and those of them that are of no use; None without placements.
+
+    The measure is that of Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs: the
+    free GPUs of a node are fragments for a job that the node cannot take as it is, and jobs are drawn at
+    random from a workload, here the measured jobs that can run. Where this differs: a job is drawn for each
+    partition from the jobs that may run there, since VCs are hard partitions; a gang larger than the
+    partition's largest node needs whole nodes (its remainder is not looked at); and nodes that no measured
+    job may use are left out.
+
+    Args:
+        table: The replayed jobs, with their placements.
+        edges: (B + 1,) edges of the steps, seconds.
+        measured: (J,) jobs of the window.
+    """
+    changes = _changes(table, edges)
+    if changes is None:
+        return None
+    nodes = table.spec.expand()
+    sizes = np.array([node.gpus for node in nodes], dtype=np.int64)
+    kinds = list(dict.fromkeys((node.vc, node.gpus) for node in nodes))
+    kind = np.array([kinds.index((node.vc, node.gpus)) for node in nodes], dtype=np.int64)
+    able = measured & ~table.rejected
+    useless, counted = _as_array(_useless(table, able), kinds)
+    kept = counted[kind]
+    at = kept[changes.node]
+    time_s, node, change = changes.time_s[at], changes.node[at], changes.change[at]
+    free = sizes[node] + _running_sum(node, change)
+    step_up = useless[kind[node], free] - useless[kind[node], free - change]
+    free_gpu_s = _integral(time_s, change.astype(np.float64), float(sizes[kept].sum()), edges)
+    unusable_gpu_s = _integral(time_s, step_up, float(useless[kind[kept], sizes[kept]].sum()), edges)
+
+    held_s = _time_by_free(changes, sizes, kind, useless.shape, edges)
+    by_gpus: dict[float, float | None] = {}
+    for gpus in np.unique(table.trace.num_gpus[able]).tolist():
+        of_size, there = _as_array(_useless(table, able & (table.trace.num_gpus == gpus)), kinds)
+        total = float((held_s[there] * np.arange(held_s.shape[1])).sum())
+        by_gpus[gpus] = float((held_s * of_size).sum()) / total if total > 0 else None
+    return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # shares round
+
+
+class _Changes(NamedTuple):
+    """Changes of the free GPUs of nodes, in the order of (node, time), one for each such pair."""
+
+    time_s: Floats  # (E,)
+    node: Ints  # (E,)
+    change: Ints  # (E,)
+
+
+def _changes(table: JobTable, edges: Floats) -> _Changes | None:
+    """Between the first and the last edge; None where a job ran whose placement was not kept."""
+    job, start_s, end_s = _intervals(table, edges)
+    gpus_of = [table.gpus[k] for k in job.tolist()]
+    counts = np.array([len(gpus) for gpus in gpus_of], dtype=np.int64)
+    if np.any(counts == 0):
+        return None
+    gpu = np.fromiter(chain.from_iterable(gpus_of), dtype=np.int64, count=int(counts.sum()))
+    num_nodes = table.spec.num_nodes
+    pair, taken = np.unique(
+        np.repeat(np.arange(len(job)), counts) * num_nodes + table.gpu_node[gpu], return_counts=True
+    )
+    owner, node = np.divmod(pair, num_nodes)
+    time_s, node = np.concatenate((start_s[owner], end_s[owner])), np.concatenate((node, node))
+    change = np.concatenate((-taken, taken))
+    order = np.lexsort((time_s, node))
+    time_s, node, change = time_s[order], node[order], change[order]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (np.diff(time_s) != 0) | (np.diff(node) != 0)
+    first = np.flatnonzero(new)
+    summed = np.add.reduceat(change, first) if len(first) else change
+    return _Changes(time_s[first], node[first], summed)
+
+
+def _time_by_free(
+    changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
+) -> Floats:
+    """Node-seconds by kind of node and by its free GPUs, (kinds, most GPUs + 1)."""
+    everyone = np.arange(len(sizes))
+    node = np.concatenate((everyone, changes.node))
+    since_s = np.concatenate((np.full(len(sizes), edges[0]), changes.time_s))
+    free = np.concatenate((sizes, sizes[changes.node] + _running_sum(changes.node, changes.change)))
+    order = np.argsort(node, kind="stable")  # each node's start, then its changes in time
+    node, since_s, free = node[order], since_s[order], free[order]
+    is_last = np.append(node[1:] != node[:-1], True)
+    until_s = np.where(is_last, edges[-1], np.append(since_s[1:], edges[-1]))
+    cells = np.bincount(kind[node] * shape[1] + free, until_s - since_s, minlength=shape[0] * shape[1])
+    return np.asarray(cells, dtype=np.float64).reshape(shape)
+
+
+Kind = tuple[str | None, int]
+"""Kind of node: the VC it serves, None for all, and its GPUs."""
+
+
+def _useless(table: JobTable, jobs: Mask) -> dict[Kind, Floats]:
+    """By kind of node: (size + 1,) expected useless GPUs for one of these jobs, by the node's free GPUs.
+
+    Kinds that none of the jobs may use are missing.
+    """
+    demand = Counter(zip(table.trace.vc[jobs].tolist(), table.trace.num_gpus[jobs].tolist(), strict=True))
+    found: dict[Kind, Floats] = {}
+    for owner, nodes in partition_sizes(table.spec).items():
+        sizes: Counter[int] = Counter()
+        for (vc, gpus), count in demand.items():
+            if owner in (None, vc) and holds(nodes, int(gpus)):
+                sizes[int(gpus)] += count
+        largest = max(nodes)
+        for size in nodes if sizes else ():
+            free = np.arange(size + 1)
+            too_few = sum(
+                count * (free < (gpus if gpus <= largest else size)) for gpus, count in sizes.items()
+            )
+            found[owner, size] = np.asarray(free * too_few / sizes.total(), dtype=np.float64)
+    return found
+
+
+def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
+    """What `_useless` gave as (kinds, most GPUs + 1), 0 where missing, and which kinds are not missing."""
+    table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
+    for number, kind in enumerate(kinds):
+        values = useless.get(kind, np.zeros(0))
+        table[number, : len(values)] = values
+    return table, np.array([kind in useless for kind in kinds], dtype=np.bool_)
+
+
+def _intervals(table: JobTable, edges: Floats) -> tuple[Ints, Floats, Floats]:
+    """Jobs that ran between the first and the last edge, and from when to when they did in there."""
+    first, last = edges[0], edges[-1]
+    end_s = np.where(np.isnan(table.end_s), last, table.end_s)
+    job = np.flatnonzero(~np.isnan(table.start_s) & (table.start_s < last) & (end_s > first))
+    return job, np.maximum(table.start_s[job], first), np.minimum(end_s[job], last)
+
+
+def _running_sum(node: Ints, change: Ints) -> Ints:
+    """Sum of the changes of the same node up to each one; changes of a node stand together."""
+    total = np.cumsum(change)
+    first = np.searchsorted(node, node)
+    return total - (total[first] - change[first])
+
+
+def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
+    """Integral of a step function over each step, (B,).
+
+    Args:
+        time_s: (E,) when it changes, within the edges, in any order.
+        change: (E,) by how much.
+        at_first: Its value at the first edge, before any change.
+        edges: (B + 1,) edges of the steps, ascending.
+    """
+    order = np.argsort(time_s, kind="stable")
+    at_s = np.append(edges[0], time_s[order])
+    value = np.cumsum(np.append(at_first, change[order]))
+    area = np.append(0.0, np.cumsum(value[:-1] * np.diff(at_s)))
+    last = np.searchsorted(at_s, edges, side="right") - 1
+    up_to = area[last] + value[last] * (edges - at_s[last])
+    return np.asarray(np.clip(np.diff(up_to), 0.0, None), dtype=np.float64)

@@ -1,0 +1,187 @@
+"""The report of an evaluation as tables for people, in a terminal of any width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlsched_agents.evaluate.metrics import GroupMetrics
+from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Ratio
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlsched_agents.evaluate.report import Report
+
+_SPARE = (8, 3, 4, 1)
+"""Columns of the headline table that a narrow terminal does without: the first goes first."""
+_SPARE_TAILS = (0, 4)
+_WIDEST = 1_000
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The headline numbers of each policy, their tails, how they compare, and waiting by job size and VC."""
+    load = "unknown" if report.load_frac is None else f"{report.load_frac:.2f}"
+    console.print(
+        f"[bold]{report.trace}[/] on {report.nodes} nodes, {report.gpus} GPUs ({report.cluster}), "
+        f"load {load}, window {_window(report)}, seeds {', '.join(map(str, report.seeds))}"
+    )
+    _print_table(
+        console,
+        "seconds",
+        ("jobs", "not run", "JCT mean", "p50", "p99", "queue mean", "p50", "p99", "p99.9", "used"),
+        {
+            name: (
+                f"{one.jobs:,}",
+                f"{one.rejected + one.unfinished:,}",
+                _seconds(one.jct_mean_s),
+                _seconds(one.jct_p50_s),
+                _seconds(one.jct_p99_s),
+                _seconds(one.queue_mean_s),
+                _seconds(one.queue_p50_s),
+                _seconds(one.queue_p99_s),
+                _seconds(one.queue_p999_s),
+                _percent(one.gpu_utilisation_frac),
+            )
+            for name, one in report.policies.items()
+        },
+        spare=_SPARE,
+    )
+    _print_table(
+        console,
+        "tails, seconds; bounded slowdown; free GPUs unusable to a job",
+        ("JCT p90", "queue p90", "longest", "slowdown", "p99", "unusable"),
+        {
+            name: (
+                _seconds(one.jct_p90_s),
+                _seconds(one.queue_p90_s),
+                _seconds(one.queue_max_s),
+                _slowdown(one.bounded_slowdown_mean),
+                _slowdown(one.bounded_slowdown_p99),
+                _percent(one.fragmentation_frac),
+            )
+            for name, one in report.policies.items()
+        },
+        spare=_SPARE_TAILS,
+    )
+    if report.paired:
+        _print_table(
+            console,
+            f"ratios to {report.baseline} on the same jobs, {_intervals(report)}; below 1 better",
+            ("mean queue", "mean JCT", "waits less", "longer"),
+            {
+                name: (
+                    _ratio(one.queue_mean_ratio),
+                    _ratio(one.jct_mean_ratio),
+                    _percent(one.wins_frac),
+                    _percent(one.losses_frac),
+                )
+                for name, one in report.paired.items()
+            },
+        )
+    _print_groups(report, "mean queueing delay", "GPUs", "by_gpus", "queue_mean_s", console)
+    _print_groups(report, "longest queueing delay", "GPUs", "by_gpus", "queue_max_s", console)
+    if len(next(iter(report.policies.values())).by_vc) > 1:
+        _print_groups(report, "mean queueing delay", "VC", "by_vc", "queue_mean_s", console)
+    _print_table(
+        console,
+        "decisions",
+        ("by", "us, p50", "us, p99", "wall (s)"),
+        {
+            name: (
+                ", ".join(f"{source} {count:,}" for source, count in one.by_source.items() if count),
+                _seconds(one.decision_p50_us) or "compiled",
+                _seconds(one.decision_p99_us) or "compiled",
+                f"{one.wall_s:.1f}",
+            )
+            for name, one in report.policies.items()
+        },
+    )
+
+
+def _print_groups(report: Report, title: str, what: str, by: str, field: str, console: Console) -> None:
+    groups: dict[str, dict[str, GroupMetrics]] = {
+        name: getattr(one, by) for name, one in report.policies.items()
+    }
+    some = next(iter(groups.values()))
+    _print_table(
+        console,
+        f"{title} by {what} of the job, seconds",
+        ("jobs", *groups),
+        {
+            key: (f"{some[key].jobs:,}", *(_seconds(getattr(one[key], field)) for one in groups.values()))
+            for key in some
+        },
+        first=what,
+    )
+
+
+def _print_table(
+    console: Console,
+    title: str,
+    headers: tuple[str, ...],
+    rows: dict[str, tuple[str, ...]],
+    *,
+    first: str = "policy",
+    spare: tuple[int, ...] = (),
+) -> None:
+    """Print a table and cut no number: where it is too wide, columns of `spare` go, then lines wrap."""
+    for count in range(len(spare) + 1):
+        table = _table(title, headers, rows, first, left_out=spare[:count])
+        table.width = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+        if table.width <= console.width:
+            break
+    if count:
+        table.title = f"{title}; a wider terminal shows more, --json all"
+    console.print(table, crop=False)
+
+
+def _table(
+    title: str,
+    headers: tuple[str, ...],
+    rows: dict[str, tuple[str, ...]],
+    first: str,
+    *,
+    left_out: tuple[int, ...],
+) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(first, title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    kept = [column for column in range(len(headers)) if column not in left_out]
+    for column in kept:
+        table.add_column(headers[column], justify="right")
+    for name, cells in rows.items():
+        table.add_row(name, *(cells[column] for column in kept))
+    return table
+
+
+def _window(report: Report) -> str:
+    if report.since_s is None and report.until_s is None:
+        return "the whole trace"
+    since = "start" if report.since_s is None else f"{report.since_s:.0f}"
+    return f"{since} to {'end' if report.until_s is None else f'{report.until_s:.0f}'} s"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _slowdown(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}"
+
+
+def _ratio(value: Ratio | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _intervals(report: Report) -> str:
+    """What the title says of the intervals; every policy is compared on about the same jobs."""
+    days = min(one.blocks or 0 for one in report.paired.values())
+    if days < MIN_BLOCKS:
+        return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"
+    return "95 % intervals"
