@@ -12,7 +12,8 @@ CARD_FORMAT = 1
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How one trace was cut by time. Every span is [from, to) in seconds from the trace's first job.
+    """How one trace was cut by time. Every span is [from, to) in seconds from the trace's first job; an empty one
+    was not used.
 
     Attributes:
         trace: Name of the trace.
@@ -101,7 +102,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _span(span: tuple[float, float]) -> str:
-    return f"[{span[0]:,.0f}, {span[1]:,.0f})"
+    return f"[{span[0]:,.0f}, {span[1]:,.0f})" if span[0] < span[1] else "-"
 
 
 def _table(validation: dict[str, dict[str, float]]) -> list[str]:
