@@ -29,7 +29,7 @@ CARD = Card(
     seeds=(3,),
     temperature=0.5,
     recipe={"gamma": 0.9},
-    traces=(TraceUse(trace="t", cluster="c", jobs=9, train_s=(0, 7), validation_s=(7, 8), test_s=(8, 10)),),
+    traces=(TraceUse(trace="t", cluster="c", jobs=9, train_s=(0, 7), validation_s=(7, 7), test_s=(8, 10)),),
     validation={"ppo": {"queue_mean_s": 12.5}, "qssf-backfill": {"queue_mean_s": 13.0}},
 )
 
@@ -72,7 +72,7 @@ def test_a_folder_gets_the_zip_and_a_card_to_read(tmp_path: Path, weights: Weigh
     text = (tmp_path / "default" / "CARD.md").read_text(encoding="utf-8")
     assert SCHEMA.hash in text
     assert "| ppo | 12.5 |" in text
-    assert "| t | c | 9 | [0, 7) | [7, 8) | [8, 10) |" in text
+    assert "| t | c | 9 | [0, 7) | - | [8, 10) |" in text
     assert load_checkpoint(tmp_path / "default").card.name == "tiny"
 
 

@@ -12,8 +12,9 @@ CARD_FORMAT = 1
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How one trace was cut by time. Every span is [from, to) in seconds from the trace's first job; an empty one
-    was not used.
+    """How one trace was cut by time. Every span is [from, to) in seconds from the trace's first job.
+
+    An empty span was not used.
 
     Attributes:
         trace: Name of the trace.
