@@ -14,7 +14,7 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli.train import train
 from rlsched_agents.heuristics.queue_order import RULES
-from rlsched_agents.ppo.callbacks import queue_ratio
+from rlsched_agents.ppo.callbacks import Table, score_of
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.sources import TrainingData, read_data
 from rlsched_agents.ppo.validation import RULES_TO_BEAT, Validator, cut_windows
@@ -108,10 +108,20 @@ def test_validation_table_compares_with_the_rules_on_the_same_windows(data: Trai
     table = validator(untrained())
     assert list(table) == ["ppo", *RULES_TO_BEAT]
     assert table["ppo"] == table["qssf-backfill"]
-    assert queue_ratio(table) == 1.0
+    assert score_of(table, 0.01) == 1.0
+    assert table["ppo"]["worst_source_ratio_frac"] == 1.0
     assert table["fifo-backfill"]["queue_ratio_frac"] > 1
     assert 0 < table["ppo"]["gpu_utilisation_frac"] <= 1
     assert table["ppo"]["queue_mean_s"] < table["ppo"]["queue_p99_s"]
+
+
+def test_a_gain_on_one_trace_does_not_pay_for_a_loss_on_another() -> None:
+    def table(mean: float, worst: float) -> Table:
+        return {"ppo": {"queue_ratio_frac": mean, "worst_source_ratio_frac": worst}}
+
+    assert score_of(table(0.9, 1.0), 0.01) == 0.9
+    assert score_of(table(0.9, 1.005), 0.01) == 0.9
+    assert score_of(table(0.7, 1.2), 0.01) == 1.2
 
 
 def test_windows_are_the_same_for_the_same_seed(data: TrainingData) -> None:

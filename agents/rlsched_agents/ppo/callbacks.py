@@ -127,8 +127,8 @@ class Validation(BaseCallback):
             for policy, metrics in table.items():
                 for metric, value in metrics.items():
                     self.logger.record(f"validation/{label if policy == 'ppo' else policy}/{metric}", value)
-            score = queue_ratio(table)
-            self.logger.record(f"validation/{label}/queue_ratio_frac", score)
+            score = score_of(table, self._recipe.tolerated_loss_frac)
+            self.logger.record(f"validation/{label}/score_frac", score)
             if score < self.best.score:
                 self.best.score, self.best.temperature = score, temperature
                 self.best.timesteps, self.best.weights, self.best.table = self.num_timesteps, weights, table
@@ -218,9 +218,15 @@ def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, s
     return PpoScheduler(weights, network, temperature=temperature, seed=seed, policy_id="training")
 
 
-def queue_ratio(table: Table) -> float:
-    """Score of a validation: `queue_ratio_frac` of `ppo`, else its mean queueing over the rule's."""
-    if "queue_ratio_frac" in table["ppo"]:
-        return table["ppo"]["queue_ratio_frac"]
-    reference = table[REFERENCE_POLICY]["queue_mean_s"]
-    return table["ppo"]["queue_mean_s"] / reference if reference > 0 else math.inf
+def score_of(table: Table, tolerated_loss_frac: float) -> float:
+    """Score of a validation, lower is better: mean queueing delay of `ppo` over that of the reference rule.
+
+    A policy that loses more than is tolerated on one source is scored by that loss alone: what it gains
+    elsewhere does not pay for it.
+    """
+    mine = table["ppo"]
+    if "queue_ratio_frac" not in mine:
+        reference = table[REFERENCE_POLICY]["queue_mean_s"]
+        return mine["queue_mean_s"] / reference if reference > 0 else math.inf
+    worst = mine["worst_source_ratio_frac"]
+    return worst if worst > 1.0 + tolerated_loss_frac else mine["queue_ratio_frac"]

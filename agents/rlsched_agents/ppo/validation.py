@@ -82,7 +82,8 @@ class Validator:
 
     Each row of the table has `queue_mean_s`, `queue_p99_s`, `jct_mean_s` and `gpu_utilisation_frac`, means
     over the windows; `queue_ratio_frac`, the geometric mean of the ratio of mean queueing delays to that of
-    `qssf-backfill`; and `wins_frac`, the share of windows in which it is below 1.
+    `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of the trace where it is largest;
+    and `wins_frac`, the share of windows in which it is below 1.
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:
@@ -97,7 +98,10 @@ class Validator:
             }
         mine = [_metrics(_engine(window, policy.order).run(policy), window) for window in self._windows]
         reference = self._runs[REFERENCE_POLICY]
-        return {name: _summary(runs, reference) for name, runs in [("ppo", mine), *self._runs.items()]}
+        sources = np.array([window.trace.name for window in self._windows])
+        return {
+            name: _summary(runs, reference, sources) for name, runs in [("ppo", mine), *self._runs.items()]
+        }
 
     @staticmethod
     def _run_rule(window: ValidationWindow, name: str) -> dict[str, float]:
@@ -126,7 +130,9 @@ def _metrics(table: JobTable, window: ValidationWindow) -> dict[str, float]:
     }
 
 
-def _summary(runs: list[dict[str, float]], reference: list[dict[str, float]]) -> dict[str, float]:
+def _summary(
+    runs: list[dict[str, float]], reference: list[dict[str, float]], sources: NDArray[np.str_]
+) -> dict[str, float]:
     found = {metric: float(np.mean([run[metric] for run in runs])) for metric in runs[0]}
     ratios = np.array(
         [
@@ -135,6 +141,11 @@ def _summary(runs: list[dict[str, float]], reference: list[dict[str, float]]) ->
         ]
     )
     return found | {
-        "queue_ratio_frac": float(np.exp(np.log(ratios).mean())),
+        "queue_ratio_frac": _geometric_mean(ratios),
+        "worst_source_ratio_frac": max(_geometric_mean(ratios[sources == name]) for name in set(sources)),
         "wins_frac": float(np.mean(ratios < 1.0)),
     }
+
+
+def _geometric_mean(ratios: NDArray[np.float64]) -> float:
+    return float(np.exp(np.log(ratios).mean()))
