@@ -151,7 +151,7 @@ def test_the_best_by_validation_is_what_comes_out(tmp_path: Path) -> None:
     assert load_checkpoint(files(tmp_path).best).card == result.card
     assert load_checkpoint(files(tmp_path).last).card.timesteps == 512
     curves = scalars(tmp_path)
-    assert curves["validation/ppo/queue_ratio_frac"] == pytest.approx([1.0, 0.7, 0.9, 0.8, 0.95])
+    assert curves["validation/ppo/score_frac"] == pytest.approx([1.0, 0.7, 0.9, 0.8, 0.95])
     assert curves["validation/qssf-backfill/queue_mean_s"] == [100.0] * 5
 
 
@@ -162,7 +162,7 @@ def test_the_way_of_serving_is_chosen_with_the_checkpoint(tmp_path: Path) -> Non
         return {"ppo": {"queue_ratio_frac": 0.9 if policy.temperature else 1.0}}
 
     assert run(tmp_path, both, timesteps=128, validate=validate).card.temperature == 0.5
-    assert "validation/ppo-t0.5/queue_ratio_frac" in scalars(tmp_path)
+    assert "validation/ppo-t0.5/score_frac" in scalars(tmp_path)
 
 
 def test_best_so_far_survives_a_resume(tmp_path: Path) -> None:

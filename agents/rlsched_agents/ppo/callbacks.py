@@ -228,5 +228,6 @@ def score_of(table: Table, tolerated_loss_frac: float) -> float:
     if "queue_ratio_frac" not in mine:
         reference = table[REFERENCE_POLICY]["queue_mean_s"]
         return mine["queue_mean_s"] / reference if reference > 0 else math.inf
-    worst = mine["worst_source_ratio_frac"]
-    return worst if worst > 1.0 + tolerated_loss_frac else mine["queue_ratio_frac"]
+    ratio = mine["queue_ratio_frac"]
+    worst = mine.get("worst_source_ratio_frac", ratio)
+    return worst if worst > 1.0 + tolerated_loss_frac else ratio

@@ -41,8 +41,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         validation_loads: Offered loads of the validation windows.
         validation_nodes: Nodes of their clusters.
         validation_windows: Windows of each source, load and number of nodes.
-        tolerated_loss_frac: How much more queueing than the reference rule the policy that is kept may have on
-            the windows of one source.
+        tolerated_loss_frac: How much more queueing than the reference rule the policy that is kept may have
+            on the windows of one source.
         checkpoint_every: Decisions between two snapshots for resuming.
         temperatures: Ways of serving that validation tries: 0 for arg max, else softmax temperature.
     """
