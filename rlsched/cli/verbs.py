@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Workloads": {
-        "trace": "Describe, convert and synthesize traces.",
+        "trace": "Describe, convert, synthesize and predict traces.",
     },
     "Policies": {
         "evaluate": "Replay a trace under several policies and compare them.",
@@ -41,6 +41,7 @@ _EXTRA_OF_MODULE = {
     "zmq": "broker",
     "pynvml": "node",
     "pyarrow": "parquet",
+    "sklearn": "predict",
 }
 _EXTRA_OF_VERB = {"train": "train", "board": "board", "node": "node", "up": "broker,node"}
 

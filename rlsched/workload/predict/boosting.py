@@ -40,7 +40,8 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
             "gradient boosting needs scikit-learn, which is not installed: pip install 'rlsched[predict]', "
             "or take --model running-mean, nearest or survival"
         ) from error
-    return HistGradientBoostingClassifier
+    found: type[HistGradientBoostingClassifier] = HistGradientBoostingClassifier
+    return found
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
@@ -71,8 +72,11 @@ class HazardModel:
         target = (ended[job] & (bins == reached[job])).astype(np.int8)
         known = ~np.isnan(features)
         self._columns = np.flatnonzero(
-            known.any(axis=0) & (np.nanmax(np.where(known, features, -np.inf), axis=0)
-                                 > np.nanmin(np.where(known, features, np.inf), axis=0))
+            known.any(axis=0)
+            & (
+                np.nanmax(np.where(known, features, -np.inf), axis=0)
+                > np.nanmin(np.where(known, features, np.inf), axis=0)
+            )
         )
         keep = bins < BINS - 1
         x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])

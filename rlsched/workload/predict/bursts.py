@@ -70,7 +70,7 @@ class Rhythm:
                 kept += 1
             if kept > best[1]:
                 best = (lag_s, kept)
-            if kept == 4 or len(times) == _SUBMISSIONS and now_s - 2 * lag_s < times[0]:
+            if kept == 4 or (len(times) == _SUBMISSIONS and now_s - 2 * lag_s < times[0]):
                 break
         return best
 
@@ -113,7 +113,9 @@ class NearestBursts:
         if number >= past.count - MEMORY:
             past.bin[number % MEMORY] = bin_of(duration_s)
 
-    def probabilities(self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats) -> Floats:
+    def probabilities(
+        self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
+    ) -> Floats:
         """(BINS,) what the nearest became, pulled towards `otherwise` as by `_PULL` jobs."""
         past = self._past.get(key)
         if past is None:
@@ -130,12 +132,14 @@ class NearestBursts:
         weight = 1.0 / (1.0 + distance[near] - distance[near].min())
         bins = past.bin[near]
         runs = bins < 0
-        survived = np.where(runs, np.searchsorted(EDGES_S, now_s - past.start_s[near], side="right") - 1, bins)
+        survived = np.where(
+            runs, np.searchsorted(EDGES_S, now_s - past.start_s[near], side="right") - 1, bins
+        )
         ends = np.bincount(bins[~runs], weights=weight[~runs], minlength=BINS)
         at_risk = ends + survived_bins(survived, weight)
         left = np.maximum(1.0 - np.concatenate([[0.0], np.cumsum(otherwise)[:-1]]), 1e-9)
         hazards = (ends + _PULL * np.minimum(otherwise / left, 1.0)) / (at_risk + _PULL)
-        return hazards_to_probabilities(hazards[None, :])[0]
+        return np.asarray(hazards_to_probabilities(hazards[None, :])[0])
 
 
 def _owner(job: JobFacts) -> tuple[int, int]:

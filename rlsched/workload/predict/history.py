@@ -121,7 +121,9 @@ class History:
         live.number = self.nearest.start(own, live.job, live.context, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """A job has ended after running for so long."""
+        """A job has ended after running for so long; where its start was not told, that follows."""
+        if self._live[job_id].number < 0:
+            self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)
         self.survival.drop(job_id, live.keys)
         self.survival.end(live.keys, live.started, duration_s)

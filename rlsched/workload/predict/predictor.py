@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.errors import InputError
 from rlsched.workload.predict.boosting import MIN_ENDED, HazardModel, chosen_rows, require_sklearn
-from rlsched.workload.predict.distribution import Floats, Forecast
+from rlsched.workload.predict.distribution import Floats, Forecast, remaining_s
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import Hedge
 from rlsched.workload.predict.history import History, Query
@@ -23,6 +23,9 @@ MODELS: Final = ("hedge", *EXPERTS)
 REFIT_GROWTH: Final = 1.2
 """A fit is due when so many times as many jobs have ended as at the last one."""
 
+MAX_SEEN: Final = 200_000
+"""Ended jobs are remembered for fits until so many are."""
+
 
 @dataclass
 class _Seen:
@@ -31,7 +34,6 @@ class _Seen:
     features: Floats
     start_s: float = math.nan
     duration_s: float = math.nan
-    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class TrainingSet:
 class Predictor:
     """Learns from submissions, starts and ends, told in the order of time, and predicts submissions.
 
-    Fits are the caller's to make, now or in the background: `if p.fit_due(): p.install(p.training(now).fit())`.
+    Fits are the caller's to make, at once or in the background:
+    `if p.fit_due(): p.install(p.training(now_s).fit())`.
 
     Args:
         model: One of `MODELS`.
@@ -80,6 +83,7 @@ class Predictor:
         self._seed = seed
         self._boosting: HazardModel | None = None
         self._seen: dict[str, _Seen] = {}
+        self._said: dict[str, Floats] = {}
         self._ended = 0
         self._ended_at_fit = 0.0
 
@@ -99,12 +103,23 @@ class Predictor:
         self.note_end(job_id, duration_s, now_s)
         self.hedge.settle(now_s)
         self.hedge.end(job_id, duration_s)
+        self._said.pop(job_id, None)
 
     def observe_gone(self, job_id: str) -> None:
         """A job has gone without a run time that says anything (cancelled while it waited, say)."""
         self.history.forget(job_id)
         self.hedge.forget(job_id)
         self._seen.pop(job_id, None)
+        self._said.pop(job_id, None)
+
+    def remaining_s(self, job_id: str, now_s: float) -> float | None:
+        """Expected time that a job still runs, given that it has lasted this long; None: it does not run.
+
+        The distribution of its arrival, conditioned on its age: those predictors that held so long a run for
+        likely weigh more.
+        """
+        age_s = self.history.age_s(job_id, now_s)
+        return None if age_s is None else remaining_s(self._said[job_id], age_s)
 
     def fit_due(self) -> bool:
         """Whether enough jobs have ended since the last fit for another one."""
@@ -113,6 +128,9 @@ class Predictor:
     def training(self, now_s: float) -> TrainingSet:
         """What is known by now, as a fit wants it; the next fit is due after this one."""
         self._ended_at_fit = self._ended
+        for job_id in list(self._seen)[: max(len(self._seen) - MAX_SEEN, 0)]:
+            if not math.isnan(self._seen[job_id].duration_s):
+                del self._seen[job_id]
         seen = [one for one in self._seen.values() if not math.isnan(one.start_s)]
         seen = [seen[row] for row in chosen_rows(len(seen)).tolist()]
         duration = np.array([one.duration_s for one in seen])
@@ -148,13 +166,14 @@ class Predictor:
         self.history.end(job_id, duration_s, now_s)
         self._ended += 1
         if self._boosts:
-            self._seen[job_id].duration_s = duration_s
+            seen = self._seen[job_id]
+            seen.duration_s = duration_s
+            if math.isnan(seen.start_s):
+                seen.start_s = now_s - duration_s
 
     def said(self, queries: Sequence[Query]) -> Floats:
         """(N, EXPERTS, BINS) what each predictor says; boosting repeats survival until its first fit."""
-        out = np.stack(
-            [np.stack([query.running_mean, query.nearest, query.survival, query.survival]) for query in queries]
-        )
+        out = np.array([(one.running_mean, one.nearest, one.survival, one.survival) for one in queries])
         if self._boosting is not None:
             out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
         return out
@@ -162,4 +181,6 @@ class Predictor:
     def mix(self, query: Query, said: Floats) -> Floats:
         """(EXPERTS, BINS) -> (BINS,): the chosen model's distribution; the hedge tracks the job."""
         mixed = self.hedge.mix(query.job.job_id, query.job.gpus, said)
-        return mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
+        chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
+        self._said[query.job.job_id] = chosen
+        return chosen

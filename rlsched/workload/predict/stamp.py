@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,9 @@ from rlsched.workload.trace import Trace
 _END, _SUBMIT, _START, _END_AT_ONCE = range(4)
 _BATCH: Final = 4000
 
+LONGER: Final = ("10min", "1h", "4h", "1d")
+"""What the columns of `THRESHOLDS_S` are called."""
+
 Progress = Callable[[float], None]
 """Called with how much of the trace is done (0 to 1)."""
 
@@ -29,12 +31,14 @@ class Stamps:
 
     Attributes:
         probabilities: (J, BINS) the distributions.
+        experts: (J, EXPERTS, BINS) float32, what each of the predictors said.
         weights: (J, EXPERTS) the hedge's weights at that time.
         limit_s: (J,) the user's limits, nan where there is none: no time below is longer.
         fits: How often boosting was fitted.
     """
 
     probabilities: Floats
+    experts: NDArray[np.float32]
     weights: Floats
     limit_s: Floats
     fits: int
@@ -60,6 +64,25 @@ class Stamps:
         return p_longer(self.probabilities)
 
 
+def stamped(trace: Trace, stamps: Stamps, point: str = "mean") -> Trace:
+    """The trace with predictions: `predicted_duration` (`mean` or `median`), its spread, and `x_` columns.
+
+    P(longer) and the median are no columns of the normal form, because no policy reads them: they pass
+    through as text, `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
+    """
+    predicted_s = stamps.mean_s if point == "mean" else stamps.median_s
+    extra = dict(trace.extra)
+    extra["x_predicted_median_s"] = np.array([f"{value:.1f}" for value in stamps.median_s.tolist()])
+    for name, column in zip(LONGER, stamps.p_longer.T.tolist(), strict=True):
+        extra[f"x_p_longer_{name}"] = np.array([f"{value:.4f}" for value in column])
+    return replace(
+        trace,
+        predicted_s=predicted_s.round(1),
+        predicted_spread=spread_around(stamps.probabilities, predicted_s).round(3),
+        extra=extra,
+    )
+
+
 def facts_of(trace: Trace) -> list[JobFacts]:
     """The facts of every job, in order of submission; a column `x_command` is its command line."""
     command = trace.extra.get("x_command", np.full(len(trace), ""))
@@ -75,7 +98,6 @@ def stamp_trace(
     *,
     model: str = "hedge",
     seed: int = 0,
-    fit_from_s: float = -math.inf,
     progress: Progress | None = None,
 ) -> Stamps:
     """Stamp every job at its arrival with what was known by then.
@@ -86,14 +108,12 @@ def stamp_trace(
             less its duration on.
         model: One of `MODELS`.
         seed: Of the fits.
-        fit_from_s: No fit is made before this time but the last that is due: for a caller that looks at
-            later stamps alone.
         progress: Told how far it is.
 
     Raises:
         InputError: an unknown model, or scikit-learn is missing and the model needs it.
     """
-    return _Run(trace, end_s, Predictor(model, seed), fit_from_s, progress).run()
+    return _Run(trace, end_s, Predictor(model, seed), progress).run()
 
 
 class _Run:
@@ -104,19 +124,18 @@ class _Run:
         trace: Trace,
         end_s: Floats,
         predictor: Predictor,
-        fit_from_s: float,
         progress: Progress | None,
     ) -> None:
         self._facts = facts_of(trace)
         self._duration_s = trace.duration_s.tolist()
         self._limit_s = trace.time_limit_s
         self._predictor = predictor
-        self._fit_from_s = fit_from_s
-        self._say = progress or (lambda done: None)
+        self._say = progress
         self._events = _events(trace, end_s)
         self._queries: list[tuple[int, Query]] = []
         self._done: list[tuple[float, int, int]] = []
         self._out = np.empty((len(trace), BINS))
+        self._experts = np.empty((len(trace), len(EXPERTS), BINS), np.float32)
         self._weights = np.empty((len(trace), len(EXPERTS)))
         self._fits = 0
 
@@ -124,7 +143,7 @@ class _Run:
         """Go through all events."""
         predictor = self._predictor
         for count, (now_s, kind, row) in enumerate(self._events):
-            if now_s >= self._fit_from_s and predictor.fit_due():
+            if predictor.fit_due():
                 self._settle()
                 predictor.install(predictor.training(now_s).fit())
                 self._fits += 1
@@ -138,11 +157,10 @@ class _Run:
             self._done.append((now_s, kind, row))
             if len(self._queries) == _BATCH:
                 self._settle()
-            if count % 1000 == 0:
+            if self._say is not None and count % 1000 == 0:
                 self._say(count / len(self._events))
         self._settle()
-        self._say(1.0)
-        return Stamps(self._out, self._weights, self._limit_s, self._fits)
+        return Stamps(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
         """Let boosting and the hedge catch up with the history."""
@@ -156,6 +174,7 @@ class _Run:
             if kind == _SUBMIT:
                 _, query = self._queries[number]
                 self._weights[row] = hedge.weights(job.gpus)
+                self._experts[row] = said[number]
                 self._out[row] = predictor.mix(query, said[number])
                 number += 1
             elif kind == _START:
