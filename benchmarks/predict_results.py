@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/predict_results.py --out runs/predict --only philly --load 1.0
 
 Each case is a trace at a load. The nodes are scaled to the load of the test window (the last 20 % of the
-time, `workload.split`), as `rlsched evaluate --load` does, and the replay starts 7 days before it. Every job is
-stamped at its arrival with what had ended by then: as recorded before the replay, by `fifo-backfill` in it.
+time, `workload.split`), as `rlsched evaluate --load` does, and the replay starts 7 days before it. Every job
+is stamped at its arrival with what had ended by then: before the replay as recorded, in it by
+`fifo-backfill`.
 `qssf-backfill` then runs under the stamps of the running mean (0 % of the gap), under true durations (100 %),
 and under those of each predictor. A case's result is a file in OUT/cases; those that are there are not run
 again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.

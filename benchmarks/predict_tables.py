@@ -103,7 +103,8 @@ def quality_table(results: list[CaseResult]) -> list[str]:
 
         rows.append(
             [one.workload, f"{one.load:g}",
-             both(lambda q: q["spearman_ln"]), both(lambda q: q["spearman_mean"]), both(lambda q: q["large_spearman_ln"]),
+             both(lambda q: q["spearman_ln"]), both(lambda q: q["spearman_mean"]),
+             both(lambda q: q["large_spearman_ln"]),
              *(both(lambda q, k=k: q["longer"][k]["auc"]) for k in range(4)),  # type: ignore[misc]
              both(lambda q: q["ks"]), both(lambda q: q["covered_frac"])]
         )  # fmt: skip

@@ -20,8 +20,9 @@ from rlsched.workload.predict.history import History, Query
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
 """`hedge` mixes all of the experts; each of them may be asked for alone."""
-REFIT_GROWTH: Final = 1.2
-"""A fit is due when so many times as many jobs have ended as at the last one."""
+REFIT_GROWTH: Final = 1.5
+REFIT_JOBS: Final = 5000
+"""A fit is due when so many times as many jobs have ended as at the last one, or so many more."""
 
 MAX_SEEN: Final = 200_000
 """Ended jobs are remembered for fits until so many are."""
@@ -123,7 +124,9 @@ class Predictor:
 
     def fit_due(self) -> bool:
         """Whether enough jobs have ended since the last fit for another one."""
-        return self._boosts and self._ended >= max(MIN_ENDED, REFIT_GROWTH * self._ended_at_fit)
+        last = self._ended_at_fit
+        due = min(REFIT_GROWTH * last, last + REFIT_JOBS)
+        return self._boosts and self._ended >= max(MIN_ENDED, due)
 
     def training(self, now_s: float) -> TrainingSet:
         """What is known by now, as a fit wants it; the next fit is due after this one."""
