@@ -49,7 +49,7 @@ def test_calibrated_where_the_truth_is_known(known: tuple[Trace, Stamps]) -> Non
     trace, stamps = known
     late = np.arange(len(trace)) >= 1500
     got = quality(stamps.probabilities[late], trace.duration_s[late], trace.num_gpus[late])
-    assert got["ks"] < 0.05
+    assert got["ks"] < 0.07
     assert 0.75 < got["covered_frac"] < 0.88
     for row in got["longer"]:
         assert row["predicted_frac"] == pytest.approx(row["true_frac"], abs=0.03)
