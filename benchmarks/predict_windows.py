@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/predict_windows.py --out runs/predict
 
 The trace is stamped once, at every arrival from the jobs that had ended by then as recorded, by the running
-mean and by the hedge. Six windows, each a tenth of the time, from 40 % on; in each the nodes are scaled to the
-load of its jobs, the replay starts 7 days before it, and `qssf-backfill` runs under the two stamps and under
+mean and by the hedge. Six windows, each a tenth of the time, from 40 % on; in each the nodes are scaled to
+the load of its jobs, the replay starts 7 days before it, and `qssf-backfill` runs under the two stamps and under
 true durations. Writes OUT/windows.md.
 """
 
