@@ -96,7 +96,7 @@ def predict_trace(
     spread_known = known & np.isfinite(trace.predicted_spread)
     predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
     if not spread_known.all():
-        end_s = _reference_end_s(trace, spec, recorded_until_s)
+        end_s = reference_end_s(trace, spec, recorded_until_s)
         mean_s, mean_spread = causal_predictions(trace, end_s)
         own = own_spread(trace, end_s)
         predicted_s = np.where(known, predicted_s, mean_s)
@@ -104,8 +104,13 @@ def predict_trace(
     return Predictions(predicted_s, spread)
 
 
-def _reference_end_s(trace: Trace, spec: ClusterSpec, recorded_until_s: float) -> NDArray[np.float64]:
-    """(J,) when each job ended in the reference history, nan where it never did."""
+def reference_end_s(
+    trace: Trace, spec: ClusterSpec, recorded_until_s: float = -math.inf
+) -> NDArray[np.float64]:
+    """(J,) when each job ended in the reference history, nan where it never did.
+
+    The trace is run by `fifo-backfill`; jobs submitted before `recorded_until_s` ended as recorded.
+    """
     start = int(np.searchsorted(trace.submit_s, recorded_until_s))
     run = trace.select(slice(start, None))
     truth = Predictions(run.duration_s, np.zeros(len(run)))

@@ -1,4 +1,4 @@
-"""`rlsched trace`: describe, convert and synthesize traces."""
+"""`rlsched trace`: describe, convert, synthesize and predict traces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rlsched.cli.convert import convert
+from rlsched.cli.predict import predict
 from rlsched.cli.show import in_words, percent, print_json, print_table
 
 _FILE = click.Path(path_type=Path)
@@ -17,13 +18,16 @@ _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 @click.group(context_settings=_HELP)
 def trace() -> None:
-    """Describe, convert and synthesize traces.
+    """Describe, convert, synthesize and predict traces.
 
     \b
     Example:
       rlsched trace synth --like philly --jobs 5000 --load 0.9 --gpus 64 -o t.csv.gz --cluster-out c.toml
       rlsched trace describe t.csv.gz --cluster c.toml
     """
+
+
+trace.add_command(predict)
 
 
 @trace.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Workloads": {
-        "trace": "Describe, convert and synthesize traces.",
+        "trace": "Describe, convert, synthesize and predict traces.",
     },
     "Policies": {
         "evaluate": "Replay a trace under several policies and compare them.",
@@ -42,6 +42,7 @@ _EXTRA_OF_MODULE = {
     "pynvml": "node",
     "pyarrow": "parquet",
     "matplotlib": "report",
+    "sklearn": "predict",
 }
 _EXTRA_OF_VERB = {"train": "train", "board": "board", "node": "node", "up": "broker,node"}
 

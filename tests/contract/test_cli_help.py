@@ -11,7 +11,17 @@ import pytest
 
 from rlsched.cli.verbs import SUMMARIES, extra_for
 
-HEAVY = ("torch", "numba", "gymnasium", "zmq", "stable_baselines3", "tensorboard", "pyarrow", "matplotlib")
+HEAVY = (
+    "torch",
+    "numba",
+    "gymnasium",
+    "zmq",
+    "stable_baselines3",
+    "tensorboard",
+    "pyarrow",
+    "matplotlib",
+    "sklearn",
+)
 VERBS = sorted(point.name for point in entry_points(group="rlsched.commands"))
 ASK_FOR_HELP = """
 import sys

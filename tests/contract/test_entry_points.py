@@ -14,7 +14,7 @@ from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-GROUPS = ("rlsched.commands", "rlsched.schedulers")
+GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
 POLICIES = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill", "random", "ppo")
 
 

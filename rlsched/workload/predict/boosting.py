@@ -1,0 +1,104 @@
+"""Gradient boosting of the hazard by bin, on the jobs that have ended and on those that still run.
+
+One classifier answers: a job has reached this bin, does it end in it? Its rows are (job, bin) for every bin
+that the job reached, so that a job which still runs teaches that it has survived (discrete-time survival as
+Cox, 1972, and Singer and Willett, 1993, have it, with trees in place of the logit's linear form).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import InputError
+from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
+from rlsched.workload.predict.survival import hazards_to_probabilities
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+LATEST_JOBS: Final = 14000
+OLDER_JOBS: Final = 6000
+"""A fit sees the latest jobs, and as many again of the older ones at equal distances."""
+MIN_ENDED: Final = 200
+"""Fewer ended jobs teach boosting nothing that the running mean does not know."""
+_BLOCK_ROWS: Final = 4096
+
+
+def require_sklearn() -> type[HistGradientBoostingClassifier]:
+    """The class of scikit-learn that is used.
+
+    Raises:
+        InputError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "gradient boosting needs scikit-learn, which is not installed: pip install 'rlsched[predict]', "
+            "or take --model running-mean, nearest or survival"
+        ) from error
+    found: type[HistGradientBoostingClassifier] = HistGradientBoostingClassifier
+    return found
+
+
+def chosen_rows(jobs: int) -> NDArray[np.intp]:
+    """Positions, in order of submission, of the jobs that a fit sees."""
+    latest = np.arange(max(jobs - LATEST_JOBS, 0), jobs)
+    older = max(jobs - LATEST_JOBS, 0)
+    if older <= OLDER_JOBS:
+        return np.arange(jobs)
+    return np.concatenate([np.linspace(0, older - 1, OLDER_JOBS).astype(np.intp), latest])
+
+
+class HazardModel:
+    """A fitted model.
+
+    Args:
+        features: (N, FEATURES) of the jobs, in order of submission.
+        lasted_s: (N,) how long they have run so far, or ran to their end.
+        ended: (N,) whether they have ended.
+        seed: Of the fit.
+    """
+
+    def __init__(self, features: Floats, lasted_s: Floats, ended: NDArray[np.bool_], seed: int = 0) -> None:
+        model_class = require_sklearn()
+        reached = np.clip(np.searchsorted(EDGES_S, lasted_s, side="right") - 1, 0, BINS - 1)
+        rows = np.where(ended, reached + 1, reached)
+        job = np.repeat(np.arange(len(rows)), rows)
+        bins = np.arange(len(job)) - np.repeat(np.cumsum(rows) - rows, rows)
+        target = (ended[job] & (bins == reached[job])).astype(np.int8)
+        known = ~np.isnan(features)
+        self._columns = np.flatnonzero(
+            known.any(axis=0)
+            & (
+                np.nanmax(np.where(known, features, -np.inf), axis=0)
+                > np.nanmin(np.where(known, features, np.inf), axis=0)
+            )
+        )
+        keep = bins < BINS - 1
+        x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])
+        self._model: Any = model_class(
+            max_iter=100,
+            learning_rate=0.08,
+            max_leaf_nodes=24,
+            min_samples_leaf=60,
+            l2_regularization=5.0,
+            max_features=0.5,
+            early_stopping=False,
+            random_state=seed,
+        ).fit(x, target[keep])
+
+    def probabilities(self, features: Floats) -> Floats:
+        """(N, FEATURES) -> (N, BINS) the distributions."""
+        out = np.empty((len(features), BINS))
+        bins = np.arange(BINS - 1, dtype=np.float64)
+        for first in range(0, len(features), _BLOCK_ROWS):
+            block = features[first : first + _BLOCK_ROWS, self._columns]
+            x = np.column_stack([np.repeat(block, BINS - 1, axis=0), np.tile(bins, len(block))])
+            ends = self._model.predict_proba(x)[:, 1].reshape(len(block), BINS - 1)
+            hazards = np.column_stack([ends, np.ones(len(block))])
+            out[first : first + _BLOCK_ROWS] = hazards_to_probabilities(hazards)
+        return out

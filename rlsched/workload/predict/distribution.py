@@ -1,0 +1,157 @@
+"""Distributions of run times on one grid of bins, and what is read off them.
+
+A distribution is a row of probabilities, one a bin. Within a bin the logarithm of the run time is uniform,
+so that every quantity below is a closed form, and a mixture of distributions is the mixture of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+THRESHOLDS_S: Final = (600.0, 3600.0, 14400.0, 86400.0)
+"""The run times that P(longer) is given for: 10 minutes, 1 hour, 4 hours, 1 day."""
+
+# fmt: off
+EDGES_S: Final = np.array([
+    1.0, 20.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0,
+    2419200.0,
+])
+# fmt: on
+"""(BINS + 1,) edges of the bins, s. Shorter counts as the first, longer (four weeks) as the last."""
+BINS: Final = len(EDGES_S) - 1
+
+_LN = np.log(EDGES_S)
+_MIDDLE_LN: Final = (_LN[1:] + _LN[:-1]) / 2
+_VARIANCE_LN: Final = np.diff(_LN) ** 2 / 12
+_MEAN_S: Final = np.diff(EDGES_S) / np.diff(_LN)
+_THRESHOLD_BINS: Final = np.searchsorted(EDGES_S, THRESHOLDS_S)
+
+
+def bin_of(duration_s: float) -> int:
+    """The bin of a run time; an edge belongs to the bin above it."""
+    return min(max(int(np.searchsorted(EDGES_S, duration_s, side="right")) - 1, 0), BINS - 1)
+
+
+def lognormal(median_s: float, spread: float) -> Floats:
+    """(BINS,) the lognormal distribution of this median and standard deviation of the logarithm."""
+    scale = max(spread, 0.05) * math.sqrt(2.0)
+    below = [0.5 * (1.0 + math.erf((edge - math.log(median_s)) / scale)) for edge in _LN[1:-1].tolist()]
+    return np.diff(np.array([0.0, *below, 1.0]))
+
+
+def p_longer(probabilities: Floats) -> Floats:
+    """(N, BINS) -> (N, 4) the probability of running longer than each of `THRESHOLDS_S`."""
+    tail = np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(np.clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
+
+
+def mean_s(probabilities: Floats) -> Floats:
+    """(N, BINS) -> (N,) expected run time, s."""
+    return np.asarray(probabilities @ _MEAN_S)
+
+
+def mean_ln(probabilities: Floats) -> Floats:
+    """(N, BINS) -> (N,) expected ln(run time / 1 s)."""
+    return np.asarray(probabilities @ _MIDDLE_LN)
+
+
+def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
+    """(N, BINS), (N,) -> (N,) root mean square of ln(true / point)."""
+    off = _MIDDLE_LN[None, :] - np.log(point_s)[:, None]
+    return np.asarray(np.sqrt(np.sum(probabilities * (off**2 + _VARIANCE_LN), axis=1)))
+
+
+def quantile_s(probabilities: Floats, at: float) -> Floats:
+    """(N, BINS) -> (N,) the run time that a share `at` (0 to 1) stays below, s."""
+    below = np.cumsum(probabilities, axis=1)
+    rows = np.arange(len(probabilities))
+    bins = np.minimum(np.sum(below < at, axis=1), BINS - 1)
+    before = below[rows, bins] - probabilities[rows, bins]
+    inside = np.clip((at - before) / np.maximum(probabilities[rows, bins], 1e-12), 0.0, 1.0)
+    return np.asarray(np.exp(_LN[bins] + inside * (_LN[bins + 1] - _LN[bins])))
+
+
+def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
+    """(N, BINS), (N,) -> (N,) the probability of a run time below the true one: uniform if calibrated."""
+    ln = np.clip(np.log(np.maximum(duration_s, 1.0)), _LN[0], _LN[-1])
+    bins = np.clip(np.searchsorted(_LN, ln, side="right") - 1, 0, BINS - 1)
+    rows = np.arange(len(probabilities))
+    before = np.cumsum(probabilities, axis=1)[rows, bins] - probabilities[rows, bins]
+    inside = (ln - _LN[bins]) / (_LN[bins + 1] - _LN[bins])
+    return np.asarray(before + inside * probabilities[rows, bins])
+
+
+def given_age(probabilities: Floats, age_s: float) -> Floats:
+    """(BINS,) the distribution of the whole run time of a job that has lasted this long.
+
+    The bin of the age is split by the uniform logarithm; what is left of it counts as that whole bin, so use
+    `remaining_s` for a time. A job older than the grid keeps the last bin.
+    """
+    left = np.array(probabilities, dtype=np.float64)
+    bin_ = bin_of(age_s)
+    left[:bin_] = 0.0
+    left[bin_] *= _share_above(age_s, bin_)
+    total = float(left.sum())
+    if total <= 1e-12:
+        left[:] = 0.0
+        left[bin_], total = 1.0, 1.0
+    return np.asarray(left / total)
+
+
+def remaining_s(probabilities: Floats, age_s: float) -> float:
+    """Expected time that a job of this age still runs, s: E(run time | run time > age) - age."""
+    left = given_age(probabilities, age_s)
+    bin_ = bin_of(age_s)
+    means = _MEAN_S.copy()
+    low, high = max(age_s, EDGES_S[bin_]), max(EDGES_S[bin_ + 1], age_s * 1.01)
+    means[bin_] = (high - low) / math.log(high / low) if high > low else high
+    return max(float(left @ means) - age_s, 0.0)
+
+
+def _share_above(age_s: float, bin_: int) -> float:
+    low, high = float(_LN[bin_]), float(_LN[bin_ + 1])
+    return min(max((high - math.log(max(age_s, 1.0))) / (high - low), 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is predicted of one job.
+
+    Attributes:
+        mean_s: Expected run time, s.
+        median_s: Its median, s.
+        spread: Root mean square of ln(true / mean): the spread that stands beside the mean.
+        p_longer: P(longer than 10 min, 1 h, 4 h, 1 day).
+        probabilities: (BINS,) the whole distribution.
+    """
+
+    mean_s: float
+    median_s: float
+    spread: float
+    p_longer: tuple[float, float, float, float]
+    probabilities: Floats
+
+    @classmethod
+    def of(cls, probabilities: Floats) -> Forecast:
+        """Read a (BINS,) distribution."""
+        row = probabilities[None, :]
+        mean = mean_s(row)
+        first, second, third, fourth = p_longer(row)[0].tolist()
+        return cls(
+            float(mean[0]),
+            float(quantile_s(row, 0.5)[0]),
+            float(spread_around(row, mean)[0]),
+            (first, second, third, fourth),
+            probabilities,
+        )
+
+    def remaining_s(self, age_s: float) -> float:
+        """Expected time that the job still runs, once it has run for `age_s`."""
+        return remaining_s(self.probabilities, age_s)

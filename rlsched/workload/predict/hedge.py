@@ -1,0 +1,106 @@
+"""A mixture of predictors, each weighed by how well it has lately told what happened.
+
+The loss of a predictor is its logarithmic score, taken as the facts come in: a job that outlives a threshold
+costs -ln P(it would), a job that ends costs -ln P(then | it got so far). So a job that still runs counts for
+what it has already shown, and the short ones are not believed first because they end first. Exponential
+weights on discounted losses with a floor (Herbster and Warmuth, 1998, share alike): the mixture's own loss
+stays near that of the predictor that has lately been best, and follows it when that changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rlsched.workload.predict.distribution import THRESHOLDS_S, Floats, bin_of, p_longer
+
+MEMORY: Final = 600.0
+"""A loss counts 1/e after so many others."""
+RATE: Final = 0.25
+"""Weights are exp(-RATE x discounted loss), a nat each."""
+FLOOR: Final = 0.01
+"""The least weight of a predictor."""
+_LEAST: Final = 1e-4
+_CLASSES: Final = (1.0, 7.0)
+
+
+@dataclass
+class _Tracked:
+    said: Floats  # (E, BINS)
+    tails: Floats  # (E, thresholds)
+    group: int
+    start_s: float = math.nan
+    passed: int = 0
+
+
+class Hedge:
+    """Weights of E predictors, apart for jobs of one GPU, of up to 7, and of 8 or more.
+
+    Args:
+        experts: How many predictors.
+    """
+
+    def __init__(self, experts: int) -> None:
+        self._loss = np.zeros((len(_CLASSES) + 1, experts))
+        self._tracked: dict[str, _Tracked] = {}
+        self._due: list[tuple[float, str]] = []
+
+    def weights(self, gpus: float) -> Floats:
+        """(E,) the weights for a job of this size; they sum to 1."""
+        loss = self._loss[_group(gpus)]
+        weight = np.exp(-RATE * (loss - loss.min()))
+        weight = weight / weight.sum()
+        return np.asarray(FLOOR + (1.0 - FLOOR * len(weight)) * weight)
+
+    def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
+        """(E, BINS) what each predictor says of a job -> (BINS,) what the hedge says; the job is tracked."""
+        weights = self.weights(gpus)
+        said = np.maximum(said, _LEAST)
+        said = said / said.sum(axis=1, keepdims=True)
+        self._tracked[job_id] = _Tracked(said, p_longer(said), _group(gpus))
+        return np.asarray(weights @ said)
+
+    def start(self, job_id: str, now_s: float) -> None:
+        """A tracked job has started."""
+        job = self._tracked.get(job_id)
+        if job is not None:
+            job.start_s, job.passed = now_s, 0
+            heapq.heappush(self._due, (now_s + THRESHOLDS_S[0], job_id))
+
+    def end(self, job_id: str, duration_s: float) -> None:
+        """A tracked job has ended."""
+        job = self._tracked.pop(job_id, None)
+        if job is not None:
+            self._learn(job, job.said[:, bin_of(duration_s)] / self._so_far(job))
+
+    def forget(self, job_id: str) -> None:
+        """A job has gone, and says nothing."""
+        self._tracked.pop(job_id, None)
+
+    def settle(self, now_s: float) -> None:
+        """Count the thresholds that running jobs have outlived by now."""
+        while self._due and self._due[0][0] <= now_s:
+            due_s, job_id = heapq.heappop(self._due)
+            job = self._tracked.get(job_id)
+            if job is None or due_s != job.start_s + THRESHOLDS_S[job.passed]:
+                continue
+            self._learn(job, job.tails[:, job.passed] / self._so_far(job))
+            job.passed += 1
+            if job.passed < len(THRESHOLDS_S):
+                heapq.heappush(self._due, (job.start_s + THRESHOLDS_S[job.passed], job_id))
+
+    def _so_far(self, job: _Tracked) -> Floats:
+        return job.tails[:, job.passed - 1] if job.passed else np.ones(len(job.tails))
+
+    def _learn(self, job: _Tracked, likelihood: Floats) -> None:
+        loss = self._loss[job.group]
+        loss *= 1.0 - 1.0 / MEMORY
+        loss -= np.log(np.clip(likelihood, _LEAST, 1.0))
+
+
+def _group(gpus: float) -> int:
+    return sum(gpus > most for most in _CLASSES)

@@ -1,0 +1,189 @@
+"""Everything that has been seen so far, and what it says of a job that is submitted now.
+
+The history is fed plain facts in the order of time: a submission, a start, an end. Nothing that lies ahead
+enters it, because nothing that lies ahead has been told to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rlsched.workload.predict.bursts import CONTEXT, NearestBursts, Rhythm
+from rlsched.workload.predict.distribution import Floats, lognormal, mean_ln, p_longer
+from rlsched.workload.predict.facts import LEVELS, JobFacts, Key, keys_of
+from rlsched.workload.predict.running_mean import RunningMean
+from rlsched.workload.predict.survival import Started, Survival
+
+_PER_LEVEL: Final = ("last_ln", "last_five_ln", "idle_ln", "mean_ln", *(f"longer_{k}" for k in range(4)))
+_FIRST_LEVEL: Final = LEVELS.index("vc")
+FEATURES: Final = (
+    "gpus_ln",
+    "hour",
+    "weekday",
+    *(f"context_{k}" for k in range(CONTEXT)),
+    "vc_gap_ln",
+    "user_gap_ln",
+    "running_ln",
+    "newest_age_ln",
+    "median_age_ln",
+    "near_mean_ln",
+    *(f"near_longer_{k}" for k in range(4)),
+    *(f"{level}_{name}" for level in LEVELS[_FIRST_LEVEL:] for name in _PER_LEVEL),
+)
+"""What a job's row of features holds; nan where its facts say nothing."""
+_VC_GPUS: Final = LEVELS.index("vc_gpus")
+_UNKNOWN: Final = [math.nan] * 3
+
+
+@dataclass(frozen=True)
+class Query:
+    """A submission, as the models see it.
+
+    Attributes:
+        job: Its facts.
+        features: (FEATURES,) float32.
+        running_mean: (BINS,) forecast of the running mean.
+        nearest: (BINS,) forecast of the nearest bursts.
+        survival: (BINS,) forecast of the survival model.
+    """
+
+    job: JobFacts
+    features: Floats
+    running_mean: Floats
+    nearest: Floats
+    survival: Floats
+
+
+@dataclass
+class _Live:
+    """A job that has not ended."""
+
+    job: JobFacts
+    keys: tuple[Key | None, ...]
+    context: Floats
+    start_s: float = math.nan
+    started: Started = ()
+    number: int = -1
+
+
+class _Recent:
+    """The latest ends of one key."""
+
+    def __init__(self) -> None:
+        self.logs: deque[float] = deque(maxlen=5)
+        self.at_s = 0.0
+
+
+class History:
+    """The models that learn from every single event, and the features made of them."""
+
+    def __init__(self) -> None:
+        self.mean = RunningMean()
+        self.survival = Survival()
+        self.nearest = NearestBursts()
+        self._rhythms: dict[Key, Rhythm] = {}
+        self._submitted_s: dict[Key, float] = {}
+        self._recent: dict[Key, _Recent] = {}
+        self._live: dict[str, _Live] = {}
+
+    def submit(self, job: JobFacts, now_s: float) -> Query:
+        """A job is submitted: what is known of it, before it counts as submitted itself."""
+        keys = keys_of(job)
+        own = keys[_VC_GPUS]
+        assert own is not None
+        rhythm = self._rhythms.setdefault(own, Rhythm())
+        context = np.array(rhythm.context(now_s))
+        levels = self.survival.probabilities(keys, now_s)
+        near = self.nearest.probabilities(own, job, context, now_s, levels[_VC_GPUS])
+        row = self._features(job, keys, context, now_s, levels, near)
+        rhythm.submit(now_s)
+        for key in (keys[LEVELS.index("vc")] or ("all",), ("user", job.user)):
+            self._submitted_s[key] = now_s
+        self._live[job.job_id] = _Live(job, keys, context)
+        mean = lognormal(*self.mean.predict(job.vc, math.ceil(job.gpus)))
+        return Query(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
+
+    def start(self, job_id: str, now_s: float) -> None:
+        """A job has started (again: after a preemption its age is that of the new attempt)."""
+        live = self._live[job_id]
+        if live.number >= 0:
+            live.start_s = now_s
+            return
+        own = live.keys[_VC_GPUS]
+        assert own is not None
+        live.start_s = now_s
+        live.started = self.survival.start(job_id, live.keys, now_s)
+        live.number = self.nearest.start(own, live.job, live.context, now_s)
+
+    def end(self, job_id: str, duration_s: float, now_s: float) -> None:
+        """A job has ended after running for so long; where its start was not told, that follows."""
+        if self._live[job_id].number < 0:
+            self.start(job_id, now_s - duration_s)
+        live = self._live.pop(job_id)
+        self.survival.drop(job_id, live.keys)
+        self.survival.end(live.keys, live.started, duration_s)
+        own = live.keys[_VC_GPUS]
+        assert own is not None
+        self.nearest.end(own, live.number, duration_s)
+        self.mean.observe(live.job.vc, math.ceil(live.job.gpus), duration_s)
+        ln = math.log(max(duration_s, 1.0))
+        for key in live.keys[_FIRST_LEVEL:]:
+            if key is not None:
+                recent = self._recent.setdefault(key, _Recent())
+                recent.logs.append(ln)
+                recent.at_s = now_s
+
+    def forget(self, job_id: str) -> None:
+        """A job has gone without a run time that says anything (cancelled while it waited, say)."""
+        live = self._live.pop(job_id)
+        self.survival.drop(job_id, live.keys)
+
+    def knows(self, job_id: str) -> bool:
+        """Whether this job has been submitted, and has not ended."""
+        return job_id in self._live
+
+    def age_s(self, job_id: str, now_s: float) -> float | None:
+        """How long a job has run; None: it does not run."""
+        live = self._live.get(job_id)
+        return None if live is None or math.isnan(live.start_s) else now_s - live.start_s
+
+    def _features(
+        self,
+        job: JobFacts,
+        keys: tuple[Key | None, ...],
+        context: Floats,
+        now_s: float,
+        levels: Floats,
+        near: Floats,
+    ) -> list[float]:
+        vc, own = keys[LEVELS.index("vc")] or ("all",), keys[_VC_GPUS]
+        assert own is not None
+        row = [math.log1p(job.gpus), now_s / 3600 % 24, now_s / 86400 % 7, *context.tolist()]
+        row += [self._gap_ln(vc, now_s), self._gap_ln(("user", job.user), now_s) if job.user else math.nan]
+        ages = self.survival.ages_s(own, now_s)
+        row.append(math.log1p(len(ages)))
+        if ages:
+            row += [math.log1p(ages[0]), math.log1p(sorted(ages)[len(ages) // 2])]
+        else:
+            row += [math.nan, math.nan]
+        stacked = np.vstack([near, levels[_FIRST_LEVEL:]])
+        said = np.column_stack([mean_ln(stacked), p_longer(stacked)]).tolist()
+        row += said[0]
+        for key, read in zip(keys[_FIRST_LEVEL:], said[1:], strict=True):
+            recent = self._recent.get(key) if key is not None else None
+            if recent is None:
+                row += _UNKNOWN
+            else:
+                logs = recent.logs
+                row += [logs[-1], sum(logs) / len(logs), math.log1p(now_s - recent.at_s)]
+            row += read
+        return row
+
+    def _gap_ln(self, key: Key, now_s: float) -> float:
+        before = self._submitted_s.get(key)
+        return math.nan if before is None else math.log1p(now_s - before)

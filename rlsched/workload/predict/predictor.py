@@ -1,0 +1,189 @@
+"""`Predictor`: a distribution for every job that is submitted, learnt from plain facts as they come in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import InputError
+from rlsched.workload.predict.boosting import MIN_ENDED, HazardModel, chosen_rows, require_sklearn
+from rlsched.workload.predict.distribution import Floats, Forecast, remaining_s
+from rlsched.workload.predict.facts import JobFacts
+from rlsched.workload.predict.hedge import Hedge
+from rlsched.workload.predict.history import History, Query
+
+EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
+MODELS: Final = ("hedge", *EXPERTS)
+"""`hedge` mixes all of the experts; each of them may be asked for alone."""
+REFIT_GROWTH: Final = 1.5
+REFIT_JOBS: Final = 5000
+"""A fit is due when so many times as many jobs have ended as at the last one, or so many more."""
+
+MAX_SEEN: Final = 200_000
+"""Ended jobs are remembered for fits until so many are."""
+
+
+@dataclass
+class _Seen:
+    """A job that a fit may use."""
+
+    features: Floats
+    start_s: float = math.nan
+    duration_s: float = math.nan
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What a fit needs, cut loose from the predictor, so that it may be fitted elsewhere.
+
+    Attributes:
+        features: (N, FEATURES) in order of submission.
+        lasted_s: (N,) how long the jobs have run so far, or ran to their end.
+        ended: (N,) whether they have ended.
+        seed: Of the fit.
+    """
+
+    features: Floats
+    lasted_s: Floats
+    ended: NDArray[np.bool_]
+    seed: int
+
+    def fit(self) -> HazardModel:
+        """Fit boosting; seconds of one core."""
+        return HazardModel(self.features, self.lasted_s, self.ended, self.seed)
+
+
+class Predictor:
+    """Learns from submissions, starts and ends, told in the order of time, and predicts submissions.
+
+    Fits are the caller's to make, at once or in the background:
+    `if p.fit_due(): p.install(p.training(now_s).fit())`.
+
+    Args:
+        model: One of `MODELS`.
+        seed: Of the fits.
+
+    Raises:
+        InputError: an unknown model, or one that needs scikit-learn where that is not installed.
+    """
+
+    def __init__(self, model: str = "hedge", seed: int = 0) -> None:
+        if model not in MODELS:
+            raise InputError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
+        self._boosts = model in ("hedge", "boosting")
+        if self._boosts:
+            require_sklearn()
+        self.model = model
+        self.history = History()
+        self.hedge = Hedge(len(EXPERTS))
+        self._seed = seed
+        self._boosting: HazardModel | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._said: dict[str, Floats] = {}
+        self._ended = 0
+        self._ended_at_fit = 0.0
+
+    def predict(self, job: JobFacts, now_s: float) -> Forecast:
+        """A job is submitted: what its run time will be. It counts as submitted from here on."""
+        query = self.enquire(job, now_s)
+        self.hedge.settle(now_s)
+        return Forecast.of(self.mix(query, self.said([query])[0]))
+
+    def observe_start(self, job_id: str, now_s: float) -> None:
+        """A job has started."""
+        self.note_start(job_id, now_s)
+        self.hedge.start(job_id, now_s)
+
+    def observe_end(self, job_id: str, duration_s: float, now_s: float) -> None:
+        """A job has ended after running for `duration_s`."""
+        self.note_end(job_id, duration_s, now_s)
+        self.hedge.settle(now_s)
+        self.hedge.end(job_id, duration_s)
+        self._said.pop(job_id, None)
+
+    def observe_gone(self, job_id: str) -> None:
+        """A job has gone without a run time that says anything (cancelled while it waited, say)."""
+        self.history.forget(job_id)
+        self.hedge.forget(job_id)
+        self._seen.pop(job_id, None)
+        self._said.pop(job_id, None)
+
+    def remaining_s(self, job_id: str, now_s: float) -> float | None:
+        """Expected time that a job still runs, given that it has lasted this long; None: it does not run.
+
+        The distribution of its arrival, conditioned on its age: those predictors that held so long a run for
+        likely weigh more.
+        """
+        age_s = self.history.age_s(job_id, now_s)
+        return None if age_s is None else remaining_s(self._said[job_id], age_s)
+
+    def fit_due(self) -> bool:
+        """Whether enough jobs have ended since the last fit for another one."""
+        last = self._ended_at_fit
+        due = min(REFIT_GROWTH * last, last + REFIT_JOBS)
+        return self._boosts and self._ended >= max(MIN_ENDED, due)
+
+    def training(self, now_s: float) -> TrainingSet:
+        """What is known by now, as a fit wants it; the next fit is due after this one."""
+        self._ended_at_fit = self._ended
+        for job_id in list(self._seen)[: max(len(self._seen) - MAX_SEEN, 0)]:
+            if not math.isnan(self._seen[job_id].duration_s):
+                del self._seen[job_id]
+        seen = [one for one in self._seen.values() if not math.isnan(one.start_s)]
+        seen = [seen[row] for row in chosen_rows(len(seen)).tolist()]
+        duration = np.array([one.duration_s for one in seen])
+        ended = ~np.isnan(duration)
+        age = now_s - np.array([one.start_s for one in seen])
+        features = np.stack([one.features for one in seen])
+        return TrainingSet(features, np.where(ended, duration, age), ended, self._seed)
+
+    def install(self, fitted: HazardModel) -> None:
+        """Use this fit from now on."""
+        self._boosting = fitted
+
+    # What `predict` and the observers do, apart: models of history first, then boosting for many at once,
+    # then the hedge. `stamp` drives them so.
+
+    def enquire(self, job: JobFacts, now_s: float) -> Query:
+        """Tell the history of a submission; what boosting and the hedge want to know of it."""
+        if self.history.knows(job.job_id):
+            raise ValueError(f"job {job.job_id} was submitted before, and has not ended")
+        query = self.history.submit(job, now_s)
+        if self._boosts:
+            self._seen[job.job_id] = _Seen(query.features)
+        return query
+
+    def note_start(self, job_id: str, now_s: float) -> None:
+        """Tell the history of a start."""
+        self.history.start(job_id, now_s)
+        if self._boosts:
+            self._seen[job_id].start_s = now_s
+
+    def note_end(self, job_id: str, duration_s: float, now_s: float) -> None:
+        """Tell the history of an end."""
+        self.history.end(job_id, duration_s, now_s)
+        self._ended += 1
+        if self._boosts:
+            seen = self._seen[job_id]
+            seen.duration_s = duration_s
+            if math.isnan(seen.start_s):
+                seen.start_s = now_s - duration_s
+
+    def said(self, queries: Sequence[Query]) -> Floats:
+        """(N, EXPERTS, BINS) what each predictor says; boosting repeats survival until its first fit."""
+        out = np.array([(one.running_mean, one.nearest, one.survival, one.survival) for one in queries])
+        if self._boosting is not None:
+            out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
+        return out
+
+    def mix(self, query: Query, said: Floats) -> Floats:
+        """(EXPERTS, BINS) -> (BINS,): the chosen model's distribution; the hedge tracks the job."""
+        mixed = self.hedge.mix(query.job.job_id, query.job.gpus, said)
+        chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
+        self._said[query.job.job_id] = chosen
+        return chosen

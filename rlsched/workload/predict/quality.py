@@ -1,0 +1,74 @@
+"""How good predictions were, once the truth is known: ranks, areas under the curve, calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.describe import spearman
+from rlsched.workload.predict.distribution import (
+    THRESHOLDS_S,
+    Floats,
+    mean_ln,
+    mean_s,
+    p_longer,
+    quantile_s,
+    shortfall,
+)
+
+LARGE_GPUS = 8
+"""Gangs of so many GPUs and more are looked at apart."""
+INTERVAL = (0.1, 0.9)
+MIN_JOBS = 20
+"""No figure is given for fewer jobs."""
+
+
+def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
+    """P(a long job has a higher score than a short one), ties half; None where there is but one kind."""
+    long, short = int(longer.sum()), int((~longer).sum())
+    if not long or not short:
+        return None
+    _, index, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2.0)[index]
+    return float((rank[longer].sum() - long * (long + 1) / 2.0) / (long * short))
+
+
+def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str, Any]:
+    """What (J, BINS) distributions were worth against (J,) true durations.
+
+    Returns:
+        `jobs`; `spearman` of mean and of median-like exp(E ln), over all jobs and over gangs of 8 and more
+        (None below `MIN_JOBS`); `longer`: for each threshold the share that was longer, the mean P(longer),
+        and the area under the curve; `covered_frac`: jobs inside the 10 to 90 % interval; `ks`: the greatest
+        distance of the distribution of P(shorter than it was) from uniform, 0 if calibrated.
+    """
+    large = gpus >= LARGE_GPUS
+    mean, middle, longer = mean_s(probabilities), mean_ln(probabilities), p_longer(probabilities)
+    low, high = (quantile_s(probabilities, at) for at in INTERVAL)
+    below = np.sort(shortfall(probabilities, duration_s))
+    grid = np.arange(1, len(below) + 1) / len(below)
+    return {
+        "jobs": len(duration_s),
+        "spearman_mean": _rank(mean, duration_s),
+        "spearman_ln": _rank(middle, duration_s),
+        "large_jobs": int(large.sum()),
+        "large_spearman_mean": _rank(mean[large], duration_s[large]),
+        "large_spearman_ln": _rank(middle[large], duration_s[large]),
+        "longer": [
+            {
+                "than_s": than_s,
+                "true_frac": float((duration_s >= than_s).mean()),
+                "predicted_frac": float(longer[:, k].mean()),
+                "auc": area_under_curve(duration_s >= than_s, longer[:, k]),
+            }
+            for k, than_s in enumerate(THRESHOLDS_S)
+        ],
+        "covered_frac": float(((duration_s >= low) & (duration_s <= high)).mean()),
+        "ks": float(np.max(np.maximum(grid - below, below - grid + 1.0 / len(below)))),
+    }
+
+
+def _rank(predicted: Floats, true: Floats) -> float | None:
+    return spearman(predicted, true) if len(true) >= MIN_JOBS else None
