@@ -68,7 +68,9 @@ def main() -> int:
         seed=arguments.seed,
         card=card,
         resume=arguments.resume,
-        validate=Validator(cut_windows([one.validation for one in data], recipe, arguments.seed)),
+        validate=Validator(
+            cut_windows([part for one in data for part in one.validation], recipe, arguments.seed)
+        ),
     )
     speed = f"{result.steps_per_s:,.0f} decisions/s"
     print(f"{arguments.out}: policy of decision {result.card.timesteps:,}, {speed}")

@@ -83,15 +83,16 @@ def test_parts_do_not_overlap_and_leave_the_test_part_alone(
     (use,) = data.uses
     assert use.train_s[1] == use.validation_s[0]
     assert use.validation_s[1] == use.test_s[0]
-    assert data.train.submit_s.max() < use.validation_s[0] <= data.validation.submit_s.min()
-    assert data.validation.submit_s.max() < use.test_s[0]
+    (validation,) = data.validation
+    assert data.train.submit_s.max() < use.validation_s[0] <= validation.submit_s.min()
+    assert validation.submit_s.max() < use.test_s[0]
     last = float(workload[0].submit_s[-1])
     assert use.test_s[0] == pytest.approx(0.8 * last)
     assert use.jobs == 3000
 
 
 def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) -> None:
-    windows = cut_windows([data.validation], SMALL, seed=1)
+    windows = cut_windows(data.validation, SMALL, seed=1)
     assert len(windows) == 4, "two draws for each of two sizes of cluster"
     assert any((window.trace.num_gpus > 8).any() for window in windows), "gangs over several nodes among them"
     for window in windows:
@@ -104,7 +105,7 @@ def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) 
 
 
 def test_validation_table_compares_with_the_rules_on_the_same_windows(data: TrainingData) -> None:
-    validator = Validator(cut_windows([data.validation], SMALL, seed=1))
+    validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     table = validator(untrained())
     assert list(table) == ["ppo", *RULES_TO_BEAT]
     assert table["ppo"] == table["qssf-backfill"]
@@ -125,7 +126,7 @@ def test_a_gain_on_one_trace_does_not_pay_for_a_loss_on_another() -> None:
 
 
 def test_windows_are_the_same_for_the_same_seed(data: TrainingData) -> None:
-    one, two, other = (cut_windows([data.validation], SMALL, seed=seed)[0].trace for seed in (1, 1, 2))
+    one, two, other = (cut_windows(data.validation, SMALL, seed=seed)[0].trace for seed in (1, 1, 2))
     assert (one.submit_s == two.submit_s).all()
     assert (one.duration_s != other.duration_s).any()
 

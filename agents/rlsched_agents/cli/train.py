@@ -158,7 +158,7 @@ def train(
     )
     validator = None
     if not no_validation:
-        validator = Validator(cut_windows([one.validation for one in data], chosen, seed))
+        validator = Validator(cut_windows([part for one in data for part in one.validation], chosen, seed))
     venv = ClusterVecEnv([one.train for one in data], chosen.num_envs, seed=seed, config=chosen.episode)
     try:
         result = run(

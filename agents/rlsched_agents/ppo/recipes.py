@@ -67,10 +67,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
     )
     validate_every: int = 294_912
-    validation_jobs: int = 3_000
+    validation_jobs: int = 5_000
     validation_loads: tuple[float, ...] = (0.85, 1.0)
     validation_nodes: tuple[int, ...] = (8,)
-    validation_windows: int = 6
+    validation_windows: int = 1
     tolerated_loss_frac: float = 0.01
     checkpoint_every: int = 262_144
     temperatures: tuple[float, ...] = (0.0,)

@@ -21,8 +21,10 @@ from rlsched_envs.sources import EpisodeSource
 SYNTHETIC_JOBS = 40_000
 SYNTHETIC_GPUS = 64
 SYNTHETIC_LOAD = 0.95
-OTHER_SEED = 1_000
-"""Added to the seed of the trace that is trained on for the one that is validated on."""
+VALIDATION_TRACES = 6
+VALIDATION_JOBS = 5_000
+VALIDATION_SEED = 1_000
+"""Added to the seed of the trace that is trained on for the first of those that are validated on."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,12 @@ class TrainingData:
 
     Attributes:
         train: Where episodes are drawn from.
-        validation: Where validation windows are cut from.
+        validation: Where validation windows are cut from, each on its own.
         uses: Its lines in the card.
     """
 
     train: EpisodeSource
-    validation: EpisodeSource
+    validation: tuple[EpisodeSource, ...]
     uses: tuple[TraceUse, ...]
 
     @classmethod
@@ -60,7 +62,7 @@ class TrainingData:
             validation_s=split.validation,
             test_s=split.test,
         )
-        return cls(train, validation, (use,))
+        return cls(train, (validation,), (use,))
 
 
 def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[TrainingData]:
@@ -82,38 +84,32 @@ def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[Training
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """Synthetic traces of 40,000 jobs at load 0.95 on 64 GPUs, one to train on and one to validate on.
+    """Synthetic traces at load 0.95 on 64 GPUs: one to train on, and short ones to validate on.
 
-    The first is cut like any other; the second has another seed, so that validation windows are many and
-    have no burst in common with training.
+    The first has 40,000 jobs and is cut like any other. The others have other seeds and the length of a
+    validation window, so that no two windows and no window and training have a burst in common.
     """
-    data, other = (
-        TrainingData.cut(
-            *synthesize(
-                like,
-                SYNTHETIC_JOBS,
-                SYNTHETIC_LOAD,
-                SYNTHETIC_GPUS,
-                seed=draw,
-                predictability=predictability,
-            )
+
+    def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:
+        return synthesize(
+            like, jobs, SYNTHETIC_LOAD, SYNTHETIC_GPUS, seed=draw, predictability=predictability
         )
-        for draw in (seed, seed + OTHER_SEED)
+
+    data = TrainingData.cut(*drawn(SYNTHETIC_JOBS, seed))
+    first = seed + VALIDATION_SEED
+    others = [drawn(VALIDATION_JOBS, first + k) for k in range(VALIDATION_TRACES)]
+    replace = msgspec.structs.replace
+    use = data.uses[0]
+    validation_use = TraceUse(
+        trace=f"{use.trace}, seeds {first} to {first + VALIDATION_TRACES - 1}",
+        cluster=use.cluster,
+        jobs=VALIDATION_JOBS * VALIDATION_TRACES,
+        train_s=(0.0, 0.0),
+        validation_s=(0.0, max(float(trace.submit_s[-1]) for trace, _ in others)),
+        test_s=(0.0, 0.0),
     )
     return TrainingData(
         data.train,
-        other.train,
-        (
-            _renamed(data.uses[0], f"seed {seed}", validation_s=(0.0, 0.0)),
-            _renamed(
-                other.uses[0],
-                f"seed {seed + OTHER_SEED}",
-                train_s=(0.0, 0.0),
-                validation_s=other.uses[0].train_s,
-            ),
-        ),
+        tuple(EpisodeSource.from_trace(*other) for other in others),
+        (replace(use, trace=f"{use.trace}, seed {seed}", validation_s=(0.0, 0.0)), validation_use),
     )
-
-
-def _renamed(use: TraceUse, suffix: str, **spans: tuple[float, float]) -> TraceUse:
-    return msgspec.structs.replace(use, trace=f"{use.trace}, {suffix}", **spans)
