@@ -123,8 +123,9 @@ def run_command(launch: dict[str, Any]) -> None:
     try:
         os.setpgid(0, 0)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        for number in signal.valid_signals():  # Python ignores some, a shell's `&` and nohup others
+            if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
+                signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         command, env = launch["command"], launch["env"]
         try:

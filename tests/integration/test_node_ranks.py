@@ -126,7 +126,12 @@ def test_environment_directory_and_signals_are_a_fresh_process_own(
         "echo $CUDA_VISIBLE_DEVICES $RANK $MINE; pwd; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
         "ls /proc/self/fd"
     )
-    directory = start(ranks, store, "sh", "-c", script, cwd=str(tmp_path), env={"MINE": "yes"})
+    ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGQUIT, signal.SIGHUP)}
+    try:  # as a shell's `&` and nohup leave them
+        directory = start(ranks, store, "sh", "-c", script, cwd=str(tmp_path), env={"MINE": "yes"})
+    finally:
+        for number, before in ignored.items():
+            signal.signal(number, before)
     collect(ranks, Exited)
     lines = output(directory).split("\n")
     assert lines[:2] == ["1 0 yes", str(tmp_path)]
