@@ -4,8 +4,8 @@
 
 The trace is stamped once, at every arrival from the jobs that had ended by then as recorded, by the running
 mean and by the hedge. Six windows, each a tenth of the time, from 40 % on; in each the nodes are scaled to
-the load of its jobs, the replay starts 7 days before it, and `qssf-backfill` runs under the two stamps and under
-true durations. Writes OUT/windows.md.
+the load of its jobs, the replay starts 7 days before it, and `qssf-backfill` runs under the two stamps and
+under true durations. Writes OUT/windows.md.
 """
 
 from __future__ import annotations
