@@ -47,7 +47,7 @@ REAL = (
 )  # fmt: skip
 """ms_itp_01, 05 and 10 are left out: their test windows hold 23, 583 and 121 jobs on 8, 1 and 2 nodes."""
 SYNTHETIC = ("helios-like", "philly-like", "itp-like")
-SYNTHETIC_JOBS, SYNTHETIC_GPUS = 20_000, 256
+SYNTHETIC_JOBS, SYNTHETIC_GPUS = 12_000, 256
 FIRST_SEED = 70_000
 
 
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/predict"), help="folder of cases and tables")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="these workloads alone")
     parser.add_argument("--load", action="append", type=float, default=[], help="default: 0.85 and 1.0")
-    parser.add_argument("--seeds", type=int, default=3, help="synthetic traces of each kind and load")
+    parser.add_argument("--seeds", type=int, default=2, help="synthetic traces of each kind and load")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="start no case after this long")
     arguments = parser.parse_args()
     traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"

@@ -32,12 +32,15 @@ WINDOWS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MIN_JOBS = 300
 """A window with fewer jobs is left out."""
 
+MIN_QUEUE_S = 60.0
+"""So is one in which jobs hardly wait under the running mean."""
+
 Queues = tuple[float, float, float]
 """Mean queueing delay under the running mean, the hedge, and true durations, s."""
 
 
 def queues_of(trace: Trace, spec: ClusterSpec, load: float, stamps: list[Predictions]) -> list[Queues]:
-    """One entry a window that holds enough jobs."""
+    """One entry a window that is not left out."""
     span_s = float(trace.submit_s[-1])
     out: list[Queues] = []
     for since in WINDOWS:
@@ -47,7 +50,8 @@ def queues_of(trace: Trace, spec: ClusterSpec, load: float, stamps: list[Predict
             continue
         scaled = nodes_for_load(trace.select(measured), spec, load)
         first, second, third = (mean_queue_s(run(trace, scaled, window, one), window) for one in stamps)
-        out.append((first, second, third))
+        if first > MIN_QUEUE_S:
+            out.append((first, second, third))
     return out
 
 
@@ -55,7 +59,7 @@ def row_of(name: str, load: float, queues: list[Queues]) -> list[str]:
     """A row of the table: every window's share, and that of all windows together."""
     none, got, full = np.array(queues).T
     gaps = [
-        share((a - b) / (a - c)) if a - c > 0.02 * a else "-"
+        share((a - b) / (a - c)) if a - c > 0.02 * a else "no gap"
         for a, b, c in zip(none.tolist(), got.tolist(), full.tolist(), strict=True)
     ]
     together = float((none - got).sum() / (none - full).sum())

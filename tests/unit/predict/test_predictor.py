@@ -219,9 +219,9 @@ def test_area_under_the_curve_by_hand() -> None:
 
 
 def test_calibrated_on_a_real_trace(shared_data: Path) -> None:
-    trace = Trace.read(shared_data / "traces" / "helios_venus.csv.gz").select(slice(0, 5000))
+    trace = Trace.read(shared_data / "traces" / "helios_venus.csv.gz").select(slice(0, 4000))
     stamps = stamp_trace(trace, recorded_end_s(trace))
-    late = np.arange(len(trace)) >= 2500
+    late = np.arange(len(trace)) >= 2000
     arguments = trace.duration_s[late], trace.num_gpus[late]
     got = quality(stamps.probabilities[late], *arguments)
     mean = quality(stamps.experts[late, 0].astype(np.float64), *arguments)
