@@ -71,7 +71,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     validation_loads: tuple[float, ...] = (0.85, 1.0)
     validation_nodes: tuple[int, ...] = (8,)
     validation_windows: int = 1
-    tolerated_loss_frac: float = 0.01
+    tolerated_loss_frac: float = 0.02
     checkpoint_every: int = 262_144
     temperatures: tuple[float, ...] = (0.0,)
 
