@@ -45,8 +45,8 @@ CONTEXT = ["qssf", "fifo-backfill", "sjf-backfill"]
 LOADS = (0.85, 1.0)
 LIKES = ("helios", "philly", "itp")
 SYNTHETIC_JOBS, SYNTHETIC_WARMUP, SYNTHETIC_GPUS = 4000, 1000, 64
-FIRST_SEED = 90_000
-"""Training draws its seeds far below."""
+FIRST_SEED = 95_000
+"""Never looked at while the default policy was made."""
 REAL = (("helios_venus", ""), ("philly", "6214e9"), ("philly", "11cb48"), ("ms_itp_02", ""))
 DRAW_SEEDS = (0, 1, 2)
 """Seeds of the policies' draws on a real window, where there is one sequence only."""
