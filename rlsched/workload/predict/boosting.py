@@ -80,6 +80,8 @@ class HazardModel:
         )
         keep = bins < BINS - 1
         x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])
+        from threadpoolctl import threadpool_limits
+
         self._model: Any = model_class(
             max_iter=100,
             learning_rate=0.08,
@@ -89,16 +91,22 @@ class HazardModel:
             max_features=0.5,
             early_stopping=False,
             random_state=seed,
-        ).fit(x, target[keep])
+        )
+        # Threads that wait for one whose core is busy spin: a fit of seconds took minutes.
+        with threadpool_limits(limits=1, user_api="openmp"):
+            self._model.fit(x, target[keep])
 
     def probabilities(self, features: Floats) -> Floats:
         """(N, FEATURES) -> (N, BINS) the distributions."""
+        from threadpoolctl import threadpool_limits
+
         out = np.empty((len(features), BINS))
         bins = np.arange(BINS - 1, dtype=np.float64)
         for first in range(0, len(features), _BLOCK_ROWS):
             block = features[first : first + _BLOCK_ROWS, self._columns]
             x = np.column_stack([np.repeat(block, BINS - 1, axis=0), np.tile(bins, len(block))])
-            ends = self._model.predict_proba(x)[:, 1].reshape(len(block), BINS - 1)
+            with threadpool_limits(limits=1, user_api="openmp"):
+                ends = self._model.predict_proba(x)[:, 1].reshape(len(block), BINS - 1)
             hazards = np.column_stack([ends, np.ones(len(block))])
             out[first : first + _BLOCK_ROWS] = hazards_to_probabilities(hazards)
         return out
