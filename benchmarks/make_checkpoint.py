@@ -84,7 +84,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--timesteps", type=int, default=1_800_000, help="decisions [default: %(default)s]")
-    parser.add_argument("--recipe", default="default", help="recipe or .toml [default: %(default)s]")
+    parser.add_argument("--recipe", default="large", help="recipe or .toml [default: %(default)s]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logdir", type=Path, default=ROOT / "runs" / "default")
     parser.add_argument("--out", type=Path, default=ROOT / "checkpoints" / "default")

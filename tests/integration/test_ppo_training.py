@@ -288,3 +288,10 @@ def test_what_comes_out_is_the_average_and_none_where_it_is_switched_off(tmp_pat
         np.testing.assert_allclose(weights["last"][name], raw, atol=1e-7)
     moved = np.abs(weights["average"]["actor.row1.weight"] - weights["last"]["actor.row1.weight"]).max()
     assert moved > 1e-4
+
+
+def test_the_step_size_never_turns_negative_where_the_last_rollout_goes_past_the_end() -> None:
+    recipe = Recipe(learning_rate=1e-3, final_learning_rate_frac=0.2)
+    assert [recipe.learning_rate_at(left) for left in (1.0, 0.5, 0.0, -0.3)] == pytest.approx(
+        [1e-3, 6e-4, 2e-4, 2e-4]
+    )
