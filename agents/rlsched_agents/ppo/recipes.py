@@ -141,8 +141,8 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_windows=1,
     ),
 }
-"""`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its first
-curves within 50,000; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
+"""`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its
+first curves within 50,000; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
 
 
 def load_recipe(name_or_path: str) -> Recipe:
