@@ -6,7 +6,7 @@
 Each case is a trace at a load. The nodes are scaled to the load of the test window (the last 20 % of the
 time, `workload.split`), as `rlsched evaluate --load` does, and the replay starts 7 days before it. Every job
 is stamped at its arrival with what had ended by then: before the replay as recorded, in it by
-`fifo-backfill`.
+`fifo-backfill`; with --as-recorded, as recorded throughout, for the running mean too.
 `qssf-backfill` then runs under the stamps of the running mean (0 % of the gap), under true durations (100 %),
 and under those of each predictor. A case's result is a file in OUT/cases; those that are there are not run
 again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.
@@ -27,9 +27,11 @@ from predict_tables import CaseResult, Worth, write_tables
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.load import nodes_for_load, offered_load
+from rlsched.workload.predict import causal_predictions
 from rlsched.workload.predict.distribution import mean_s, quantile_s, spread_around
 from rlsched.workload.predict.predictor import EXPERTS
 from rlsched.workload.predict.quality import quality
+from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.predict.stamp import stamp_trace
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
@@ -59,25 +61,27 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         load: Load aimed at.
         seed: Of a synthetic trace; -1: a real one.
         owners: Whether a synthetic trace keeps its users and names.
+        recorded: Whether jobs ended as recorded within the replay too.
     """
 
     workload: str
     load: float
     seed: int = -1
     owners: bool = True
+    recorded: bool = False
 
     @property
     def name(self) -> str:
         """What the case is called in the tables."""
         if self.seed < 0:
-            return self.workload
+            return f"{self.workload}, recorded" if self.recorded else self.workload
         return f"{self.workload}, {'with' if self.owners else 'without'} users and names"
 
     @property
     def file_name(self) -> str:
         """Where its result is kept."""
         tail = "" if self.seed < 0 else f"-s{self.seed}-{'owners' if self.owners else 'bare'}"
-        return f"{self.workload}-{self.load:g}{tail}.json"
+        return f"{self.workload}-{self.load:g}{tail}{'-recorded' if self.recorded else ''}.json"
 
 
 def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window]:
@@ -101,14 +105,19 @@ def run_case(case: Case, traces: Path) -> CaseResult:
     """Stamp the trace, replay the window under every predictor, and measure."""
     trace, spec, window = workload_of(case, traces)
     measured = window.measured(trace)
-    end_s = reference_end_s(trace, spec, window.replay_from_s)
+    if case.recorded:
+        end_s = recorded_end_s(trace)
+        zero = Predictions(*causal_predictions(trace, end_s))
+    else:
+        end_s = reference_end_s(trace, spec, window.replay_from_s)
+        zero = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
     began = time.process_time()
     stamps = stamp_trace(trace, end_s)
     cpu_s = time.process_time() - began
     of = {"hedge": stamps.probabilities} | {
         name: stamps.experts[:, k].astype(np.float64) for k, name in enumerate(EXPERTS)
     }
-    base = run(trace, spec, window, predict_trace(trace, spec, recorded_until_s=window.replay_from_s))
+    base = run(trace, spec, window, zero)
     truth = run(trace, spec, window, predict_trace(trace, spec, "oracle"))
     none, full = mean_queue_s(base, window), mean_queue_s(truth, window)
     worth = {}
@@ -156,9 +165,9 @@ def mean_queue_s(table: JobTable, window: Window) -> float:
     return float(np.mean(queue_s(table)[window.measured(table.trace) & ~table.rejected]))
 
 
-def cases(loads: list[float], seeds: int, only: list[str]) -> list[Case]:
+def cases(loads: list[float], seeds: int, only: list[str], *, recorded: bool) -> list[Case]:
     """What is run: real traces first."""
-    real = [Case(workload=name, load=load) for name in REAL for load in loads]
+    real = [Case(workload=name, load=load, recorded=recorded) for name in REAL for load in loads]
     synthetic = [
         Case(workload=like, load=load, seed=FIRST_SEED + seed, owners=owners)
         for like in SYNTHETIC
@@ -166,7 +175,7 @@ def cases(loads: list[float], seeds: int, only: list[str]) -> list[Case]:
         for seed in range(seeds)
         for owners in (False, True)
     ]
-    return [case for case in real + synthetic if not only or case.workload in only]
+    return [case for case in real + ([] if recorded else synthetic) if not only or case.workload in only]
 
 
 def main() -> None:
@@ -177,13 +186,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/predict"), help="folder of cases and tables")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="these workloads alone")
     parser.add_argument("--load", action="append", type=float, default=[], help="default: 0.85 and 1.0")
+    parser.add_argument("--as-recorded", action="store_true", help="the other history; real traces alone")
     parser.add_argument("--seeds", type=int, default=2, help="synthetic traces of each kind and load")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="start no case after this long")
     arguments = parser.parse_args()
     traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"
     folder = arguments.out / "cases"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = cases(arguments.load or list(LOADS), arguments.seeds, arguments.only)
+    wanted = cases(
+        arguments.load or list(LOADS), arguments.seeds, arguments.only, recorded=arguments.as_recorded
+    )
     if not traces.is_dir():
         print(f"no real traces in {traces} (set RLSCHED_DATA): synthetic cases only", file=sys.stderr)
         wanted = [case for case in wanted if case.seed >= 0]

@@ -39,32 +39,34 @@ Queues = tuple[float, float, float]
 """Mean queueing delay under the running mean, the hedge, and true durations, s."""
 
 
-def queues_of(trace: Trace, spec: ClusterSpec, load: float, stamps: list[Predictions]) -> list[Queues]:
-    """One entry a window that is not left out."""
+def queues_of(trace: Trace, spec: ClusterSpec, load: float, stamps: list[Predictions]) -> list[Queues | None]:
+    """One entry a window, None for one that is left out."""
     span_s = float(trace.submit_s[-1])
-    out: list[Queues] = []
+    out: list[Queues | None] = []
     for since in WINDOWS:
         window = Window(since * span_s, (since + 0.1) * span_s)
         measured = window.measured(trace)
         if measured.sum() < MIN_JOBS:
+            out.append(None)
             continue
         scaled = nodes_for_load(trace.select(measured), spec, load)
         first, second, third = (mean_queue_s(run(trace, scaled, window, one), window) for one in stamps)
-        if first > MIN_QUEUE_S:
-            out.append((first, second, third))
+        out.append((first, second, third) if first > MIN_QUEUE_S else None)
     return out
 
 
-def row_of(name: str, load: float, queues: list[Queues]) -> list[str]:
+def gap_of(none: float, got: float, full: float) -> str:
+    """The share of the gap; a gap of less than 2 % is none."""
+    return share((none - got) / (none - full)) if none - full > 0.02 * none else "no gap"
+
+
+def row_of(name: str, load: float, queues: list[Queues | None]) -> list[str]:
     """A row of the table: every window's share, and that of all windows together."""
-    none, got, full = np.array(queues).T
-    gaps = [
-        share((a - b) / (a - c)) if a - c > 0.02 * a else "no gap"
-        for a, b, c in zip(none.tolist(), got.tolist(), full.tolist(), strict=True)
-    ]
+    none, got, full = np.array([one for one in queues if one is not None]).T
+    gaps = ["-" if one is None else gap_of(*one) for one in queues]
     together = float((none - got).sum() / (none - full).sum())
     ratio, best = (float(np.exp(np.log(one / none).mean())) for one in (got, full))
-    return [name, f"{load:g}", *gaps, *["-"] * (len(WINDOWS) - len(gaps)), f"**{share(together)}**",
+    return [name, f"{load:g}", *gaps, f"**{share(together)}**",
             f"{ratio:.2f}", f"{best:.2f}"]  # fmt: skip
 
 
