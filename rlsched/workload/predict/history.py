@@ -111,14 +111,26 @@ class History:
     def start(self, job_id: str, now_s: float) -> None:
         """A job has started (again: after a preemption its age is that of the new attempt)."""
         live = self._live[job_id]
-        if live.number >= 0:
-            live.start_s = now_s
-            return
         own = live.keys[_VC_GPUS]
         assert own is not None
         live.start_s = now_s
+        if live.number >= 0:
+            self.survival.drop(job_id, live.keys)
+            self.survival.resume(job_id, live.keys, live.started, now_s)
+            self.nearest.again(own, live.number, now_s)
+            return
         live.started = self.survival.start(job_id, live.keys, now_s)
         live.number = self.nearest.start(own, live.job, live.context, now_s)
+
+    def stop(self, job_id: str, now_s: float) -> None:
+        """A job no longer runs, and waits to start again."""
+        live = self._live[job_id]
+        live.start_s = math.nan
+        self.survival.drop(job_id, live.keys)
+        if live.number >= 0:
+            own = live.keys[_VC_GPUS]
+            assert own is not None
+            self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """A job has ended after running for so long; where its start was not told, that follows."""
