@@ -7,6 +7,7 @@ picks the model up; it waits for neither.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from rlsched.broker.predictions import Predictions
 from rlsched.errors import RlschedError
-from rlsched.workload.predict.boosting import HazardModel
+from rlsched.workload.predict.boosting import HazardModel, require_sklearn
 from rlsched.workload.predict.predictor import TrainingSet
 
 LIMIT_S = 600.0
@@ -64,6 +65,9 @@ class Fits:
         self._fit: _Fit | None = None
         self._retry_s = RETRY_S
         self._not_before_s = -float("inf")
+        if predictions.fit_due():  # a model will be here in seconds: its library now, not while jobs wait
+            with contextlib.suppress(Exception):  # a broken one is the fit's to report
+                require_sklearn()
 
     def step(self, now_s: float) -> None:
         """Pick up what is done, and start what is due; `now_s` is the broker's time, Unix seconds."""
@@ -170,5 +174,5 @@ def _checked(model: object, training: TrainingSet) -> HazardModel:
 
 def _environment() -> dict[str, str]:
     """This process's, with the same import path; one OpenMP thread."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

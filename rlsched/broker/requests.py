@@ -127,6 +127,8 @@ class Requests:
             token = message.token
             if token not in self._book.tokens and token not in drafts and not _wrong(message):
                 drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)
+        if not drafts:
+            return {}
         predicted = self._book.predictions.stamped(list(drafts.values()), now_s)
         return {entry.token: entry for entry in predicted}
 

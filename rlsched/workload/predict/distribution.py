@@ -125,7 +125,7 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 
 
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
-    """The time that a job of this age exceeds with even odds, s; a mean is far longer where tails are heavy."""
+    """The time that a job of this age still runs with even odds, s; the mean is far longer in heavy tails."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     if left[bin_] < 0.5:
