@@ -1,4 +1,4 @@
-"""A real broker learns from what real processes did, fits in the background, and says how good it has been."""
+"""A real broker learns from what real processes did, fits in the background, and says how good it was."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def until(look: Callable[[], object], what: str) -> None:
 def write_past(path: Path) -> None:
     """A journal in which `PAST` jobs have ended: probes of half a minute, training of two and a half h."""
     journal = Journal(path)
+    journal._db.execute("PRAGMA synchronous=OFF")  # it is closed before it is read
     broker = HandBroker(load_scheduler("fifo-backfill"), journal, prediction=HEDGE)
     broker.says("n0", hello("n0"))
     for k in range(PAST // 2):
         run_one(broker, 30.0 + k % 7, name=f"probe-{k}", user="ann")
-        run_one(broker, 9000.0 + 10 * (k % 11), name=f"train-{k}", user="bob", num_gpus=2)
+        run_one(broker, 9000.0 + 10 * (k % 11), name=f"train-{k}", user="bob")
     journal.close()
 
 
@@ -107,11 +108,11 @@ def test_repeated_jobs_become_well_predicted_and_the_report_says_so(past: bytes,
             until(lambda: told(client).fits == 1, "boosting is fitted in the background")
             assert "boosting fitted on 200 jobs" in (tmp_path / "up" / "broker.log").read_text()
             probe = client.job(client.submit(["true"], name="probe-7000", user="ann"))
-            train = client.job(client.submit(["true"], name="train-7000", user="bob", num_gpus=2))
+            train = client.job(client.submit(["true"], name="train-7000", user="bob"))
             assert probe.predicted_s is not None
             assert train.predicted_s is not None
             assert (probe.predicted_by, train.predicted_by) == (HEDGE, HEDGE)
-            assert probe.predicted_s < 200 < 6000 < train.predicted_s < 15_000
+            assert probe.predicted_s < 500 < 6000 < train.predicted_s < 15_000
             predicted = []
             for k in range(REAL):
                 job = client.submit(["true"], name=f"real-{k}", user="eve", num_gpus=4)
