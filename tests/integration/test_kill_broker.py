@@ -243,7 +243,7 @@ def test_a_second_broker_on_the_same_journal_is_refused(cluster: Cluster) -> Non
         timeout=DEADLINE_S,
         check=False,
     )
-    assert second.returncode == 1
+    assert second.returncode == 2
     assert second.stderr.startswith("error: ")
     assert "another broker holds this journal" in second.stderr
     assert second.stderr.count("\n") == 1

@@ -182,11 +182,3 @@ def test_kill_9_during_a_fit_loses_no_stamp_and_leaves_nothing_behind(past: byte
     journalled = [row.entry for row in read_journal(directory / JOURNAL_FILE)]
     kept = {entry.job: entry.predicted_s for entry in journalled if isinstance(entry, JobSubmitted)}
     assert kept == stamps[1]
-
-
-def test_a_journal_that_another_broker_holds_is_exit_code_2(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "broker" / JOURNAL_FILE)
-    with running("broker", tmp_path, "--dir", str(tmp_path / "broker")) as process:
-        assert process.wait(DEADLINE_S) == 2
-    journal.close()
-    assert "another broker holds this journal" in (tmp_path / "log").read_text()
