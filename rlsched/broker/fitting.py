@@ -76,7 +76,10 @@ class Fits:
             self._fit = None
         if self._fit is None and self._elapsed() >= self._not_before_s and self._predictions.fit_due():
             training = self._predictions.training(now_s)
-            self._fit = _Fit(training, self._command(self._limit_s), self._limit_s)
+            try:
+                self._fit = _Fit(training, self._command(self._limit_s), self._limit_s)
+            except RuntimeError as error:
+                self._failed(f"no thread can be started: {error}")
 
     def close(self) -> None:
         """End the fit under way."""
@@ -87,12 +90,19 @@ class Fits:
         if fit.model is not None:
             self._predictions.install(fit.model, now_s)
             self._retry_s = RETRY_S
-            self._say(f"predictions: boosting fitted on {fit.jobs:,} jobs in {fit.took_s:.1f} s")
-            return
-        self._predictions.fit_failed(fit.error)
+            self._tell(f"boosting fitted on {fit.jobs:,} jobs in {fit.took_s:.1f} s")
+        else:
+            self._failed(fit.error)
+
+    def _failed(self, why: str) -> None:
+        self._predictions.fit_failed(why)
         self._not_before_s = self._elapsed() + self._retry_s
-        self._say(f"predictions: a fit came to nothing: {fit.error}; again in {self._retry_s:,.0f} s")
+        self._tell(f"a fit came to nothing: {why}; again in {self._retry_s:,.0f} s")
         self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads the log any more
+            self._say(f"predictions: {line}")
 
 
 class _Fit:

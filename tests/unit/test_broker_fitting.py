@@ -158,6 +158,25 @@ def test_a_fit_that_fails_is_logged_and_tried_again_later(
     assert watched.started == [0.0, RETRY_S]
 
 
+def test_neither_a_thread_that_cannot_start_nor_a_closed_log_harms_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    predictions = learnt()
+    fits = Fits(predictions, closed, elapsed=lambda: 0.0)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    fits.step(1e6)
+    report = predictions.report(1e6)
+    assert (report.fitting, report.fit_error) == (False, "no thread can be started: can't start new thread")
+    fits.step(1e6)
+    assert predictions.report(1e6).next_fit_jobs == 200
+
+
 def test_a_fit_that_hangs_is_ended(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "import time; time.sleep(600)", limit_s=0.3)
     watched.fits.step(1e6)
@@ -209,7 +228,9 @@ def test_the_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, Settings]]:
+def serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Broker, Settings, threading.Thread]]:
     """A broker that serves from a thread, on a journal in which enough jobs have ended for a fit, and whose
     fits hang."""
     monkeypatch.setattr("rlsched.workload.predict.predictor.MIN_ENDED", 20)
@@ -226,16 +247,16 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[B
     broker._fits._command = lambda _: [sys.executable, "-c", "import time; time.sleep(600)"]
     thread = threading.Thread(target=broker.serve)
     thread.start()
-    yield broker, settings
+    yield broker, settings, thread
     broker.stop()
     thread.join(DEADLINE_S)
     broker.close()
 
 
 def test_the_loop_answers_while_a_fit_hangs_and_closing_ends_the_fit(
-    serving: tuple[Broker, Settings],
+    serving: tuple[Broker, Settings, threading.Thread],
 ) -> None:
-    broker, settings = serving
+    broker, settings, thread = serving
     with Client(broker.address, home=settings.keys) as client:
 
         def fitting() -> bool:
@@ -252,5 +273,6 @@ def test_the_loop_answers_while_a_fit_hangs_and_closing_ends_the_fit(
     assert fit._process is not None
     assert not fit.done.is_set()
     broker.stop()
+    thread.join(DEADLINE_S)
     broker.close()
     assert gone(fit._process.pid)
