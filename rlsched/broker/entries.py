@@ -76,8 +76,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     predicted_by: str = "running-mean"
     """`running-mean` or `hedge`."""
     said: bytes = b""
-    """The forecast, then what each predictor said: (1 + EXPERTS, BINS) float64, little-endian; empty where
-    the running mean alone was asked."""
+    """What `Foreseen` has of it, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
+    then (FEATURES,) float32; empty where the running mean alone was asked."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):

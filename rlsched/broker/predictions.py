@@ -23,7 +23,8 @@ from rlsched.workload.predict.boosting import HazardModel, sklearn_installed
 from rlsched.workload.predict.distribution import BINS, Floats, lognormal, remaining_median_s, stamp
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
-from rlsched.workload.predict.predictor import EXPERTS, Predictor, TrainingSet
+from rlsched.workload.predict.history import FEATURES
+from rlsched.workload.predict.predictor import EXPERTS, Foreseen, Predictor, TrainingSet
 from rlsched.workload.predict.recent import Compared, Recent
 
 RUNNING_MEAN: Final = "running-mean"
@@ -31,6 +32,7 @@ HEDGE: Final = "hedge"
 KINDS: Final = (RUNNING_MEAN, HEDGE)
 _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
+_FEATURES_BYTES: Final = len(FEATURES) * 4
 
 
 _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
@@ -99,7 +101,7 @@ class Predictions:
                     predicted_s=float(predicted_s[0]),
                     spread=float(spread[0]),
                     predicted_by=HEDGE,
-                    said=np.vstack([mixed, one.experts]).astype("<f8").tobytes(),
+                    said=_packed(mixed, one),
                 )
             )
         return out
@@ -120,17 +122,18 @@ class Predictions:
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
         """A job is in the journal; its stamp is what that says."""
-        said = _unpacked(entry)
+        known = _unpacked(entry)
         if self._predictor is not None and entry.job not in self._open:
-            if said is None:
+            if known is None:
                 self._predictor.foresee([_facts(entry)], now_s)
             else:
-                self._predictor.recall(_facts(entry), said[1:], now_s)
-        if said is None:
+                said, features = known
+                self._predictor.recall(_facts(entry), said[1:], features, now_s)
+        if known is None:
             stamped = lognormal(entry.predicted_s, entry.spread)
             self._open[entry.job] = _Open(stamped, stamped)
         else:
-            self._open[entry.job] = _Open(said[0], said[1 + _MEAN])
+            self._open[entry.job] = _Open(known[0][0], known[0][1 + _MEAN])
         if entry.rejected:
             self.gone(entry.job)
 
@@ -243,11 +246,17 @@ def _facts(job: JobSubmitted) -> JobFacts:
     )
 
 
-def _unpacked(entry: JobSubmitted) -> Floats | None:
-    """(1 + EXPERTS, BINS) what was said; None where nothing was, or by predictors of another kind."""
-    if len(entry.said) != _SAID_BYTES:
+def _packed(mixed: Floats, foreseen: Foreseen) -> bytes:
+    said = np.vstack([mixed, foreseen.experts]).astype("<f8")
+    return said.tobytes() + foreseen.features.astype("<f4").tobytes()
+
+
+def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
+    """((1 + EXPERTS, BINS) what was said, features); None where nothing was, or by another kind of hedge."""
+    if len(entry.said) != _SAID_BYTES + _FEATURES_BYTES:
         return None
-    return np.frombuffer(entry.said, "<f8").reshape(1 + len(EXPERTS), BINS)
+    said = np.frombuffer(entry.said[:_SAID_BYTES], "<f8").reshape(1 + len(EXPERTS), BINS)
+    return said, np.frombuffer(entry.said[_SAID_BYTES:], "<f4")
 
 
 def _weights(predictor: Predictor) -> dict[str, dict[str, float]]:

@@ -71,10 +71,12 @@ class Foreseen:
     Attributes:
         forecast: The chosen model's.
         experts: (EXPERTS, BINS) what each predictor said.
+        features: (FEATURES,) float32, what boosting saw of it.
     """
 
     forecast: Forecast
     experts: Floats
+    features: Floats
 
 
 class Predictor:
@@ -119,15 +121,21 @@ class Predictor:
         if not queries:
             return []
         return [
-            Foreseen(Forecast.of(self.mix(query, experts)), experts)
+            Foreseen(Forecast.of(self.mix(query.job, experts)), experts, query.features)
             for query, experts in zip(queries, self.said(queries), strict=True)
         ]
 
-    def recall(self, job: JobFacts, experts: Floats, now_s: float) -> Foreseen:
-        """A job was submitted in an earlier life, and the (EXPERTS, BINS) `experts` were said of it then."""
-        query = self.enquire(job, now_s)
+    def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
+        """A job was submitted in an earlier life; `experts` and `features` are what `Foreseen` had then.
+
+        Returns:
+            (BINS,) the forecast that they give.
+        """
+        self._check_new(job)
+        self.history.resubmit(job, now_s)
+        self._remember(job, features)
         self.hedge.settle(now_s)
-        return Foreseen(Forecast.of(self.mix(query, experts)), experts)
+        return self.mix(job, experts)
 
     def observe_start(self, job_id: str, now_s: float) -> None:
         """A job has started."""
@@ -211,12 +219,18 @@ class Predictor:
 
     def enquire(self, job: JobFacts, now_s: float) -> Query:
         """Tell the history of a submission; what boosting and the hedge want to know of it."""
+        self._check_new(job)
+        query = self.history.submit(job, now_s)
+        self._remember(job, query.features)
+        return query
+
+    def _check_new(self, job: JobFacts) -> None:
         if self.history.knows(job.job_id):
             raise ValueError(f"job {job.job_id} was submitted before, and has not ended")
-        query = self.history.submit(job, now_s)
+
+    def _remember(self, job: JobFacts, features: Floats) -> None:
         if self._boosts:
-            self._seen[job.job_id] = _Seen(query.features)
-        return query
+            self._seen[job.job_id] = _Seen(features)
 
     def note_start(self, job_id: str, now_s: float) -> None:
         """Tell the history of a start."""
@@ -241,9 +255,9 @@ class Predictor:
             out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
         return out
 
-    def mix(self, query: Query, said: Floats) -> Floats:
+    def mix(self, job: JobFacts, said: Floats) -> Floats:
         """(EXPERTS, BINS) -> (BINS,): the chosen model's distribution; the hedge tracks the job."""
-        mixed = self.hedge.mix(query.job.job_id, query.job.gpus, said)
+        mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
-        self._said[query.job.job_id] = chosen
+        self._said[job.job_id] = chosen
         return chosen

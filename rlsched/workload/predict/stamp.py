@@ -175,7 +175,7 @@ class _Run:
                 _, query = self._queries[number]
                 self._weights[row] = hedge.weights(job.gpus)
                 self._experts[row] = said[number]
-                self._out[row] = predictor.mix(query, said[number])
+                self._out[row] = predictor.mix(query.job, said[number])
                 number += 1
             elif kind == _START:
                 hedge.start(job.job_id, now_s)

@@ -18,6 +18,7 @@ from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.distribution import Forecast, stamp
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
+from rlsched.workload.predict.history import History
 from rlsched.workload.predict.predictor import Predictor
 from tests.unit.broker_machine.hand import LIMITS, draft, ended, hello, launched, run_one, submit
 
@@ -104,7 +105,7 @@ def test_a_restart_reads_every_stamp_and_weighs_as_before(journal: Journal) -> N
     broker.ask(submit(name="probe-100", user="ann"))
     later = make(journal)
     assert stamped(later)[30] == stamped(broker)[30]
-    assert sum(len(entry.said) == 5 * 13 * 8 for entry in stamps(journal)) == 30
+    assert sum(len(entry.said) == 5 * 13 * 8 + 52 * 4 for entry in stamps(journal)) == 30
 
 
 def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +116,7 @@ def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: 
 
     monkeypatch.setattr(Predictor, "foresee", never)
     monkeypatch.setattr(Predictor, "said", never)
+    monkeypatch.setattr(History, "submit", never)
     assert stamped(make(journal)) == before
 
 

@@ -242,8 +242,8 @@ def test_what_was_said_once_rebuilds_the_same_hedge() -> None:
             live.install(live.training(now_s).fit())
         if kind == 1:
             said = live.foresee([facts[row]], now_s)[0]
-            same = again.recall(facts[row], said.experts, now_s)
-            np.testing.assert_array_equal(same.forecast.probabilities, said.forecast.probabilities)
+            same = again.recall(facts[row], said.experts, said.features, now_s)
+            np.testing.assert_array_equal(same, said.forecast.probabilities)
         for one in (live, again):
             if kind == 2:
                 one.observe_start(facts[row].job_id, now_s)
