@@ -139,7 +139,9 @@ def main(jobs: int, prediction: str) -> None:
                 f"{time.monotonic() - began_s:.1f} s, {cpu_s(broker.pid):.1f} CPU s"
             )
             with Client(ready.split()[4], home=directory) as client:
+                before_s = cpu_s(broker.pid)
                 during, after = measure(client)
+                cpu_ms = 1e3 * (cpu_s(broker.pid) - before_s) / (len(during) + len(after))
             print_table(
                 f"replies to submissions, {prediction}, ms",
                 ("", "replies", "p50", "p99", "longest"),
@@ -147,6 +149,7 @@ def main(jobs: int, prediction: str) -> None:
                 if during
                 else [("no fit", *times(after))],
             )
+            print(f"CPU time of the broker per job submitted: {cpu_ms:.2f} ms")
         finally:
             broker.send_signal(signal.SIGTERM)
             broker.wait(60)

@@ -16,9 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from rlsched.broker.predictions import Predictions
 from rlsched.errors import RlschedError
 from rlsched.workload.predict.boosting import HazardModel, require_sklearn
+from rlsched.workload.predict.distribution import Floats
 from rlsched.workload.predict.predictor import TrainingSet
 
 LIMIT_S = 600.0
@@ -117,7 +120,7 @@ class _Fit:
         self.model: HazardModel | None = None
         self.error = ""
         self.took_s = 0.0
-        self.jobs = len(training.features)
+        self.jobs = len(training.rows)
         self._training, self._command, self._limit_s = training, list(command), limit_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -145,7 +148,7 @@ class _Fit:
         self.done.set()
 
     def _fitted(self) -> HazardModel:
-        training = pickle.dumps(self._training, protocol=pickle.HIGHEST_PROTOCOL)
+        training = pickle.dumps(self._training.arguments(), protocol=pickle.HIGHEST_PROTOCOL)
         with self._lock:
             if self._cancelled:
                 raise FitError("cancelled")
@@ -169,14 +172,14 @@ class _Fit:
         if process.returncode != 0:
             last = said.decode(errors="replace").strip().splitlines()[-1:]
             raise FitError(f"its process ended with {process.returncode}: {' '.join(last) or 'no message'}")
-        return _checked(pickle.loads(result), self._training)  # from our own child
+        return _checked(pickle.loads(result), self._training.rows[-_WARM_ROWS:])  # from our own child
 
 
-def _checked(model: object, training: TrainingSet) -> HazardModel:
+def _checked(model: object, features: list[Floats]) -> HazardModel:
     """Make a few predictions, here and not first in the loop: what comes back has to be distributions."""
     if not isinstance(model, HazardModel):
         raise FitError(f"expected a HazardModel, got {type(model).__name__}")
-    rows = model.probabilities(training.features[-_WARM_ROWS:])
+    rows = model.probabilities(np.stack(features))
     if not (abs(rows.sum(axis=1) - 1.0) < 1e-6).all():
         raise FitError("what it predicts are no distributions")
     return model

@@ -1,4 +1,4 @@
-"""One fit in a process of its own: a pickled `TrainingSet` comes in, a pickled `HazardModel` goes out.
+"""One fit in a process of its own: pickled `TrainingSet.arguments()` come in, a `HazardModel` goes out.
 
 `python -m rlsched.workload.predict.fit_process PARENT_PID LIMIT_S`. It gives way to everything else on the
 machine, and never outlives its parent by more than a second, nor its limit.
@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 
+from rlsched.workload.predict.boosting import HazardModel
+
 NICENESS = 10
 _LOOK_S = 0.5
 
@@ -24,8 +26,7 @@ def main(parent: int, limit_s: int) -> int:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     result = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not end up in the result
-    training = pickle.load(sys.stdin.buffer)
-    fitted = training.fit()
+    fitted = HazardModel(*pickle.load(sys.stdin.buffer))
     with open(result, "wb") as out:
         pickle.dump(fitted, out, protocol=pickle.HIGHEST_PROTOCOL)
     return 0

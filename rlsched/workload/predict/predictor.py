@@ -48,20 +48,29 @@ class TrainingSet:
     """What a fit needs, cut loose from the predictor, so that it may be fitted elsewhere.
 
     Attributes:
-        features: (N, FEATURES) in order of submission.
+        rows: N features of jobs, (FEATURES,) each, in order of submission.
         lasted_s: (N,) how long the jobs have run so far, or ran to their end.
         ended: (N,) whether they have ended.
         seed: Of the fit.
     """
 
-    features: Floats
+    rows: list[Floats]
     lasted_s: Floats
     ended: NDArray[np.bool_]
     seed: int
 
+    @property
+    def features(self) -> Floats:
+        """(N, FEATURES); put together here, not in `Predictor.training`: a broker's loop waits for that."""
+        return np.stack(self.rows)
+
+    def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:
+        """What `HazardModel` takes: a few arrays to send to another process."""
+        return self.features, self.lasted_s, self.ended, self.seed
+
     def fit(self) -> HazardModel:
         """Fit boosting; seconds of one core."""
-        return HazardModel(self.features, self.lasted_s, self.ended, self.seed)
+        return HazardModel(*self.arguments())
 
 
 @dataclass(frozen=True)
@@ -203,8 +212,8 @@ class Predictor:
         duration = np.array([one.duration_s for one in seen])
         ended = ~np.isnan(duration)
         age = now_s - np.array([one.start_s for one in seen])
-        features = np.stack([one.features for one in seen])
-        return TrainingSet(features, np.where(ended, duration, age), ended, self._seed)
+        rows = [one.features for one in seen]
+        return TrainingSet(rows, np.where(ended, duration, age), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
         """Use this fit from now on; None: survival in its place."""
