@@ -78,7 +78,7 @@ DEMAND: Final = np.dtype(
         ("arrived", np.int64),  # jobs of this class so far
         ("gpus", np.int32),
         ("share_milli", np.int32),
-        ("plain", np.int32),  # 1: whole GPUs of any type and nothing else
+        ("plain", np.int32),  # 1: counts of free GPUs say whether it fits
     ]
 )
 """One entry a demand class: jobs that ask for the same."""

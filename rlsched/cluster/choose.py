@@ -22,7 +22,7 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
 from rlsched.cluster.room import has_tenant_place, loosest_gpu, open_places, tightest_gpu
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 
 @kernel
@@ -81,7 +81,7 @@ def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArra
         take_from(s, n, s.demand.gpus[c], out, 0)
 
 
-@kernel
+@array_kernel
 def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     """A gang that no node holds: whole nodes, and one more for the rest. Returns its first node or -1."""
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
@@ -105,7 +105,7 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     return s.gpu.node[out[0]]
 
 
-@kernel
+@array_kernel
 def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     """One GPU at a time on the node with most room. Returns the first node, -1 where it does not fit."""
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
@@ -132,9 +132,14 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
     `node` >= 0 asks for that node (a job that one node holds), -1 for the rule's own choice.
     """
-    c = s.job.demand[slot]
-    if node < 0 and s.demand.plain[c] and s.counters[PLACEMENT] == CONSOLIDATE:
+    if node < 0 and s.demand.plain[s.job.demand[slot]] and s.counters[PLACEMENT] == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
+    return _choose_by_looking(s, p, s.job.demand[slot], node, out)
+
+
+@array_kernel
+def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
+    """`choose` for a job of class `c`, with a look at every node."""
     classes = np.empty(s.demand.shape[0], np.int64)
     typical = typical_classes(s, classes) if s.counters[PLACEMENT] == FGD else 0
     if node >= 0:

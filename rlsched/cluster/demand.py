@@ -63,10 +63,16 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def plain(self) -> bool:
-        """Whether it asks for whole GPUs of any type and nothing else: counts of free GPUs decide."""
-        whole = self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
-        return whole and not (self.gpu_types or self.cpu_milli or self.memory_mib)
+    def whole(self) -> bool:
+        """Whether it takes whole GPUs."""
+        return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
+
+    def modest(self, cpu_milli: float, memory_mib: float) -> bool:
+        """Whether it takes no more cores (thousandths) and memory than this with each whole GPU."""
+        if not self.gpus:
+            return False
+        frac = self.share_milli / WHOLE_GPU_MILLI
+        return self.cpu_milli_each <= cpu_milli * frac and self.memory_mib_each <= memory_mib * frac
 
     @property
     def places(self) -> int:

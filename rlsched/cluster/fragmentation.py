@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.room import will_do
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 _RAREST: Final = 200
 
@@ -75,7 +75,7 @@ def fragmentation_milli(
     return total
 
 
-@kernel
+@array_kernel
 def added_by_gpus(s: StateArrays, n: int, c: int, gpus: int, classes: NDArray[np.int64]) -> float:
     """Fragmentation that `gpus` whole GPUs of class `c` would add to node `n`, milli-GPU x jobs."""
     first, size = s.node.first_gpu[n], s.node.gpus[n]
@@ -94,7 +94,7 @@ def added_by_gpus(s: StateArrays, n: int, c: int, gpus: int, classes: NDArray[np
     return fragmentation_milli(s, n, classes, free, cpu, memory) - before
 
 
-@kernel
+@array_kernel
 def added_by_share(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
     """Fragmentation that a job of class `c` on a share of GPU `g` would add to node `n`, milli-GPU x jobs."""
     first, size = s.node.first_gpu[n], s.node.gpus[n]

@@ -204,7 +204,8 @@ def allocate(
     """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
     dequeue(s, slot)
     job, gpu = s.job, s.gpu
-    demand, counted = job.demand[slot], s.demand.plain[job.demand[slot]] == 0
+    demand = job.demand[slot]
+    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
     last, count = -1, gpus.shape[0]
     position = 0
     while position < count:
@@ -247,7 +248,8 @@ def allocate(
 def release(s: StateArrays, slot: int, now_s: float) -> None:
     """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
     job, gpu = s.job, s.gpu
-    demand, counted = job.demand[slot], s.demand.plain[job.demand[slot]] == 0
+    demand = job.demand[slot]
+    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
     place = job.head[slot]
     if place < 0:
         _use(s, job.host[slot], demand, -1)
@@ -295,6 +297,13 @@ def size_lanes(s: StateArrays, c: int) -> None:
         sizes[p, c] = 0
     for n in range(s.node.shape[0]):
         sizes[s.node.part_of[n], c] = max(sizes[s.node.part_of[n], c], idle_places(s, c, n))
+
+
+@kernel
+def forget_answers(s: StateArrays) -> None:
+    """What is known of which classes fit holds no longer."""
+    for p in range(s.derived.part.shape[0]):
+        s.derived.part.changes[p] += 1
 
 
 @kernel

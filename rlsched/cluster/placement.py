@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import CONSOLIDATE, PLACEMENT, SPREAD, StateArrays
 from rlsched.cluster.bitset import next_member
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.room import is_untouched, open_places
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 
 @kernel
@@ -69,7 +69,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
     return fits_in(s.derived.holes[p], s.derived.whole[p], s.derived.part.node_size[p], gpus)
 
 
-@kernel
+@array_kernel
 def _class_fits(s: StateArrays, p: int, c: int) -> bool:
     """Whether a job of class `c` that is not plain can start in partition `p` now: a look at every node."""
     needed, size = max(s.demand.gpus[c], 1), s.derived.lane.node_size[p, c]
@@ -214,7 +214,7 @@ def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
     return -1
 
 
-@kernel
+@array_kernel
 def all_fit(s: StateArrays, p: int) -> bool:
     """Whether everything that waits in partition `p` can start at once, one after the other in queue order.
 

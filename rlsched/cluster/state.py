@@ -157,6 +157,7 @@ class ClusterState:
             vc = int(old.job.vc[slot])
             own, everyone = self.partitions_of(self.vc_names[vc] if vc >= 0 else "")
             old.job.own_partition[slot], old.job.shared_partition[slot] = own, everyone
+        self._mark_plain()
         kernels.rebuild_index(self.arrays)
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
@@ -179,11 +180,12 @@ class ClusterState:
                 self._regrow(demands=2 * number)
             self._demands[demand] = number
             row = self.arrays.demand
-            row.plain[number], row.kinds[number] = demand.plain, self._kinds(demand)
+            row.kinds[number] = self._kinds(demand)
             row.gpus[number], row.share_milli[number] = demand.gpus, demand.share_milli
             row.cpu_milli_each[number] = demand.cpu_milli_each
             row.memory_mib_each[number] = demand.memory_mib_each
             kernels.size_lanes(self.arrays, number)
+            self._mark_plain()
         return number
 
     def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
@@ -192,6 +194,23 @@ class ClusterState:
         if wanted > self.arrays.demand.shape[0]:
             self._regrow(demands=wanted)
         return [self.demand_number(demand) for demand in demands]
+
+    def _mark_plain(self) -> None:
+        """Find the classes that counts of free GPUs answer for.
+
+        Those that ask for whole GPUs of any type that is here; cores and memory may be asked for where they
+        can never be short: while no class takes more of them a GPU than every node has a GPU.
+        """
+        owners = [node for node in self._nodes if node.gpus]
+        cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
+        memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
+        modest = all(one.modest(cpus, memory) for one in self._demands)
+        here = {node.gpu_type for node in owners}
+        for demand, number in self._demands.items():
+            any_type = not demand.gpu_types or here <= set(demand.gpu_types)
+            nothing_else = modest or not (demand.cpu_milli or demand.memory_mib)
+            self.arrays.demand.plain[number] = demand.whole and any_type and nothing_else
+        kernels.forget_answers(self.arrays)
 
     def _kinds(self, demand: Demand) -> int:
         """Bit mask of the GPU types here that a demand accepts."""

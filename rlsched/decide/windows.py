@@ -35,7 +35,7 @@ from rlsched.decide.features import (
 )
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.schema import FEASIBLE_ROWS, MAX_VARIANTS, NUM_FEATURES, OLDEST_ROWS, WINDOW_ROWS
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -104,7 +104,7 @@ def _oldest(s: StateArrays, p: int, now_s: float, feasible: NDArray[np.bool_], o
     return found
 
 
-@kernel
+@array_kernel
 def _host(s: StateArrays, p: int, slot: int) -> int:
     """First node that the placement rule would use for a job that fits."""
     return host_of(s, p, slot, np.empty(s.job.gpus[slot], np.int32))
@@ -154,7 +154,7 @@ def clear_window(w: WindowArrays) -> None:
     w.info[2] = -1
 
 
-@kernel
+@array_kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
@@ -238,7 +238,7 @@ def _guard(s: StateArrays, p: int, now_s: float, any_fits: bool, w: WindowArrays
         w.reason[0] = GUARD_HALF_FREE
 
 
-@kernel
+@array_kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
 
