@@ -38,7 +38,9 @@ def _compiled(function: F, *, makes_arrays: bool) -> F:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_cache_dir(Path(function.__code__.co_filename).parent))
     try:
-        compiled: F = numba.njit(cache=True, error_model="numpy", _nrt=makes_arrays, forceinline=not makes_arrays)(function)
+        compiled: F = numba.njit(
+            cache=True, error_model="numpy", _nrt=makes_arrays, forceinline=not makes_arrays
+        )(function)
     finally:
         config.CACHE_DIR = before
     return compiled

@@ -81,7 +81,7 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
     e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
 
 
-@kernel
+@array_kernel
 def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
 

@@ -23,7 +23,7 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import next_by_rule
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -299,7 +299,7 @@ def run_rule_recording(
         k += 1
 
 
-@kernel
+@array_kernel
 def rewind(sim: SimArrays) -> None:
     """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
     s, r = sim.state, sim.progress

@@ -114,7 +114,7 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     for n in range(nodes):
         room[n] = open_places(s, c, p, n)
     for _ in range(needed):
-        n = np.argmax(room)
+        n = int(np.argmax(room))
         if room[n] == 0:
             return -1
         room[n] -= 1

@@ -219,7 +219,9 @@ class Ledger(RuleBasedStateMachine):
         self.refused(lambda: self.state.check_start(seq, free[: gpus + 1]), "different GPUs")
         if gpus > 1:
             self.refused(lambda: self.state.start(seq, [free[0]] * gpus, self.now_s), "different GPUs")
-        self.refused(lambda: self.state.start(seq, free[:gpus], self.now_s, share_milli=500), "milli of each GPU")
+        self.refused(
+            lambda: self.state.start(seq, free[:gpus], self.now_s, share_milli=500), "milli of each GPU"
+        )
         self.refused(lambda: self.state.start(seq, free[:gpus], self.now_s, sm_clock_frac=0.5), "SM clock")
 
     @precondition(lambda self: self.numbers(running=False))
