@@ -506,7 +506,11 @@ class ClusterState:
                 "demand",
             ):
                 hasher.update(job[name][live].tobytes())
-        hasher.update(self.arrays.node.tobytes())
+        node = self.arrays.node
+        for name in ("gpus", "first_gpu", "part_of", "status", "free"):
+            hasher.update(node[name].tobytes())
+        hasher.update((node.cpu_milli - node.cpu_free_milli).tobytes())
+        hasher.update((node.memory_mib - node.memory_free_mib).tobytes())
         tenant = self.arrays.gpu.tenant
         hasher.update(np.where(tenant >= 0, job.seq[tenant], -1).tobytes())
         return hasher.hexdigest()
