@@ -24,7 +24,7 @@ CONTRACT_FIELDS = (
 )
 LATER_FIELDS = (
     "by_source jct_p90_s queue_p90_s bounded_slowdown_mean bounded_slowdown_p99 lost_gpu_s decision_p50_us "
-    "gpu_used_frac fragmentation_frac over_time"
+    "gpu_used_frac fragmentation_frac over_time by_end"
 )
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"
@@ -81,6 +81,7 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
         assert one["gpu_used_frac"] is None
         assert one["over_time"]["gpus_used"] is None
         assert (one["preemptions"], one["lost_gpu_s"]) == (0, 0)
+        assert one["by_end"] == {"completed": 119, "timeout": 0, "failed": 0}
         assert (one["jobs"], one["rejected"], one["unfinished"]) == (120, 1, 0)
         assert sum(group["jobs"] for group in one["by_vc"].values()) == 120
         assert set(one["by_gpus"]) == {"1", "2", "4", "8", "64"}
