@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ class JobTable:
     eligible_s: NDArray[np.float64] | None = None
     segments: Segments | None = None
 
+    @cached_property
     def attempts(self) -> Segments:
         """Every attempt, in the order of their starts where `segments` knows them, else of the jobs."""
         if self.segments is not None:

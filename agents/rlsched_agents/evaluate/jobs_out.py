@@ -96,7 +96,7 @@ def write_jobs(
     """
     folder = Path(folder)
     places = Places(spec)
-    attempts = table.attempts()
+    attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     bounds = np.searchsorted(attempts.job[order], np.arange(len(table.trace) + 1))
     try:

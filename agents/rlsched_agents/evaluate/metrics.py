@@ -175,7 +175,7 @@ def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
 
     The second is the sum of (end - start - useful work) x GPUs over the attempts that are over.
     """
-    attempts = table.attempts()
+    attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)
     held_s = attempts.end_s[mine] - attempts.start_s[mine] - attempts.useful_s[mine]
     gpus = table.trace.num_gpus[attempts.job[mine]]
@@ -206,7 +206,7 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     if not len(times) or times[-1] <= times[0]:
         return None
     first, last = float(times[0]), float(times[-1])
-    attempts = table.attempts()
+    attempts = table.attempts
     end = np.where(np.isnan(attempts.end_s), last, attempts.end_s)
     overlap_s = np.clip(np.minimum(end, last) - np.maximum(attempts.start_s, first), 0.0, None)
     gpu_seconds = float(np.sum(overlap_s * table.trace.num_gpus[attempts.job]))

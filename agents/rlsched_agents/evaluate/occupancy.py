@@ -234,7 +234,7 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 
 def _attempts(table: JobTable, edges: Floats) -> tuple[Segments, Mask]:
     """All attempts, and which of them ran between the first and the last edge."""
-    attempts = table.attempts()
+    attempts = table.attempts
     over = ~np.isnan(attempts.end_s) & (attempts.end_s <= edges[0])
     return attempts, np.asarray((attempts.start_s < edges[-1]) & ~over, dtype=np.bool_)
 
