@@ -330,7 +330,8 @@ def test_help_has_an_example(workload: tuple[Path, Path]) -> None:
     assert "Example:" in run(workload, "--help").output
 
 
-LIVES = """job_id,submit_time,duration,num_gpus,time_limit,fail_after_s,depends_on,array_id,array_limit,restart_s
+LIVES = """\
+job_id,submit_time,duration,num_gpus,time_limit,fail_after_s,depends_on,array_id,array_limit,restart_s
 a,0,100,4,,30,,,,10
 b,0,50,4,40,,,x,1,
 c,0,50,4,,,,x,1,
@@ -356,9 +357,8 @@ def test_what_happens_to_jobs_is_told(tmp_path: Path) -> None:
         "depends on job e, which can never run": 1,
     }
     with (tmp_path / "jobs" / "fifo.segments.csv").open(newline="") as file:
-        rows = [
-            (row["job_id"], row["start_time"], row["end_time"], row["reason"]) for row in csv.DictReader(file)
-        ]
+        found = list(csv.DictReader(file))
+    rows = [(row["job_id"], row["start_time"], row["end_time"], row["reason"]) for row in found]
     assert rows == [
         ("a", "0", "30", "failed"),
         ("a", "30", "140", "ended"),
