@@ -102,7 +102,7 @@ def print_report(report: Report, console: Console) -> None:
 
 def _print_lives(report: Report, console: Console) -> None:
     """What happened to jobs besides running to their end, if anything did under any policy."""
-    rows = {
+    rows: dict[str, tuple[str, ...]] = {
         name: (
             f"{one.preemptions:,}",
             f"{one.lost_gpu_s / 3600:,.0f}",
