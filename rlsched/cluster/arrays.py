@@ -121,6 +121,7 @@ JOB: Final = np.dtype(
         ("host", np.int32),  # first node that it runs on, -1 while it waits
         ("attempt", np.int32),  # 1 for the first
         ("preemptions", np.int32),
+        ("pinned", np.int32),  # 1: must not be preempted
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ]
