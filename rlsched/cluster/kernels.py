@@ -66,15 +66,23 @@ def _remove(s: StateArrays, p: int, slot: int) -> None:
 
 
 @kernel
-def enqueue(s: StateArrays, slot: int) -> None:
-    """Put a waiting slot into the queues of the partitions that serve it."""
+def order_key(s: StateArrays, slot: int, now_s: float) -> float:
+    """Key of a live job in the queue's order. *Remaining* alone changes with time, and while the job runs."""
     order = s.counters[ORDER]
     if order == 0:
-        s.derived.slot.key[slot] = s.job.submit_s[slot]
-    elif order == 1:
-        s.derived.slot.key[slot] = s.job.predicted_s[slot]
-    else:
-        s.derived.slot.key[slot] = s.job.predicted_s[slot] * s.job.gpus[slot]
+        return s.job.submit_s[slot]
+    if order == 1:
+        return s.job.predicted_s[slot]
+    if order == 2:
+        return s.job.predicted_s[slot] * s.job.gpus[slot]
+    left_s = s.job.predicted_s[slot] - s.job.saved_s[slot] + s.job.overhead_left_s[slot]
+    return left_s if s.job.placed_in[slot] < 0 else left_s - (now_s - s.job.start_s[slot])
+
+
+@kernel
+def enqueue(s: StateArrays, slot: int) -> None:
+    """Put a waiting slot into the queues of the partitions that serve it."""
+    s.derived.slot.key[slot] = order_key(s, slot, s.job.submit_s[slot])
     if s.job.own_partition[slot] >= 0:
         _insert(s, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -88,6 +96,13 @@ def dequeue(s: StateArrays, slot: int) -> None:
         _remove(s, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
         _remove(s, s.job.shared_partition[slot], slot)
+
+
+@kernel
+def reorder(s: StateArrays, slot: int) -> None:
+    """What the order of a waiting slot goes by has changed: it goes to its new place in the queues."""
+    dequeue(s, slot)
+    enqueue(s, slot)
 
 
 @kernel
@@ -123,6 +138,7 @@ def add_job(
     job.held_for[slot], job.held_for_slot[slot] = -1, -1
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
+    job.saved_s[slot] = 0.0
     job.rate[slot] = 1.0
     job.head[slot] = -1
     enqueue(s, slot)
