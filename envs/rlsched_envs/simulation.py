@@ -48,7 +48,7 @@ NUM_COUNTS: Final = 4
 TRUTH: Final = np.dtype(
     [
         ("submit_s", np.float64),
-        ("duration_s", np.float64),
+        ("duration_s", np.float64),  # run time: the duration, or the time limit where that is shorter
         ("fixed_end_s", np.float64),  # end as recorded, nan: start + duration
         ("predicted_s", np.float64),
         ("spread", np.float64),
@@ -137,7 +137,8 @@ def _swap(r: ProgressArrays, a: int, b: int) -> None:
 
 
 @kernel
-def _push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
+def push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
+    """A running slot will end then."""
     at = r.tally[HEAP_LEN]
     r.tally[HEAP_LEN] += 1
     r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
@@ -147,12 +148,8 @@ def _push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
 
 
 @kernel
-def _pop_end(r: ProgressArrays) -> int:
-    slot = r.ends.heap_slot[0]
-    last = r.tally[HEAP_LEN] - 1
-    r.tally[HEAP_LEN] = last
-    r.ends.heap_s[0], r.ends.heap_slot[0] = r.ends.heap_s[last], r.ends.heap_slot[last]
-    at = 0
+def _sift_down(r: ProgressArrays, at: int) -> None:
+    last = r.tally[HEAP_LEN]
     while True:
         child = 2 * at + 1
         if child >= last:
@@ -163,7 +160,37 @@ def _pop_end(r: ProgressArrays) -> int:
             break
         _swap(r, child, at)
         at = child
+
+
+@kernel
+def pop_end(r: ProgressArrays) -> int:
+    """Slot of the first end, which leaves the heap."""
+    slot = r.ends.heap_slot[0]
+    last = r.tally[HEAP_LEN] - 1
+    r.tally[HEAP_LEN] = last
+    r.ends.heap_s[0], r.ends.heap_slot[0] = r.ends.heap_s[last], r.ends.heap_slot[last]
+    _sift_down(r, 0)
     return slot
+
+
+@kernel
+def forget_end(r: ProgressArrays, slot: int) -> None:
+    """The end of a running slot will not come as planned: it leaves the heap, so no end in it is ever stale.
+
+    Takes a look at every running job: interruptions are rare beside ends, which pay nothing for this.
+    """
+    at = 0
+    while r.ends.heap_slot[at] != slot:
+        at += 1
+    last = r.tally[HEAP_LEN] - 1
+    r.tally[HEAP_LEN] = last
+    if at == last:
+        return
+    r.ends.heap_s[at], r.ends.heap_slot[at] = r.ends.heap_s[last], r.ends.heap_slot[last]
+    while at > 0 and _before(r, at, (at - 1) // 2):
+        _swap(r, at, (at - 1) // 2)
+        at = (at - 1) // 2
+    _sift_down(r, at)
 
 
 @kernel
@@ -179,6 +206,25 @@ def next_event_s(sim: SimArrays) -> float:
 
 
 @kernel
+def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
+    """A row comes to the queue, as submitted at this time; there is a free slot. Returns the slot."""
+    truth = sim.truth
+    slot = ledger.add_job(
+        sim.state,
+        truth.gpus[row],
+        truth.vc[row],
+        truth.own_partition[row],
+        truth.shared_partition[row],
+        at_s,
+        truth.predicted_s[row],
+        truth.spread[row],
+        truth.limit_s[row],
+    )
+    sim.progress.ends.row[slot] = row
+    return slot
+
+
+@kernel
 def next_instant(sim: SimArrays) -> int:
     """Go to the next time at which something happens, and let it happen: all ends, then all arrivals."""
     s, truth, r = sim.state, sim.truth, sim.progress
@@ -190,7 +236,7 @@ def next_instant(sim: SimArrays) -> int:
     r.clock[NOW] = at
     r.clock[TIMER] = np.inf
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at:
-        slot = _pop_end(r)
+        slot = pop_end(r)
         r.outcome.end_s[r.ends.row[slot]] = at
         r.tally[ALLOCATED_GPUS] -= s.job.gpus[slot]
         ledger.release(s, slot, at)
@@ -198,19 +244,7 @@ def next_instant(sim: SimArrays) -> int:
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
         if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:
             return NEED_SLOTS
-        row = r.tally[NEXT_ROW]
-        slot = ledger.add_job(
-            s,
-            truth.gpus[row],
-            truth.vc[row],
-            truth.own_partition[row],
-            truth.shared_partition[row],
-            at,
-            truth.predicted_s[row],
-            truth.spread[row],
-            truth.limit_s[row],
-        )
-        r.ends.row[slot] = row
+        put_slot(sim, r.tally[NEXT_ROW], at)
         r.tally[NEXT_ROW] += 1
     return MOVED
 
@@ -231,12 +265,12 @@ def note_start(sim: SimArrays, slot: int) -> None:
             at += 1
             place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     end = truth.fixed_end_s[row]
-    _push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
+    push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
 
 
 @kernel
-def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Start a waiting job in partition `p` on `node`, or where *consolidate* puts it (-1)."""
+def allocate_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
+    """Give a waiting job GPUs of partition `p` on `node`, or where *consolidate* puts it (-1)."""
     gpus = sim.state.job.gpus[slot]
     given = choose_gpus(sim.state, p, gpus, node, sim.progress.scratch)
     if given < gpus:
@@ -244,6 +278,14 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
     ledger.allocate(
         sim.state, slot, sim.progress.scratch[:gpus], p, WHOLE_GPU_MILLI, 1.0, sim.progress.clock[NOW]
     )
+    return True
+
+
+@kernel
+def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
+    """Start a waiting job in partition `p` on `node`, or where *consolidate* puts it (-1)."""
+    if not allocate_slot(sim, p, slot, node):
+        return False
     note_start(sim, slot)
     return True
 

@@ -80,6 +80,7 @@ JOB: Final = np.dtype(
         ("share_milli", np.int32),  # share of each of its GPUs
         ("attempt", np.int32),  # 1 for the first
         ("preemptions", np.int32),
+        ("pinned", np.int32),  # 1: must not be preempted
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ]

@@ -140,6 +140,7 @@ def add_job(
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
     job.saved_s[slot] = 0.0
     job.rate[slot] = 1.0
+    job.pinned[slot] = 0
     job.head[slot] = -1
     enqueue(s, slot)
     return slot
@@ -254,6 +255,14 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     enqueue(s, slot)
+
+
+@kernel
+def preempt(s: StateArrays, slot: int, now_s: float) -> None:
+    """Stop a running slot's attempt for another job's sake; it waits again."""
+    release(s, slot, now_s)
+    s.job.preemptions[slot] += 1
+    wait_again(s, slot)
 
 
 @kernel

@@ -22,7 +22,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
-    """Stop a running job that declared itself preemptible, and queue it again."""
+    """Stop a running job for another one's sake, and queue it again. Legal in the simulator alone.
+
+    Not legal for a job that must not be preempted (`job.pinned`), nor for one that started at this instant.
+    """
 
     seq: int
 
@@ -42,10 +45,11 @@ class SetClock(msgspec.Struct, frozen=True, tag="set_clock"):
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Do nothing: until the next event, until a time, or until a job can start.
+    """Do nothing: until the next decision point, or until a time if that comes first.
 
     Attributes:
-        until_s: Do not ask again before this time; None: ask at the next decision point.
+        until_s: Ask again at this time, even if nothing has happened by then; a later *wait* of the same
+            partition replaces it. None: ask at the next decision point.
         for_seq: Do not ask again before this job can start.
     """
 

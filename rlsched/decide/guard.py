@@ -85,4 +85,6 @@ def _check(action: Action, state: ClusterState) -> None:
     if isinstance(action, Start):
         state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac)
     elif not isinstance(action, Wait):
-        raise AllocationError(f"{type(action).__name__} is never legal: no model gives its cost")
+        raise AllocationError(
+            f"{type(action).__name__} is never legal on a live cluster: no model gives its cost there"
+        )

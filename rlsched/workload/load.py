@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
+from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
 
 NO_GPU = "asks for no GPU (CPU-only jobs are not supported)"
@@ -77,6 +78,7 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     reasons = np.array(
         [kinds[pair] for pair in zip(trace.vc.tolist(), trace.num_gpus.tolist(), strict=True)], dtype=np.str_
     )
+    reasons = reject_dependents(trace, reasons)
     return Runnable(reasons == "", reasons)
 
 
