@@ -60,14 +60,14 @@ def _decide(sim: SimArrays, life: LifeArrays, threshold_gpu_s: float, tick_s: fl
 @kernel
 def run_walk(sim: SimArrays, life: LifeArrays, threshold_gpu_s: float, tick_s: float, until_row: int) -> int:
     """`life.run_rule` for a rule that preempts: MOVED never, else what that returns."""
-    while life.count[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
-        if not life.count[UNDECIDED]:
+    while life.counts[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
+        if not life.counts[UNDECIDED]:
             moved = next_instant(sim, life)
             if moved != MOVED:
                 return moved
-            life.count[UNDECIDED] = 1
+            life.counts[UNDECIDED] = 1
         if not has_room(sim, life, sim.state.counters[LIVE_JOBS]):
             return NEED_ROOM
         _decide(sim, life, threshold_gpu_s, tick_s)
-        life.count[UNDECIDED] = 0
+        life.counts[UNDECIDED] = 0
     return STOPPED

@@ -102,7 +102,7 @@ def _in_order(
 
 @kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Nodes of partition `p` by free GPUs, and wholly free ones by size, if all of `movable` left. (M + 1,) each."""
+    """What `Index.holes` and `Index.whole` of partition `p` would be if all of `movable` left; (M + 1,)."""
     free = s.node.free.copy()
     for slot in movable:
         place = s.job.head[slot]
@@ -122,7 +122,7 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 def walk(
     s: StateArrays, p: int, now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Slots of partition `p` to preempt now, and waiting slots that have quota, both in the order of the walk.
+    """Slots of partition `p` to preempt now, and waiting slots that have quota; both in the walk's order.
 
     First all of the former are to be preempted, then those of the latter that fit are to be started. Neither
     changes what a second walk at the same instant says of the others - unless a job starts that cannot be
@@ -210,9 +210,7 @@ def next_look_s(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float, ti
 
 
 @kernel
-def next_move(
-    s: StateArrays, p: int, now_s: float, threshold_gpu_s: float, tick_s: float
-) -> tuple[int, int]:
+def next_move(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float, tick_s: float) -> tuple[int, int]:
     """(slot to preempt, -1) or (-1, slot to start) or (-1, -1): what the rule does next in partition `p`."""
     if not is_tick(now_s, tick_s):
         return -1, -1

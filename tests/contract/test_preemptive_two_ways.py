@@ -1,4 +1,4 @@
-"""Rules that preempt, twice over: compiled, through the `Scheduler` interface; and second by second in Python."""
+"""Rules that preempt: compiled, through the `Scheduler` interface, and second by second in plain Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ RULES = {"srtf": srtf(), "las": LAS}
 
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 8])
 JOB = st.tuples(
-    st.integers(0, 30), st.integers(0, 20), SIZES, st.sampled_from(["", "a", "b"]), st.sampled_from(["", "false"])
+    st.integers(0, 30),
+    st.integers(0, 20),
+    SIZES,
+    st.sampled_from(["", "a", "b"]),
+    st.sampled_from(["", "false"]),
 )
 GROUP = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([None, None, "a", "b"]))
 EVENT = st.tuples(st.integers(0, 60), st.sampled_from([NODE_DOWN, NODE_DRAINED]), st.integers(1, 40))
@@ -52,10 +56,9 @@ class Case:
 def cases(draw: st.DrawFn, *, one_pool: bool = False) -> Case:
     jobs = draw(st.lists(JOB, min_size=1, max_size=25))
     submit, duration, gpus, vc, preemptible = (list(column) for column in zip(*jobs, strict=True))
+    duration = [max(one, 1) for one in duration] if one_pool else duration
     columns = {} if one_pool else {"vc": vc, "extra": {"preemptible": preemptible}}
-    trace = Trace.from_columns(
-        name="random", submit_s=submit, duration_s=duration, num_gpus=gpus, **columns
-    )
+    trace = Trace.from_columns(name="random", submit_s=submit, duration_s=duration, num_gpus=gpus, **columns)
     groups = draw(st.lists(GROUP, min_size=1, max_size=3))
     nodes = tuple(NodeGroup(count=n, gpus=g, vc=None if one_pool else owner) for n, g, owner in groups)
     spec = ClusterSpec(name="c", nodes=nodes)
@@ -128,10 +131,6 @@ def second_by_second(case: Case, rule: PreemptiveRule) -> list[list[tuple[int, i
                     began[row], where[row] = now, found
                     for n, count in found:
                         free[n] -= count
-        # a job without any work is over as soon as it has started
-        over = [row for row in began if restart[row] == left[row] == 0]
-        if over and all(began[row] == now for row in over):
-            continue
         for row in began:
             attained[row] += gpus[row]
             if restart[row]:

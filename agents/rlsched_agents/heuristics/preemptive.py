@@ -21,7 +21,7 @@ TICK_S: Final = 60.0
 
 
 class QuotaWalk:
-    """A `PreemptiveRule` as a scheduler: one preemption or start at a time, then *wait* until it may act again.
+    """A `PreemptiveRule` as a scheduler: one preemption or start at a time, then *wait* until the next tick.
 
     It works partition by partition: each has a quota of its own.
     """
@@ -96,11 +96,12 @@ def make_tiresias(argument: str, _seed: int) -> QuotaWalk:
 def make_srtf(argument: str, _seed: int) -> QuotaWalk:
     """Shortest remaining time first, preemptive, fed the true durations (Schrage, Operations Research 1968).
 
-    At every arrival and end all jobs go through the quota walk (`rlsched.decide.quota_walk`) in the order of
-    their remaining run time, restart costs included. Schrage's proof that this is the best order holds for one
+    At every event all jobs go through the quota walk (`rlsched.decide.quota_walk`) in the order of their
+    remaining run time, restart costs included. Schrage's proof that no order has a lower mean holds for one
     machine that interrupts for nothing; here jobs need several GPUs, and a restart costs. The form is that
     of Lucid's simulator (Hu et al., ASPLOS'23), which decides every second: between events that changes
-    nothing. Ours differs in what an interrupted restart costs: its rest is not carried over to the next one.
+    nothing. Ours differs in a restart that is interrupted: what was still to be paid of it is not carried
+    over to the next one.
 
     Raises:
         UnknownSchedulerError: it takes no argument.
