@@ -19,6 +19,7 @@ from rlsched.cluster.arrays import (
     SLOT_EMPTY,
     WAITING,
     WHOLE_GPU_MILLI,
+    Records,
     StateArrays,
 )
 from rlsched.jit import kernel
@@ -66,23 +67,22 @@ def _remove(s: StateArrays, p: int, slot: int) -> None:
 
 
 @kernel
-def order_key(s: StateArrays, slot: int, now_s: float) -> float:
+def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
     """Key of a live job in the queue's order. *Remaining* alone changes with time, and while the job runs."""
-    order = s.counters[ORDER]
     if order == 0:
-        return s.job.submit_s[slot]
+        return job.submit_s[slot]
     if order == 1:
-        return s.job.predicted_s[slot]
+        return job.predicted_s[slot]
     if order == 2:
-        return s.job.predicted_s[slot] * s.job.gpus[slot]
-    left_s = s.job.predicted_s[slot] - s.job.saved_s[slot] + s.job.overhead_left_s[slot]
-    return left_s if s.job.placed_in[slot] < 0 else left_s - (now_s - s.job.start_s[slot])
+        return job.predicted_s[slot] * job.gpus[slot]
+    left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
+    return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
 
 
 @kernel
 def enqueue(s: StateArrays, slot: int) -> None:
     """Put a waiting slot into the queues of the partitions that serve it."""
-    s.derived.slot.key[slot] = order_key(s, slot, s.job.submit_s[slot])
+    s.derived.slot.key[slot] = order_key(s.job, s.counters[ORDER], slot, s.job.submit_s[slot])
     if s.job.own_partition[slot] >= 0:
         _insert(s, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:

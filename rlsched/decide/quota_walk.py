@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, ORDER, Records, StateArrays
 from rlsched.cluster.kernels import order_key
 from rlsched.cluster.placement import fits, fits_in
 from rlsched.decide.rules import Rule
@@ -42,19 +42,26 @@ class PreemptiveRule(Rule, frozen=True, kw_only=True):
 
 
 @kernel
-def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
+def attained_gpu_s(job: Records, slot: int, now_s: float) -> float:
     """Service that a live job has had until now, GPU-seconds: all its time on GPUs, restarts included."""
-    attained = s.job.attained_gpu_s[slot]
-    if s.job.placed_in[slot] >= 0:
-        attained += (now_s - s.job.start_s[slot]) * s.job.gpus[slot] * s.job.share_milli[slot] / 1000.0
+    attained = job.attained_gpu_s[slot]
+    if job.placed_in[slot] >= 0:
+        attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
     return attained
 
 
 @kernel
-def is_movable(s: StateArrays, slot: int) -> bool:
-    """Whether a running job may be preempted, and all its GPUs would be free for others then."""
-    if s.job.pinned[slot]:
-        return False
+def _all_up(s: StateArrays, p: int) -> bool:
+    """Whether every node of partition `p` is up."""
+    up = True
+    for n in range(s.node.shape[0]):
+        up = up and (s.node.part_of[n] != p or s.node.status[n] == NODE_UP)
+    return up
+
+
+@kernel
+def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
+    """Whether all GPUs of a running job would be free for others if it left."""
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -65,13 +72,13 @@ def is_movable(s: StateArrays, slot: int) -> bool:
 
 
 @kernel
-def _movable_running(s: StateArrays, p: int) -> NDArray[np.int32]:
-    """(R,) slots that run in partition `p` and may be moved."""
+def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
+    """(R,) slots that run in partition `p`, may be preempted, and would then leave their GPUs to others."""
     out = np.empty(s.derived.running_len[0], np.int32)
     count = 0
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
-        if s.job.placed_in[slot] == p and is_movable(s, slot):
+        if s.job.placed_in[slot] == p and not s.job.pinned[slot] and (all_up or _is_on_up_nodes(s, slot)):
             out[count] = slot
             count += 1
     return out[:count]
@@ -83,17 +90,26 @@ def _in_order(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
     """Running slots by (level, key, seq), their keys, and how many of them are of the first level."""
     count = slots.shape[0]
-    keys, by_seq = np.empty(count), slots[np.argsort(s.job.seq[slots])]
+    keys = np.empty(count)
     for k in range(count):
-        keys[k] = order_key(s, by_seq[k], now_s)
-    order = np.argsort(keys, kind="mergesort")  # stable, so that ties stay in `seq` order
+        keys[k] = order_key(s.job, s.counters[ORDER], slots[k], now_s)
+    order = np.argsort(keys)
+    for k in range(1, count):  # ties, which that leaves in any order
+        moved, at = order[k], k
+        while (
+            at > 0
+            and keys[order[at - 1]] == keys[moved]
+            and s.job.seq[slots[order[at - 1]]] > s.job.seq[slots[moved]]
+        ):
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = moved
     out, out_keys = np.empty(count, np.int32), np.empty(count)
     at = first_level = 0
     for level in range(2):
         for k in order:
-            demoted = attained_gpu_s(s, by_seq[k], now_s) > threshold_gpu_s
-            if demoted == (level == 1):
-                out[at], out_keys[at] = by_seq[k], keys[k]
+            if (attained_gpu_s(s.job, slots[k], now_s) > threshold_gpu_s) == (level == 1):
+                out[at], out_keys[at] = slots[k], keys[k]
                 at += 1
         if level == 0:
             first_level = at
@@ -131,7 +147,7 @@ def walk(
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:
         return np.empty(0, np.int32), np.empty(0, np.int32)
-    movable = _movable_running(s, p)
+    movable = _movable_running(s, p, _all_up(s, p))
     running, keys, first_level = _in_order(s, movable, now_s, threshold_gpu_s)
     holes, whole = _room(s, p, movable)
     quota = s.derived.part.free_gpus[p] + s.job.gpus[movable].sum()
@@ -202,8 +218,8 @@ def next_look_s(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float, ti
     look_s = np.inf
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
-        left_gpu_s = threshold_gpu_s - attained_gpu_s(s, slot, now_s)
-        if s.job.placed_in[slot] == p and left_gpu_s >= 0.0 and is_movable(s, slot):
+        left_gpu_s = threshold_gpu_s - attained_gpu_s(s.job, slot, now_s)
+        if s.job.placed_in[slot] == p and left_gpu_s >= 0.0 and not s.job.pinned[slot]:
             reached_s = now_s + left_gpu_s * 1000.0 / (s.job.gpus[slot] * s.job.share_milli[slot])
             look_s = min(look_s, _tick_after(reached_s, tick_s))
     return look_s

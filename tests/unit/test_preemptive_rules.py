@@ -34,7 +34,7 @@ def spans(
 
 class TestTiresias:
     def test_more_than_the_threshold_demotes_at_the_next_tick(self) -> None:
-        """At 600 s job a has had 600 GPU-s, not more. At 660 s it has, and b of the first queue takes over."""
+        """At 600 s job a has had 600 GPU-s, not more. At 660 s it has, and b of the first queue is next."""
         trace = trace_of([(0, 1000, 1), (30, 100, 1)])
         assert spans(trace, tiresias(600.0), ClusterSpec.uniform(1, 1)) == [
             ("a", 0, 660),
@@ -90,7 +90,9 @@ class TestTiresias:
 
     def test_its_threshold_is_a_setting(self) -> None:
         assert make_tiresias("", 0).rule.threshold_gpu_s == 18_000
-        assert make_tiresias("600.5", 0).rule == tiresias(600.5)
+        scheduler = make_tiresias("600.5", 0)
+        assert scheduler.rule.threshold_gpu_s == 600.5
+        assert scheduler.name == "tiresias:600.5"
 
     @pytest.mark.parametrize("argument", ["-1", "nan", "inf", "two"])
     def test_anything_else_is_refused(self, argument: str) -> None:
@@ -128,7 +130,7 @@ class TestShortestRemainingTimeFirst:
         ]
 
     def test_quota_is_no_place(self) -> None:
-        """Two nodes of two GPUs: a and d give way to e, but leave one GPU on either node, and e needs two on one.
+        """Two nodes of two GPUs: a and d give way to e, leaving one GPU each on two nodes; e needs both on one.
 
         Until c ends those GPUs are idle: a and d are behind e in the walk, and have no quota.
         """

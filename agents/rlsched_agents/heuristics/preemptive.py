@@ -55,9 +55,9 @@ class QuotaWalk:
         return recording.decision(action, "rule", self.name, halves=halves)
 
 
-def tiresias(threshold_gpu_s: float = THRESHOLD_GPU_S) -> PreemptiveRule:
+def tiresias(threshold_gpu_s: float = THRESHOLD_GPU_S, *, name: str = "tiresias") -> PreemptiveRule:
     """The rule `tiresias`; see `make_tiresias`."""
-    return PreemptiveRule(name="tiresias", order="submit", threshold_gpu_s=threshold_gpu_s, tick_s=TICK_S)
+    return PreemptiveRule(name=name, order="submit", threshold_gpu_s=threshold_gpu_s, tick_s=TICK_S)
 
 
 def srtf() -> PreemptiveRule:
@@ -90,7 +90,7 @@ def make_tiresias(argument: str, _seed: int) -> QuotaWalk:
         raise UnknownSchedulerError(
             f"policy 'tiresias' takes a threshold, GPU-seconds >= 0 (tiresias:18000), got {argument!r}"
         )
-    return QuotaWalk(tiresias(threshold_gpu_s))
+    return QuotaWalk(tiresias(threshold_gpu_s, name=f"tiresias:{argument}"))
 
 
 def make_srtf(argument: str, _seed: int) -> QuotaWalk:
