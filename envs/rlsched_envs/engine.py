@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +84,27 @@ class JobTable:
     ended_by: NDArray[np.int8] | None = None
     eligible_s: NDArray[np.float64] | None = None
     segments: Segments | None = None
+
+    @cached_property
+    def attempts(self) -> Segments:
+        """Every attempt, in the order of their starts where `segments` knows them, else of the jobs."""
+        if self.segments is not None:
+            return self.segments
+        job = np.flatnonzero(~np.isnan(self.start_s))
+        gpus = [self.gpus[k] for k in job.tolist()]
+        start_s, end_s = self.start_s[job], self.end_s[job]
+        ended = ~np.isnan(end_s)
+        reason = ended.astype(np.int8) * life.ENDED if self.ended_by is None else self.ended_by[job]
+        return Segments(
+            job,
+            np.ones(len(job), np.int32),
+            start_s,
+            end_s,
+            np.where(ended, end_s - start_s, 0.0),
+            reason.astype(np.int32),
+            np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64)),
+            np.fromiter(chain.from_iterable(gpus), np.int32),
+        )
 
     def first_rows(self, rows: int) -> JobTable:
         """The table of the first jobs of the trace alone."""

@@ -46,11 +46,13 @@ class LifeRules:
         costs: Restart costs where the trace gives none.
         max_retries: How often a job that fails is queued again; None: always.
         node_events: Nodes that go down, drain and come up, by time.
+        always: Write attempts down one by one even where nothing can interrupt a job.
     """
 
     costs: PreemptionCosts = field(default_factory=PreemptionCosts)
     max_retries: int | None = None
     node_events: tuple[NodeEvent, ...] = ()
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Segments:
 def has_lives(trace: Trace, rules: LifeRules) -> bool:
     """Whether something can interrupt a job of this trace, or keep it from the queue, whoever schedules."""
     columns = ("fail_after_s", "depends_on", "array_limit")
-    return bool(rules.node_events) or any(_known(trace, name) for name in columns)
+    return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
 
 def new_life(trace: Trace, rows: NDArray[np.intp], rules: LifeRules, *, keep_placements: bool) -> LifeArrays:
