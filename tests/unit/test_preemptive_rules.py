@@ -130,7 +130,7 @@ class TestShortestRemainingTimeFirst:
         ]
 
     def test_quota_is_no_place(self) -> None:
-        """Two nodes of two GPUs: a and d give way to e, leaving one GPU each on two nodes; e needs both on one.
+        """Two nodes of two GPUs: a and d give way to e, leaving one GPU on each; e needs two on one node.
 
         Until c ends those GPUs are idle: a and d are behind e in the walk, and have no quota.
         """
