@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
+from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
@@ -319,12 +320,20 @@ class Engine:
                 if on_record is not None and decision.record is not None:
                     on_record(decision.record)
                 began = time.perf_counter()
-            self.arrays.progress.clock[sim.TIMER] = min(
-                next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf))
-            )
+            timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
+            self.arrays.progress.clock[sim.TIMER] = math.inf if self._is_stuck() else timer_s
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing can ever happen again: no event is to come, and no job fits (a node is down)."""
+        progress, state = self.arrays.progress, self.state.arrays
+        if progress.tally[sim.HEAP_LEN] > 0 or progress.tally[sim.NEXT_ROW] < len(self._rows):
+            return False
+        if self.life is not None and self.life.counts[life.NEXT_NODE_EVENT] < len(self.life.node_events):
+            return False
+        return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
     def advance(self) -> bool:
         """Go to the next instant at which something happens; False when nothing is left to happen."""

@@ -188,7 +188,7 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
         takes_s, reason = jobs.limit_s[row], TIMEOUT
     end_s = now_s + takes_s
     if not np.isnan(sim.truth.fixed_end_s[row]):
-        end_s, reason = sim.truth.fixed_end_s[row], ENDED
+        end_s, reason = max(sim.truth.fixed_end_s[row], now_s), ENDED
     jobs.ends_by[row] = reason
     push_end(r, end_s, slot)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.errors import AllocationError
+
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """Start a waiting job on exact GPUs.
@@ -55,6 +57,11 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
 
     until_s: float | None = None
     for_seq: int | None = None
+
+    def check(self, now_s: float) -> None:
+        """Raise an AllocationError if the time to ask again at is not still to come."""
+        if self.until_s is not None and not self.until_s > now_s:
+            raise AllocationError(f"a wait has to end after now, {now_s} s; got {self.until_s} s")
 
 
 Action = Start | Preempt | Migrate | SetClock | Wait

@@ -8,7 +8,6 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
 from rlsched.decide.scheduler import Decision, Scheduler, may_preempt
-from rlsched.errors import AllocationError
 
 
 def decide_all(
@@ -53,8 +52,7 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
     elif isinstance(action, Preempt):
         state.preempt(action.seq, now_s)
     elif isinstance(action, Wait):
-        if action.until_s is not None and not action.until_s > now_s:
-            raise AllocationError(f"a wait has to end after now, {now_s} s; got {action.until_s} s")
+        action.check(now_s)
         if decision.marks_hold:
             hold(state, job_candidates(state, partition, now_s), now_s)
     else:

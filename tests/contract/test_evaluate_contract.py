@@ -342,7 +342,7 @@ f,30,5,1,,,e,,,
 """On two nodes of 4 GPUs: a fails at 30; b is killed at 40, and only then c is eligible; f waits for e."""
 
 
-def test_what_happens_to_jobs_is_told(tmp_path: Path) -> None:
+def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(LIVES)
     (tmp_path / "c.toml").write_text(ClusterSpec.uniform(2, 4).to_toml())
     (tmp_path / "events.csv").write_text("time,node,event\n70,n1,down\n80,n1,up\n")
@@ -369,6 +369,9 @@ def test_what_happens_to_jobs_is_told(tmp_path: Path) -> None:
     ]
     assert one["lost_gpu_s"] == 4 * (30 + 10 + 30 + 40)
     assert one["queue_mean_s"] == 0.0
+    title = "interrupted work, and jobs that did not finish"
+    assert title in run(files, "--policy", "fifo", *events).output
+    assert title not in run(workload, "--policy", "fifo").output
 
 
 def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ class TestDown:
         assert table.ended_by is not None
         assert table.ended_by.tolist() == [0, 0]
 
+    def test_for_good_ends_a_run_whose_scheduler_asks_again_and_again(self) -> None:
+        scheduler = Scripted({float(at): [] for at in range(1, 1000)})
+        table = run(trace_of([(0, 10, 1), (1, 10, 1)]), scheduler, rules=rules((5, 0, NODE_DOWN)))
+        assert scheduler.asked_at[-1] == 5
+        assert str(table.end_s.tolist()) == "[nan, nan]"
+
 
 class TestOrder:
     def test_an_end_comes_before_a_node_goes_down(self) -> None:
