@@ -225,6 +225,7 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     kept_s = _work_kept_s(jobs, row, max(ran_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
     life.segments.end_s[at], life.segments.reason[at], life.segments.useful_s[at] = now_s, reason, kept_s
     jobs.saved_s[row] += kept_s
+    sim.state.job.saved_s[slot] = jobs.saved_s[row]
     jobs.run_s[row] += ran_s
     if reason == FAILED:
         jobs.failures[row] += 1
@@ -238,6 +239,7 @@ def note_preemption(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     forget_end(sim.progress, slot)
     _close(sim, life, slot, PREEMPTED)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
+    ledger.reorder(sim.state, slot)
 
 
 @kernel
@@ -258,8 +260,8 @@ def preempt_slot(sim: SimArrays, life: LifeArrays, slot: int) -> bool:
 def _try_again(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """A closed attempt's job goes back to the queue."""
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
-    ledger.wait_again(sim.state, slot)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
+    ledger.wait_again(sim.state, slot)
 
 
 @kernel
