@@ -171,7 +171,7 @@ class Engine:
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
         stop = _Stop(self.arrays.progress, self._rows, until_started)
-        while (moved := sim.run_rule(self.arrays, rule.blocks, stop.next_look_row)) != sim.FINISHED:
+        while (moved := sim.run_rule(self.arrays, rule.code, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
                 self._grow()
             elif stop.now():

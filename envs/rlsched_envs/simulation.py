@@ -22,7 +22,7 @@ from rlsched.cluster.arrays import (
     records,
 )
 from rlsched.cluster.placement import choose_gpus
-from rlsched.decide.rules import next_by_rule
+from rlsched.decide.rules import RuleCode, next_to_start
 from rlsched.jit import kernel
 
 MOVED: Final = 0
@@ -249,31 +249,31 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 
 @kernel
-def decide_by_rule(sim: SimArrays, blocks: bool) -> None:
+def decide_by_rule(sim: SimArrays, rule: RuleCode) -> None:
     """Let a rule start what it will at this instant, partition by partition."""
-    s = sim.state
+    s, now_s = sim.state, sim.progress.clock[NOW]
     for p in range(s.derived.part.free_gpus.shape[0]):
-        position = next_by_rule(s, p, blocks, 0)
+        position = next_to_start(s, p, rule, 0, now_s)
         while position >= 0:
             start_slot(sim, p, s.derived.queue[p, position], -1)
-            position = next_by_rule(s, p, blocks, position)
+            position = next_to_start(s, p, rule, position, now_s)
 
 
 @kernel
-def run_rule(sim: SimArrays, blocks: bool, until_row: int) -> int:
+def run_rule(sim: SimArrays, rule: RuleCode, until_row: int) -> int:
     """Run a rule until the trace is over, or until `until_row` rows have arrived and been decided on."""
     while sim.progress.tally[NEXT_ROW] < until_row:
         moved = next_instant(sim)
         if moved != MOVED:
             return moved
-        decide_by_rule(sim, blocks)
+        decide_by_rule(sim, rule)
     return STOPPED
 
 
 @kernel
 def run_rule_recording(
     sim: SimArrays,
-    blocks: bool,
+    rule: RuleCode,
     at_s: NDArray[np.float64],
     queued_s: NDArray[np.float64],
     waiting: NDArray[np.int64],
@@ -289,7 +289,7 @@ def run_rule_recording(
             return -1
         if moved == FINISHED:
             return k
-        decide_by_rule(sim, blocks)
+        decide_by_rule(sim, rule)
         at_s[k] = sim.progress.clock[NOW]
         queued_s[k] = sim.progress.clock[QUEUED_S]
         waiting[k] = sim.progress.tally[NEXT_ROW] - sim.progress.tally[STARTS]

@@ -167,19 +167,10 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 
 @kernel
-def allocate(
-    s: StateArrays,
-    slot: int,
-    gpus: NDArray[np.int32],
-    p: int,
-    share_milli: int,
-    sm_clock_frac: float,
-    now_s: float,
-) -> None:
-    """Give a waiting slot these GPUs of partition `p` (grouped by node) and start it."""
-    dequeue(s, slot)
-    job, gpu = s.job, s.gpu
-    last = -1
+def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], share_milli: int) -> int:
+    """Make a slot a tenant of these GPUs, and nothing else. Returns the first place of the allocation."""
+    gpu = s.gpu
+    head = last = -1
     for position in range(gpus.shape[0]):
         g = gpus[position]
         k = 0
@@ -192,10 +183,41 @@ def allocate(
         gpu.free_milli[g] -= share_milli
         place = g * MAX_TENANTS + k
         if last < 0:
-            job.head[slot] = place
+            head = place
         else:
             gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
         last = place
+    return head
+
+
+@kernel
+def vacate(s: StateArrays, head: int, share_milli: int) -> None:
+    """Undo `occupy`: the GPUs from the place `head` on have this tenant no longer."""
+    gpu = s.gpu
+    place = head
+    while place >= 0:
+        g, k = place // MAX_TENANTS, place % MAX_TENANTS
+        place = gpu.link[g, k]
+        gpu.tenant[g, k] = gpu.link[g, k] = -1
+        gpu.free_milli[g] += share_milli
+        if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+            _set_free(s, gpu.node[g], s.node.free[gpu.node[g]] + 1)
+
+
+@kernel
+def allocate(
+    s: StateArrays,
+    slot: int,
+    gpus: NDArray[np.int32],
+    p: int,
+    share_milli: int,
+    sm_clock_frac: float,
+    now_s: float,
+) -> None:
+    """Give a waiting slot these GPUs of partition `p` (grouped by node) and start it."""
+    dequeue(s, slot)
+    job = s.job
+    job.head[slot] = occupy(s, slot, gpus, share_milli)
     job.status[slot] = RUNNING
     job.placed_in[slot] = p
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
@@ -209,15 +231,8 @@ def allocate(
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
     """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
-    job, gpu = s.job, s.gpu
-    place = job.head[slot]
-    while place >= 0:
-        g, k = place // MAX_TENANTS, place % MAX_TENANTS
-        place = gpu.link[g, k]
-        gpu.tenant[g, k] = gpu.link[g, k] = -1
-        gpu.free_milli[g] += job.share_milli[slot]
-        if gpu.free_milli[g] == WHOLE_GPU_MILLI:
-            _set_free(s, gpu.node[g], s.node.free[gpu.node[g]] + 1)
+    job = s.job
+    vacate(s, job.head[slot], job.share_milli[slot])
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
     job.placed_in[slot] = -1
