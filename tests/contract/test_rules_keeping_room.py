@@ -27,8 +27,8 @@ LARGE = (
     easy_rule(),
     aging_rule(),
     aging_rule("1 h", 3600),
-    reserve_rule(),
-    reserve_rule("1 h", 3600, 0.25),
+    reserve_rule("20 min", 1200, 0.25),
+    reserve_rule("10 min", 600, 0.1),
 )
 
 
@@ -204,21 +204,20 @@ def promises(case: Case) -> int:
     rule = easy_rule()
     engine = Engine(case.trace, case.spec, order=rule.order, information="oracle")
     scheduler, state = QueueOrder(rule), engine.state
-    promised: dict[int, float] = {}
+    promised: dict[int, dict[int, float]] = {}  # job: partition: first reservation
     while engine.advance():
         now_s = engine.now_s
         for _, decision in decide_all(state, scheduler, now_s):
             if isinstance(decision.action, Start):
                 sim.note_start(engine.arrays, state.slot_of(decision.action.seq))
-                assert now_s <= promised.get(decision.action.seq, math.inf), (
-                    "it starts as promised, or sooner"
-                )
+                mine = promised.get(decision.action.seq, {})
+                assert now_s <= min(mine.values(), default=math.inf), "it starts as promised, or sooner"
         for partition in range(state.num_partitions):
             slot, at_s = reservation(state.arrays, partition, now_s)
             if slot >= 0:
-                seq = int(state.arrays.job.seq[slot])
-                assert now_s <= at_s <= promised.get(seq, math.inf), "a reservation only moves forward"
-                promised.setdefault(seq, at_s)
+                mine = promised.setdefault(int(state.arrays.job.seq[slot]), {})
+                first_s = mine.setdefault(partition, at_s)
+                assert now_s <= at_s <= first_s, "a reservation never moves back"
     return len(promised)
 
 
