@@ -17,7 +17,8 @@ has one; the order is predicted GPU-time alone; predictions, gangs and partition
 
 The rule decides when a job comes or ends. No timer is needed for a job that becomes overdue in between: it
 was not started when it was last looked at, and nothing has been freed since. What changes is which jobs
-it holds back, and none can start before the next event.
+it holds back. (A reservation that moves away as predictions are outlived is seen at the next
+event, as in EASY.)
 """
 
 from __future__ import annotations
