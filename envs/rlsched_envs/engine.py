@@ -254,7 +254,7 @@ class Engine:
         preempts = isinstance(rule, PreemptiveRule)
         if preempts and self.life is None:
             self._give_lives()
-        self.state.sort_queue(preempts)
+        self.state.sort_queue(preempts or rule.kind != "plain")
         stop = self._stop(until_started)
         while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
@@ -270,10 +270,10 @@ class Engine:
 
     def _run_rule(self, rule: Rule, until_row: int) -> int:
         if self.life is None:
-            return int(sim.run_rule(self.arrays, rule.blocks, until_row))
+            return int(sim.run_rule(self.arrays, rule.code, until_row))
         if isinstance(rule, PreemptiveRule):
             return int(run_walk(self.arrays, self.life, rule.threshold_gpu_s, rule.tick_s, until_row))
-        return int(life.run_rule(self.arrays, self.life, rule.blocks, until_row))
+        return int(life.run_rule(self.arrays, self.life, rule.code, until_row))
 
     def _stop(self, wanted: NDArray[np.bool_] | None) -> _Stop:
         outcome = self.arrays.progress.outcome

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, NODE_DOWN, Records, records
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.decide.rules import next_by_rule
+from rlsched.decide.rules import RuleCode, next_to_start
 from rlsched.jit import kernel
 from rlsched_envs.simulation import (
     ALLOCATED_MILLI,
@@ -444,22 +444,22 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
 
 
 @kernel
-def _decide_by_rule(sim: SimArrays, life: LifeArrays, blocks: bool) -> None:
+def _decide_by_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
     """`simulation.decide_by_rule`, with attempts written down."""
-    part = sim.state.derived.part
+    part, now_s = sim.state.derived.part, sim.progress.clock[NOW]
     for p in range(part.shape[0]):
-        if nothing_new(sim.state, p):
+        if nothing_new(sim.state, p, rule):
             continue
-        slot = next_by_rule(sim.state, p, blocks)
+        slot = next_to_start(sim.state, p, rule, now_s)
         while slot >= 0:
             if allocate_slot(sim, p, slot, -1):
                 note_start(sim, life, slot)
-            slot = next_by_rule(sim.state, p, blocks)
+            slot = next_to_start(sim.state, p, rule, now_s)
         part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @kernel
-def run_rule(sim: SimArrays, life: LifeArrays, blocks: bool, until_row: int) -> int:
+def run_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode, until_row: int) -> int:
     """`simulation.run_rule`, for lives; also returns NEED_ROOM."""
     while life.counts[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
         if not life.counts[UNDECIDED]:
@@ -469,6 +469,6 @@ def run_rule(sim: SimArrays, life: LifeArrays, blocks: bool, until_row: int) -> 
             life.counts[UNDECIDED] = 1
         if not has_room(sim, life, sim.state.counters[LIVE_JOBS] - sim.state.derived.running_len[0]):
             return NEED_ROOM
-        _decide_by_rule(sim, life, blocks)
+        _decide_by_rule(sim, life, rule)
         life.counts[UNDECIDED] = 0
     return STOPPED

@@ -208,23 +208,16 @@ def _use(s: StateArrays, n: int, demand: int, sign: int) -> None:
 
 
 @kernel
-def allocate(
-    s: StateArrays,
-    slot: int,
-    gpus: NDArray[np.int32],
-    host: int,
-    p: int,
-    share_milli: int,
-    sm_clock_frac: float,
-    now_s: float,
-) -> None:
-    """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
-    dequeue(s, slot)
-    job, gpu = s.job, s.gpu
-    demand = job.demand[slot]
+def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
+    """Make a slot a tenant of these GPUs of partition `p`, and nothing else.
+
+    `gpus` is grouped by node, the first on `host`; a job without GPUs takes cores and memory of `host`.
+    Returns the first place of the allocation, -1 where there are no GPUs.
+    """
+    gpu, demand = s.gpu, s.job.demand[slot]
     counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
-    last, count = -1, gpus.shape[0]
-    position = 0
+    head = last = -1
+    position, count = 0, gpus.shape[0]
     while position < count:
         n, taken = gpu.node[gpus[position]], 0
         while position < count and gpu.node[gpus[position]] == n:
@@ -239,7 +232,7 @@ def allocate(
             gpu.free_milli[g] -= share_milli
             place = g * MAX_TENANTS + k
             if last < 0:
-                job.head[slot] = place
+                head = place
             else:
                 gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
             last = place
@@ -250,6 +243,49 @@ def allocate(
             _set_free(s, n, s.node.free[n] - taken)
     if count == 0:
         _use(s, host, demand, 1)
+    s.derived.part.changes[p] += 1
+    return head
+
+
+@kernel
+def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
+    """Undo `occupy`: the GPUs from the place `head` on have this tenant no longer."""
+    gpu, demand = s.gpu, s.job.demand[slot]
+    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
+    place = head
+    if place < 0:
+        _use(s, host, demand, -1)
+    while place >= 0:
+        n, freed = gpu.node[place // MAX_TENANTS], 0
+        while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
+            g, k = place // MAX_TENANTS, place % MAX_TENANTS
+            place = gpu.link[g, k]
+            gpu.tenant[g, k] = gpu.link[g, k] = -1
+            gpu.free_milli[g] += share_milli
+            if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+                freed += 1
+            if counted:
+                _use(s, n, demand, -1)
+        if freed:
+            _set_free(s, n, s.node.free[n] + freed)
+    s.derived.part.changes[p] += 1
+
+
+@kernel
+def allocate(
+    s: StateArrays,
+    slot: int,
+    gpus: NDArray[np.int32],
+    host: int,
+    p: int,
+    share_milli: int,
+    sm_clock_frac: float,
+    now_s: float,
+) -> None:
+    """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
+    dequeue(s, slot)
+    job = s.job
+    job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     job.status[slot] = RUNNING
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
@@ -258,34 +294,15 @@ def allocate(
     s.derived.slot.running[at] = slot
     s.derived.slot.running_at[slot] = at
     s.derived.running_len[0] = at + 1
-    s.derived.part.changes[p] += 1
 
 
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
     """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
-    job, gpu = s.job, s.gpu
-    demand = job.demand[slot]
-    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
-    place = job.head[slot]
-    if place < 0:
-        _use(s, job.host[slot], demand, -1)
-    while place >= 0:
-        n, freed = gpu.node[place // MAX_TENANTS], 0
-        while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
-            g, k = place // MAX_TENANTS, place % MAX_TENANTS
-            place = gpu.link[g, k]
-            gpu.tenant[g, k] = gpu.link[g, k] = -1
-            gpu.free_milli[g] += job.share_milli[slot]
-            if gpu.free_milli[g] == WHOLE_GPU_MILLI:
-                freed += 1
-            if counted:
-                _use(s, n, demand, -1)
-        if freed:
-            _set_free(s, n, s.node.free[n] + freed)
+    job = s.job
+    vacate(s, slot, job.head[slot], job.host[slot], job.placed_in[slot], job.share_milli[slot])
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
-    s.derived.part.changes[job.placed_in[slot]] += 1
     job.placed_in[slot], job.host[slot] = -1, -1
     last = s.derived.running_len[0] - 1
     moved = s.derived.slot.running[last]
