@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.placement import all_fit
 from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
+from rlsched.decide.rules import SKIPPING
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import LEGAL, WindowArrays, job_window, note_wait, variant_window
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -81,7 +82,7 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
     e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
 
 
-@kernel
+@array_kernel
 def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
 
@@ -89,13 +90,13 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     would be an episode without any queueing at all.
     """
     rewind(e.sim)
-    length = run_rule_recording(e.sim, False, e.reference_s, e.reference_queued_s, e.reference_waiting)
+    length = run_rule_recording(e.sim, SKIPPING, e.reference_s, e.reference_queued_s, e.reference_waiting)
     e.reference_start_s[:] = e.sim.progress.outcome.start_s
     queued = 0.0
     for row in range(warmup_row, e.reference_start_s.shape[0]):
         queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
     rewind(e.sim)
-    run_rule(e.sim, False, warmup_row)
+    run_rule(e.sim, SKIPPING, warmup_row)
     _new_pass(e, 1)
     e.ints[PARTITION] = e.sim.state.derived.part.free_gpus.shape[0]
     e.ints[CHOSEN] = -1
@@ -195,7 +196,7 @@ def advance(e: EpisodeArrays) -> int:
             continue
         e.sim.progress.clock[TIMER] = next_hold_end_s(s, e.sim.progress.clock[NOW])
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
-            run_rule(e.sim, False, e.sim.truth.shape[0] + 1)
+            run_rule(e.sim, SKIPPING, e.sim.truth.shape[0] + 1)
             return DONE
         if next_instant(e.sim) == FINISHED:
             return DONE
@@ -247,7 +248,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
     return left, waiting
 
 
-@kernel
+@array_kernel
 def observe(e: EpisodeArrays, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
     """Write the current window: (K, F + C) with the critic's columns last, and the (K,) mask."""
     w, rows, truth = e.window, e.window.info[0], e.sim.truth
