@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -27,12 +27,13 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
-from rlsched.workload.load import runnable_mask
+from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
 from rlsched_envs import life
 from rlsched_envs import simulation as sim
 from rlsched_envs.lives import LifeRules, Segments, has_lives, new_life, segments_of
+from rlsched_envs.placements import Placements
 
 _ROWS_BETWEEN_LOOKS = 256
 """Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
@@ -75,7 +76,7 @@ class JobTable:
     end_s: NDArray[np.float64]
     rejected: NDArray[np.bool_]
     reject_reason: NDArray[np.str_]
-    gpus: list[tuple[int, ...]]
+    gpus: Sequence[tuple[int, ...]]
     gpu_node: NDArray[np.int32]
     decisions: int
     decision_us: NDArray[np.float64]
@@ -186,6 +187,7 @@ class Engine:
         information: Which stamps to make when none are given.
         fixed_end_s: (J,) ends as recorded online; nan: start + duration.
         keep_placements: Whether to remember every job's GPUs.
+        placement: The placement rule (`rlsched.cluster.choose`).
         rules: Restart costs, retries and node events.
 
     Attributes:
@@ -205,6 +207,7 @@ class Engine:
         information: Information = "causal",
         fixed_end_s: NDArray[np.float64] | None = None,
         keep_placements: bool = True,
+        placement: str = "consolidate",
         rules: LifeRules | None = None,
     ) -> None:
         self.trace, self.spec = trace, spec
@@ -212,7 +215,8 @@ class Engine:
         stamps = predict_trace(trace, spec, information) if predictions is None else predictions
         self._runnable = runnable_mask(trace, spec)
         self._rows = np.flatnonzero(self._runnable.mask)
-        self.state = ClusterState.from_spec(spec, order=order, slots=min(1024, max(16, len(self._rows))))
+        slots = min(1024, max(16, len(self._rows)))
+        self.state = ClusterState.from_spec(spec, order=order, slots=slots, placement=placement)
         truth = truth_records(trace, self._rows, stamps, self.state, fixed_end_s)
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
@@ -245,6 +249,7 @@ class Engine:
         """
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
+        self.state.sort_queue(False)
         stop = self._stop(until_started)
         while (moved := self._run_rule(rule.blocks, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
@@ -404,21 +409,19 @@ class Engine:
         )
         return np.where(np.isnan(outcome.start_s) | ~np.isnan(outcome.end_s), outcome.end_s, will_end_s)
 
-    def _gpus(self) -> list[tuple[int, ...]]:
+    def _gpus(self) -> Sequence[tuple[int, ...]]:
         """GPUs of each job, of its last attempt where it had several."""
-        gpus: list[tuple[int, ...]] = [()] * len(self.trace)
         if self.life is not None:
+            gpus: list[tuple[int, ...]] = [()] * len(self.trace)
             segments = segments_of(self.life, self._rows)
             for k, job in enumerate(segments.job.tolist()):
                 gpus[job] = segments.gpus(k)
             return gpus
         progress = self.arrays.progress
-        if progress.placed_gpu.size:
-            places = progress.placed_gpu.tolist()
-            for k, row in enumerate(self._rows.tolist()):
-                if not math.isnan(progress.outcome.start_s[k]):
-                    gpus[row] = tuple(places[progress.placed_at[k] : progress.placed_at[k + 1]])
-        return gpus
+        started = ~np.isnan(progress.outcome.start_s)
+        return Placements.of_rows(
+            len(self.trace), self._rows, started, progress.placed_at, progress.placed_gpu
+        )
 
 
 class _Stop:
@@ -461,7 +464,9 @@ def truth_records(
     truth = records(len(rows), sim.TRUTH)
     truth.submit_s, truth.duration_s = trace.submit_s[rows], run_time_s(trace)[rows]
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
-    truth.gpus, truth.limit_s = trace.num_gpus[rows], trace.time_limit_s[rows]
+    demands, which = trace_demands(trace, rows)
+    truth.demand = np.array(state.reserve_demands(demands), np.int32)[which]
+    truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
     truth.vc = numbers[inverse]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, NODE_DOWN, Records, records
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import next_by_rule
 from rlsched.jit import kernel
 from rlsched_envs.simulation import (
-    ALLOCATED_GPUS,
+    ALLOCATED_MILLI,
     FINISHED,
     GPU_SECONDS,
     HEAP_LEN,
@@ -34,6 +35,7 @@ from rlsched_envs.simulation import (
     allocate_slot,
     forget_end,
     next_event_s,
+    nothing_new,
     pop_end,
     push_end,
     put_slot,
@@ -163,7 +165,7 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     row, now_s = r.ends.row[slot], r.clock[NOW]
     if np.isnan(r.outcome.start_s[row]):
         r.outcome.start_s[row] = now_s
-    r.tally[ALLOCATED_GPUS] += s.job.gpus[slot]
+    r.tally[ALLOCATED_MILLI] += s.job.gpus[slot] * s.job.share_milli[slot]
     r.tally[STARTS] += 1
     at = count[SEGMENTS]
     count[SEGMENTS] += 1
@@ -227,7 +229,7 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     if reason == FAILED:
         jobs.failures[row] += 1
         jobs.run_s[row] = 0.0
-    r.tally[ALLOCATED_GPUS] -= life.segments.gpus[at]
+    r.tally[ALLOCATED_MILLI] -= life.segments.gpus[at] * sim.state.job.share_milli[slot]
 
 
 @kernel
@@ -285,17 +287,29 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
 @kernel
 def _set_node(sim: SimArrays, life: LifeArrays, n: int, status: int) -> None:
     """A node goes down, drains or comes up; where it goes down, its jobs start over elsewhere."""
-    s, r = sim.state, sim.progress
+    s = sim.state
     ledger.set_node_status(s, n, status)
     if status != NODE_DOWN:
         return
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         for k in range(MAX_TENANTS):
-            slot = s.gpu.tenant[g, k]
-            if slot >= 0:
-                forget_end(r, slot)
-                _close(sim, life, slot, NODE_FAILURE)
-                _try_again(sim, life, slot)
+            if s.gpu.tenant[g, k] >= 0:
+                _fail_with_node(sim, life, s.gpu.tenant[g, k])
+    position = 0
+    while position < s.derived.running_len[0]:
+        slot = s.derived.slot.running[position]
+        if s.job.host[slot] == n:
+            _fail_with_node(sim, life, slot)
+        else:
+            position += 1
+
+
+@kernel
+def _fail_with_node(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """The node of a running job has gone down."""
+    forget_end(sim.progress, slot)
+    _close(sim, life, slot, NODE_FAILURE)
+    _try_again(sim, life, slot)
 
 
 # ---- the gate: who is eligible --------------------------------------------------------------------
@@ -394,7 +408,7 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
         return FINISHED
     waiting = s.counters[LIVE_JOBS] - s.derived.running_len[0]
     r.clock[QUEUED_S] += waiting * (at_s - r.clock[NOW])
-    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_GPUS] * (at_s - r.clock[NOW])
+    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * (at_s - r.clock[NOW]) / WHOLE_GPU_MILLI
     r.clock[NOW] = at_s
     r.clock[TIMER] = np.inf
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at_s:
@@ -430,14 +444,16 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
 @kernel
 def _decide_by_rule(sim: SimArrays, life: LifeArrays, blocks: bool) -> None:
     """`simulation.decide_by_rule`, with attempts written down."""
-    s = sim.state
-    for p in range(s.derived.part.free_gpus.shape[0]):
-        position = next_by_rule(s, p, blocks, 0)
-        while position >= 0:
-            slot = s.derived.queue[p, position]
+    part = sim.state.derived.part
+    for p in range(part.shape[0]):
+        if nothing_new(sim.state, p):
+            continue
+        slot = next_by_rule(sim.state, p, blocks)
+        while slot >= 0:
             if allocate_slot(sim, p, slot, -1):
                 note_start(sim, life, slot)
-            position = next_by_rule(s, p, blocks, position)
+            slot = next_by_rule(sim.state, p, blocks)
+        part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @kernel

@@ -16,14 +16,14 @@ from rlsched.cluster.arrays import (
     LIVE_JOBS,
     MAX_TENANTS,
     NEXT_SEQ,
-    WHOLE_GPU_MILLI,
     Records,
     StateArrays,
     records,
 )
-from rlsched.cluster.placement import choose_gpus
+from rlsched.cluster.choose import choose
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import next_by_rule
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -40,7 +40,7 @@ NUM_CLOCKS: Final = 4
 
 NEXT_ROW: Final = 0
 HEAP_LEN: Final = 1
-ALLOCATED_GPUS: Final = 2
+ALLOCATED_MILLI: Final = 2
 STARTS: Final = 3
 NUM_COUNTS: Final = 4
 
@@ -54,6 +54,7 @@ TRUTH: Final = np.dtype(
         ("spread", np.float64),
         ("limit_s", np.float64),
         ("gpus", np.int32),
+        ("demand", np.int32),  # class of what it asks for
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
@@ -211,7 +212,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
-        truth.gpus[row],
+        truth.demand[row],
         truth.vc[row],
         truth.own_partition[row],
         truth.shared_partition[row],
@@ -232,13 +233,13 @@ def next_instant(sim: SimArrays) -> int:
     if at == np.inf:
         return FINISHED
     r.clock[QUEUED_S] += (r.tally[NEXT_ROW] - r.tally[STARTS]) * (at - r.clock[NOW])
-    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_GPUS] * (at - r.clock[NOW])
+    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * (at - r.clock[NOW]) / WHOLE_GPU_MILLI
     r.clock[NOW] = at
     r.clock[TIMER] = np.inf
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at:
         slot = pop_end(r)
         r.outcome.end_s[r.ends.row[slot]] = at
-        r.tally[ALLOCATED_GPUS] -= s.job.gpus[slot]
+        r.tally[ALLOCATED_MILLI] -= s.job.gpus[slot] * s.job.share_milli[slot]
         ledger.release(s, slot, at)
         ledger.forget(s, slot)
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
@@ -256,7 +257,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
     row = r.ends.row[slot]
     now_s = r.clock[NOW]
     r.outcome.start_s[row] = now_s
-    r.tally[ALLOCATED_GPUS] += sim.state.job.gpus[slot]
+    r.tally[ALLOCATED_MILLI] += sim.state.job.gpus[slot] * sim.state.job.share_milli[slot]
     r.tally[STARTS] += 1
     if r.placed_gpu.shape[0] > 0:
         place, at = sim.state.job.head[slot], r.placed_at[row]
@@ -270,20 +271,19 @@ def note_start(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def allocate_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Give a waiting job GPUs of partition `p` on `node`, or where *consolidate* puts it (-1)."""
-    gpus = sim.state.job.gpus[slot]
-    given = choose_gpus(sim.state, p, gpus, node, sim.progress.scratch)
-    if given < gpus:
+    """Give a waiting job GPUs of partition `p` on `node`, or where the placement rule puts it (-1)."""
+    s, scratch = sim.state, sim.progress.scratch
+    host = choose(s, p, slot, node, scratch)
+    if host < 0:
         return False
-    ledger.allocate(
-        sim.state, slot, sim.progress.scratch[:gpus], p, WHOLE_GPU_MILLI, 1.0, sim.progress.clock[NOW]
-    )
+    gpus, share_milli = scratch[: s.job.gpus[slot]], s.job.share_milli[slot]
+    ledger.allocate(s, slot, gpus, host, p, share_milli, 1.0, sim.progress.clock[NOW])
     return True
 
 
 @kernel
 def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Start a waiting job in partition `p` on `node`, or where *consolidate* puts it (-1)."""
+    """Start a waiting job in partition `p` on `node`, or where the placement rule puts it (-1)."""
     if not allocate_slot(sim, p, slot, node):
         return False
     note_start(sim, slot)
@@ -291,14 +291,24 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 
 @kernel
+def nothing_new(s: StateArrays, p: int) -> bool:
+    """Whether partition `p` is as it was when a rule last had nothing more to start in it."""
+    part = s.derived.part
+    return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
+
+
+@kernel
 def decide_by_rule(sim: SimArrays, blocks: bool) -> None:
     """Let a rule start what it will at this instant, partition by partition."""
-    s = sim.state
-    for p in range(s.derived.part.free_gpus.shape[0]):
-        position = next_by_rule(s, p, blocks, 0)
-        while position >= 0:
-            start_slot(sim, p, s.derived.queue[p, position], -1)
-            position = next_by_rule(s, p, blocks, position)
+    part = sim.state.derived.part
+    for p in range(part.shape[0]):
+        if nothing_new(sim.state, p):
+            continue
+        slot = next_by_rule(sim.state, p, blocks)
+        while slot >= 0:
+            start_slot(sim, p, slot, -1)
+            slot = next_by_rule(sim.state, p, blocks)
+        part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @kernel
@@ -338,7 +348,7 @@ def run_rule_recording(
         k += 1
 
 
-@kernel
+@array_kernel
 def rewind(sim: SimArrays) -> None:
     """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
     s, r = sim.state, sim.progress
@@ -347,6 +357,9 @@ def rewind(sim: SimArrays) -> None:
     s.gpu.tenant[:] = -1
     s.gpu.link[:] = -1
     s.node.free[:] = s.node.gpus
+    s.node.cpu_free_milli[:] = s.node.cpu_milli
+    s.node.memory_free_mib[:] = s.node.memory_mib
+    s.demand.arrived[:] = 0
     s.counters[LIVE_JOBS] = 0
     s.counters[NEXT_SEQ] = 0
     ledger.rebuild_index(s)
