@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.placement import all_fit
 from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
+from rlsched.decide.rules import SKIPPING
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import LEGAL, WindowArrays, job_window, note_wait, variant_window
 from rlsched.jit import array_kernel, kernel
@@ -89,13 +90,13 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     would be an episode without any queueing at all.
     """
     rewind(e.sim)
-    length = run_rule_recording(e.sim, False, e.reference_s, e.reference_queued_s, e.reference_waiting)
+    length = run_rule_recording(e.sim, SKIPPING, e.reference_s, e.reference_queued_s, e.reference_waiting)
     e.reference_start_s[:] = e.sim.progress.outcome.start_s
     queued = 0.0
     for row in range(warmup_row, e.reference_start_s.shape[0]):
         queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
     rewind(e.sim)
-    run_rule(e.sim, False, warmup_row)
+    run_rule(e.sim, SKIPPING, warmup_row)
     _new_pass(e, 1)
     e.ints[PARTITION] = e.sim.state.derived.part.free_gpus.shape[0]
     e.ints[CHOSEN] = -1
@@ -195,7 +196,7 @@ def advance(e: EpisodeArrays) -> int:
             continue
         e.sim.progress.clock[TIMER] = next_hold_end_s(s, e.sim.progress.clock[NOW])
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
-            run_rule(e.sim, False, e.sim.truth.shape[0] + 1)
+            run_rule(e.sim, SKIPPING, e.sim.truth.shape[0] + 1)
             return DONE
         if next_instant(e.sim) == FINISHED:
             return DONE
