@@ -64,7 +64,8 @@ NODE: Final = np.dtype(
         ("status", np.int32),  # NODE_UP, NODE_DRAINED, NODE_DOWN
         ("free", np.int32),  # wholly free GPUs, whatever the status
         ("kind", np.int32),  # number of its GPU type
-    ]
+    ],
+    align=True,
 )
 """One entry a node."""
 UNCOUNTED: Final = 1 << 60
@@ -79,7 +80,8 @@ DEMAND: Final = np.dtype(
         ("gpus", np.int32),
         ("share_milli", np.int32),
         ("plain", np.int32),  # 1: counts of free GPUs say whether it fits
-    ]
+    ],
+    align=True,
 )
 """One entry a demand class: jobs that ask for the same."""
 
@@ -89,7 +91,8 @@ GPU: Final = np.dtype(
         ("free_milli", np.int32),  # 1,000 = wholly free
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 where none
         ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1 ends
-    ]
+    ],
+    align=True,
 )
 """One entry a GPU, in global numbering."""
 
@@ -125,7 +128,8 @@ JOB: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
-    ]
+    ],
+    align=True,
 )
 """One entry a slot; a slot whose `status` is SLOT_EMPTY holds leftovers."""
 
@@ -138,7 +142,8 @@ SLOT: Final = np.dtype(
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
         ("next", np.int32, (2,)),  # ... next sibling
         ("back", np.int32, (2,)),  # ... previous sibling, or the parent of a first child
-    ]
+    ],
+    align=True,
 )
 """Derived, one entry a slot."""
 
@@ -149,7 +154,8 @@ LANE: Final = np.dtype(
         ("node_size", np.int32),  # most places on one node when idle, up or not
         ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 where none waits
         ("waiting", np.int32),
-    ]
+    ],
+    align=True,
 )
 """Derived, one entry a partition and demand class: its waiting jobs, and whether one of them can start."""
 
@@ -164,7 +170,8 @@ PARTITION: Final = np.dtype(
         ("free_gpus", np.int32),  # free GPUs on nodes that are up
         ("node_size", np.int32),  # GPUs of the largest node, up or not
         ("queue_len", np.int32),
-    ]
+    ],
+    align=True,
 )
 """Derived, one entry a partition."""
 

@@ -163,7 +163,7 @@ def walk(
     holes, whole = _room(s, p, movable)
     quota = s.derived.part.free_gpus[p] + s.job.gpus[movable].sum()
     smallest = _smallest_waiting(s, p)
-    preempt, start = np.empty(running.shape[0], np.int32), np.empty(min(waiting, max(quota, 0)), np.int32)
+    preempt, start = np.empty(running.shape[0], np.int32), np.empty(waiting, np.int32)
     preempts = starts = r = 0
     for level in range(2):
         q, until = 0, first_level if level == 0 else running.shape[0]

@@ -1,0 +1,146 @@
+"""Random clusters of several kinds, jobs that ask for anything: nothing is given twice, nobody is lost."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.cluster.arrays import MAX_TENANTS, PLACEMENT_CODES
+from rlsched.cluster.placement import class_fits
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.workload.load import runnable_mask, trace_demands
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine, JobTable, predict_trace
+
+KINDS = ["T4", "V100", "A100"]
+GROUP = st.builds(
+    NodeGroup,
+    count=st.integers(1, 2),
+    gpus=st.sampled_from([0, 1, 2, 4]),
+    gpu_type=st.sampled_from(KINDS[:2]),
+    cpus=st.sampled_from([0, 4, 8]),
+    memory_mib=st.sampled_from([0, 1000]),
+    vc=st.sampled_from([None, None, "a"]),
+)
+JOB = st.tuples(
+    st.integers(0, 20),
+    st.integers(1, 9),
+    st.sampled_from([0, 0.05, 0.3, 0.5, 0.7, 1, 1, 1, 2, 3, 4, 5, 6]),
+    st.sampled_from(["", "", "", "T4", "V100", "T4|V100", "A100"]),
+    st.sampled_from([math.nan, math.nan, 1, 2, 5]),
+    st.sampled_from([math.nan, math.nan, 100, 600]),
+    st.sampled_from(["", "a"]),
+)
+POLICIES = ("fifo", "fifo-backfill", "qssf-backfill", "easy", "sgf-age:6s", "reserve:3s,0.25", "random")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Trace, ClusterSpec]:
+    groups = draw(st.lists(GROUP, min_size=1, max_size=3).filter(lambda some: any(one.gpus for one in some)))
+    jobs = draw(st.lists(JOB, min_size=1, max_size=20))
+    submit, duration, gpus, kind, cpus, memory, vc = (list(column) for column in zip(*jobs, strict=True))
+    trace = Trace.from_columns(
+        name="random",
+        submit_s=submit,
+        duration_s=duration,
+        num_gpus=gpus,
+        gpu_type=kind,
+        num_cpus=cpus,
+        vc=vc,
+        predicted_s=duration,
+        extra={"memory_mib": memory},
+    )
+    return trace, ClusterSpec(name="c", nodes=tuple(groups))
+
+
+def check_valid(table: JobTable) -> None:
+    """At every start: shares of each GPU, tenants, cores and memory of each node, types, and VCs."""
+    trace, nodes = table.trace, table.spec.expand()
+    demands, which = trace_demands(trace)
+    ran = ~table.rejected
+    assert np.isfinite(table.start_s[ran]).all(), "nobody is lost"
+    assert (table.start_s[ran] >= trace.submit_s[ran]).all()
+    np.testing.assert_array_equal(table.end_s[ran], (table.start_s + trace.duration_s)[ran])
+    for instant in np.unique(table.start_s[ran]):
+        milli: dict[int, int] = defaultdict(int)
+        tenants: dict[int, int] = defaultdict(int)
+        cores: dict[int, int] = defaultdict(int)
+        memory: dict[int, int] = defaultdict(int)
+        for row in np.flatnonzero(ran & (table.start_s <= instant) & (table.end_s > instant)).tolist():
+            demand, gpus = demands[which[row]], table.gpus[row]
+            assert len(gpus) == len(set(gpus)) == demand.gpus
+            for g in gpus:
+                n = int(table.gpu_node[g])
+                assert not demand.gpu_types or nodes[n].gpu_type in demand.gpu_types
+                assert nodes[n].vc in (None, str(trace.vc[row]) or None)
+                milli[g] += demand.share_milli
+                tenants[g] += 1
+                cores[n] += demand.cpu_milli_each
+                memory[n] += demand.memory_mib_each
+        assert all(value <= 1000 for value in milli.values())
+        assert all(value <= MAX_TENANTS for value in tenants.values())
+        assert all(value <= nodes[n].cpus * 1000 for n, value in cores.items() if nodes[n].cpus)
+        assert all(value <= nodes[n].memory_mib for n, value in memory.items() if nodes[n].memory_mib)
+
+
+@settings(max_examples=120, deadline=None)
+@given(cases(), st.sampled_from(POLICIES), st.sampled_from(sorted(PLACEMENT_CODES)))
+def test_nothing_is_given_twice_and_nobody_is_lost(
+    case: tuple[Trace, ClusterSpec], name: str, placement: str
+) -> None:
+    trace, spec = case
+    scheduler = load_scheduler(name)
+    stamps = predict_trace(trace, spec, "oracle")
+    table = Engine(trace, spec, order=scheduler.order, predictions=stamps, placement=placement).run(scheduler)
+    check_valid(table)
+    rule = getattr(scheduler, "rule", None)
+    if rule is not None:
+        engine = Engine(trace, spec, order=rule.order, predictions=stamps, placement=placement)
+        compiled = engine.run_rule(rule)
+        np.testing.assert_array_equal(compiled.start_s, table.start_s)
+        assert compiled.gpus == table.gpus
+        state = engine.state.arrays
+        assert (state.gpu.free_milli == 1000).all(), "all is given back"
+        np.testing.assert_array_equal(state.node.cpu_free_milli, state.node.cpu_milli)
+        np.testing.assert_array_equal(state.node.memory_free_mib, state.node.memory_mib)
+
+
+@settings(max_examples=120, deadline=None)
+@given(cases())
+def test_who_is_rejected_is_who_does_not_fit_the_idle_cluster(case: tuple[Trace, ClusterSpec]) -> None:
+    trace, spec = case
+    state = ClusterState.from_spec(spec)
+    demands, which = trace_demands(trace)
+    numbers = state.reserve_demands(demands)
+    expected = []
+    for vc, k in zip(trace.vc.tolist(), which.tolist(), strict=True):
+        parts = [p for p in state.partitions_of(vc) if p >= 0]
+        fits = any(class_fits(state.arrays, p, numbers[k]) for p in parts)
+        assert state.can_ever_run(vc, demands[k]) == fits
+        expected.append(fits)
+    assert runnable_mask(trace, spec).mask.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["tiresias:20", "srtf"])
+@settings(max_examples=40, deadline=None)
+@given(case=cases())
+def test_rules_that_preempt_lose_nobody_either(name: str, case: tuple[Trace, ClusterSpec]) -> None:
+    trace, spec = case
+    scheduler = load_scheduler(name)
+    table = Engine(
+        trace, spec, order=scheduler.order, predictions=predict_trace(trace, spec, "oracle")
+    ).run_rule(
+        scheduler.rule  # type: ignore[attr-defined]
+    )
+    ran = ~table.rejected
+    assert np.isfinite(table.end_s[ran]).all()
+    attempts = table.attempts
+    useful_s = np.bincount(attempts.job, attempts.useful_s, minlength=len(trace))
+    np.testing.assert_allclose(useful_s[ran], trace.duration_s[ran])
