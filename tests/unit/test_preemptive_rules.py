@@ -180,6 +180,23 @@ class TestShortestRemainingTimeFirst:
             ("c", 500, 505),
         ]
 
+    def test_a_start_that_cannot_be_undone_gives_quota_back_at_once(self) -> None:
+        """Three nodes of four: a and b leave one GPU on two; c must not be preempted, and is on the third.
+
+        So d, which has quota for four GPUs on one node, finds them nowhere until c ends; e takes one at once.
+        """
+        trace = trace_of(
+            [(0, 500, 3), (1, 500, 3), (10, 5, 2), (10, 6, 4), (10, 100, 1)],
+            preemptible=["false", "false", "false", "", ""],
+        )
+        assert spans(trace, srtf(), ClusterSpec.uniform(3, 4)) == [
+            ("a", 0, 500),
+            ("b", 1, 501),
+            ("c", 10, 15),
+            ("e", 10, 110),
+            ("d", 15, 21),
+        ]
+
     def test_jobs_on_a_draining_node_stay_and_are_no_quota(self) -> None:
         drained = [NodeEvent(5.0, 0, NODE_DRAINED), NodeEvent(200.0, 0, NODE_UP)]
         trace = trace_of([(0, 100, 1), (0, 300, 1), (10, 20, 1)])
