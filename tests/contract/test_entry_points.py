@@ -15,7 +15,17 @@ from rlsched_agents.runtime.checkpoint import checkpoint_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
-POLICIES = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill", "random", "ppo")
+POLICIES = (
+    "fifo",
+    "sjf",
+    "qssf",
+    "fifo-backfill",
+    "sjf-backfill",
+    "qssf-backfill",
+    "random",
+    "rollout",
+    "ppo",
+)
 
 
 def declared(group: str) -> dict[str, str]:

@@ -1,0 +1,258 @@
+"""Looking ahead from a state, compiled: try each action on copies of it, with `qssf-backfill` to follow.
+
+The copy holds one partition's live jobs and jobs that are imagined to arrive; run times are drawn by the
+caller. The simulator's own kernels move it, so that what is imagined follows the rules of what is replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import LIVE_JOBS, RUNNING, SLOT_EMPTY, StateArrays, empty_state
+from rlsched.cluster.kernels import rebuild_index
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
+from rlsched.decide.rules import next_by_rule
+from rlsched.jit import kernel
+from rlsched_envs import simulation as sim
+from rlsched_envs.simulation import (
+    MOVED,
+    NEXT_ROW,
+    NOW,
+    QUEUED_S,
+    STARTS,
+    TIMER,
+    SimArrays,
+    new_progress,
+    next_instant,
+    note_start,
+    start_slot,
+)
+
+WAIT: Final = -1
+"""As an action: keep back what fits for the blocked job. Any other action is the slot of a job to start."""
+_ROOM: Final = 64
+_ALIGNMENT: Final = 64
+
+
+class Futures(NamedTuple):
+    """What the caller imagines; S samples, L live jobs of the partition, A arrivals."""
+
+    duration_s: NDArray[np.float64]  # (S, L + A) run time of each job that has still to start
+    end_s: NDArray[np.float64]  # (S, L) when each running job ends, nan where it waits
+    submit_s: NDArray[np.float64]  # (S, A) ascending, after now
+    gpus: NDArray[np.int32]  # (S, A)
+    predicted_s: NDArray[np.float64]  # (S, A)
+    spread: NDArray[np.float64]  # (S, A)
+
+
+class Packed(NamedTuple):
+    """A run whose arrays all lie in one buffer: copying it is one copy."""
+
+    memory: NDArray[np.uint8]
+    sim: SimArrays
+
+
+def _pack(run: SimArrays) -> Packed:
+    """The same run in one buffer."""
+    size = 0
+    offsets: list[int] = []
+
+    def measure(part: Any) -> None:
+        nonlocal size
+        if isinstance(part, tuple):
+            for one in part:
+                measure(one)
+        else:
+            offsets.append(size)
+            size += -(-part.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    measure(run)
+    memory = np.zeros(size, np.uint8)
+    places = iter(offsets)
+
+    def move(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return type(part)(*(move(one) for one in part))
+        at = next(places)
+        moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
+        moved[...] = part
+        return moved
+
+    return Packed(memory, move(run))
+
+
+class LookAhead:
+    """Copies of one partition, to try actions on; belongs to one thread.
+
+    Attributes:
+        slots: (L,) slots of the partition's live jobs in the state that was taken last: running ones first,
+            then those that wait in queue order. A job's position in it is its row and slot in the copy.
+    """
+
+    def __init__(self) -> None:
+        self._base: Packed | None = None
+        self._work: Packed | None = None
+        self._shape: tuple[int, ...] = ()
+        self.slots = np.empty(0, np.int32)
+
+    def take(self, state: ClusterState, partition: int, arrivals: int, now_s: float) -> None:
+        """Copy what stands and waits in a partition, with room for `arrivals` jobs to come."""
+        s = state.arrays
+        ran = s.derived.slot.running[: s.derived.running_len[0]]
+        ran = np.sort(ran[s.job.placed_in[ran] == partition])
+        self.slots = np.concatenate([ran, state.queue(partition)]).astype(np.int32)
+        live = len(self.slots)
+        base = self._sized(s, live + arrivals, state.order).sim
+        fill(base.state, s, self.slots, partition)
+        rebuild_index(base.state)
+        truth, progress = base.truth, base.progress
+        truth.submit_s[:] = np.inf
+        truth.fixed_end_s[:] = np.nan
+        truth.limit_s[:] = np.nan
+        truth.own_partition[:], truth.shared_partition[:], truth.vc[:] = partition, -1, -1
+        progress.ends.row[:] = np.arange(len(progress.ends))
+        progress.clock[:] = 0.0
+        progress.clock[NOW], progress.clock[TIMER] = now_s, np.inf
+        progress.tally[:] = 0
+        progress.tally[NEXT_ROW] = live
+
+    def _sized(self, like: StateArrays, rows: int, order: str) -> Packed:
+        """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
+        partitions, sizes = like.derived.holes.shape
+        shape = (len(like.node), len(like.gpu), partitions, sizes)
+        have = len(self._base.sim.truth) if self._base is not None else 0
+        if self._base is None or shape != self._shape or not rows <= have <= 4 * rows + _ROOM:
+            slots = -(-rows // _ROOM) * _ROOM
+            self._shape = shape
+            state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order)
+            truth = np.zeros(slots, sim.TRUTH).view(np.recarray)
+            progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
+            run = SimArrays(state, truth, progress)
+            self._base, self._work = _pack(run), _pack(run)
+        return self._base
+
+    def costs(
+        self,
+        partition: int,
+        actions: NDArray[np.int32],
+        held: NDArray[np.int32],
+        blocked: int,
+        futures: Futures,
+    ) -> NDArray[np.float64]:
+        """Queueing of every sample under every action, job-seconds from now until all jobs have started.
+
+        Args:
+            partition: The partition that was taken.
+            actions: (K,) WAIT, or the slot in the copy of a waiting job that fits.
+            held: Slots in the copy that a *wait* passes over.
+            blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
+            futures: What may come.
+
+        Returns:
+            (S, K).
+        """
+        assert self._base is not None
+        assert self._work is not None
+        costs = np.zeros((len(futures.duration_s), len(actions)))
+        try_actions(
+            self._base.memory,
+            self._work.memory,
+            self._work.sim,
+            partition,
+            actions,
+            held,
+            blocked,
+            futures,
+            costs,
+        )
+        return costs
+
+
+def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int) -> None:
+    """Copy nodes, GPUs and these jobs, renumbered by their position; the index has to be rebuilt."""
+    number = np.zeros(len(s.job) + 1, np.int32)
+    number[-1] = -1
+    number[slots] = np.arange(len(slots))
+    to.node[:], to.gpu[:] = s.node, s.gpu
+    to.gpu.tenant[:] = number[s.gpu.tenant]
+    to.job.status[:] = SLOT_EMPTY
+    live = to.job[: len(slots)]
+    live[:] = s.job[slots]
+    live.own_partition[:], live.shared_partition[:] = partition, -1
+    to.counters[:] = s.counters
+    to.counters[LIVE_JOBS] = len(slots)
+    with_blocked = live.held_for_slot >= 0
+    live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
+
+
+@kernel
+def try_actions(
+    base: NDArray[np.uint8],
+    work: NDArray[np.uint8],
+    run: SimArrays,
+    p: int,
+    actions: NDArray[np.int32],
+    held: NDArray[np.int32],
+    blocked: int,
+    futures: Futures,
+    costs: NDArray[np.float64],
+) -> None:
+    """Fill `costs` (S, K); `run` lies in `work`, and starts as a copy of `base` for each of them."""
+    for sample in range(costs.shape[0]):
+        for k in range(costs.shape[1]):
+            work[:] = base
+            imagine(run, futures, sample)
+            if actions[k] == WAIT:
+                for slot in held:
+                    pass_over(run.state, slot, blocked, run.progress.clock[NOW])
+            else:
+                start_slot(run, p, actions[k], -1)
+            costs[sample, k] = queueing_ahead(run, p, futures.duration_s.shape[1])
+
+
+@kernel
+def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
+    """Give the copy one sample's run times, ends and arrivals."""
+    truth = run.truth
+    live, rows = futures.end_s.shape[1], futures.duration_s.shape[1]
+    for row in range(rows):
+        truth.duration_s[row] = futures.duration_s[sample, row]
+    for row in range(live, rows):
+        truth.submit_s[row] = futures.submit_s[sample, row - live]
+        truth.gpus[row] = futures.gpus[sample, row - live]
+        truth.predicted_s[row] = futures.predicted_s[sample, row - live]
+        truth.spread[row] = futures.spread[sample, row - live]
+    for row in range(live):
+        if run.state.job.status[row] == RUNNING:
+            truth.fixed_end_s[row] = futures.end_s[sample, row]
+            note_start(run, row)
+
+
+@kernel
+def queueing_ahead(run: SimArrays, p: int, rows: int) -> float:
+    """Run `qssf-backfill` in partition `p` until all rows have started; holds are kept while there are any.
+
+    Returns the queueing from the beginning of the copy on, job-seconds.
+    """
+    s, progress = run.state, run.progress
+    holding = True
+    while True:
+        if holding:
+            now_s = progress.clock[NOW]
+            position = first_startable(s, p, now_s)
+            while position >= 0:
+                start_slot(run, p, s.derived.queue[p, position], -1)
+                position = first_startable(s, p, now_s)
+            progress.clock[TIMER] = next_hold_end_s(s, now_s)
+            holding = progress.clock[TIMER] < np.inf
+        else:
+            position = next_by_rule(s, p, False, 0)
+            while position >= 0:
+                start_slot(run, p, s.derived.queue[p, position], -1)
+                position = next_by_rule(s, p, False, position)
+        if progress.tally[STARTS] == rows or next_instant(run) != MOVED:
+            return progress.clock[QUEUED_S]
