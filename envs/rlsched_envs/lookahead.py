@@ -34,6 +34,8 @@ from rlsched_envs.simulation import (
 
 WAIT: Final = -1
 """As an action: keep back what fits for the blocked job. Any other action is the slot of a job to start."""
+MAX_WAITING: Final = 256
+"""Waiting jobs that are copied: those behind them would start late under every action, and cost time."""
 _ROOM: Final = 64
 _ALIGNMENT: Final = 64
 
@@ -99,12 +101,25 @@ class LookAhead:
         self._shape: tuple[int, ...] = ()
         self.slots = np.empty(0, np.int32)
 
-    def take(self, state: ClusterState, partition: int, arrivals: int, now_s: float) -> None:
-        """Copy what stands and waits in a partition, with room for `arrivals` jobs to come."""
+    def take(
+        self,
+        state: ClusterState,
+        partition: int,
+        arrivals: int,
+        now_s: float,
+        also: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Copy what stands and waits in a partition, with room for `arrivals` jobs to come.
+
+        Of the queue, the first `MAX_WAITING` jobs are copied, and those of the slots `also` behind them.
+        """
         s = state.arrays
         ran = s.derived.slot.running[: s.derived.running_len[0]]
         ran = np.sort(ran[s.job.placed_in[ran] == partition])
-        self.slots = np.concatenate([ran, state.queue(partition)]).astype(np.int32)
+        queue = state.queue(partition)
+        behind = queue[MAX_WAITING:]
+        kept = behind[np.isin(behind, also)] if also is not None else behind[:0]
+        self.slots = np.concatenate([ran, queue[:MAX_WAITING], kept]).astype(np.int32)
         live = len(self.slots)
         base = self._sized(s, live + arrivals, state.order).sim
         fill(base.state, s, self.slots, partition)
@@ -125,7 +140,7 @@ class LookAhead:
         partitions, sizes = like.derived.holes.shape
         shape = (len(like.node), len(like.gpu), partitions, sizes)
         have = len(self._base.sim.truth) if self._base is not None else 0
-        if self._base is None or shape != self._shape or not rows <= have <= 4 * rows + _ROOM:
+        if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
             slots = -(-rows // _ROOM) * _ROOM
             self._shape = shape
             state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order)

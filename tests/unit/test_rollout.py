@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler
@@ -20,7 +21,7 @@ from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.heuristics.rollout import Rollout, best_action, draw_time_left, make_rollout, race
 from rlsched_envs import simulation as sim
 from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
-from rlsched_envs.lookahead import WAIT, Futures, LookAhead
+from rlsched_envs.lookahead import MAX_WAITING, WAIT, Futures, LookAhead
 from tests.contract.test_rules_two_ways import Case, cases, check_valid
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
@@ -156,6 +157,22 @@ def test_the_copy_runs_as_the_engine_does() -> None:
     assert costs[0].tolist() == pytest.approx([ahead, ahead], rel=1e-9)
 
 
+def test_of_a_long_queue_the_beginning_is_looked_at_and_what_is_asked_about() -> None:
+    state = ClusterState.from_spec(ONE_NODE)
+    seqs = [
+        state.add_job(num_gpus=1, submit_s=float(k), predicted_s=100.0 + k, spread=0.2)
+        for k in range(MAX_WAITING + 40)
+    ]
+    state.start(seqs[7], (0,), 0.0)
+    far = [state.slot_of(seqs[-1]), state.slot_of(seqs[-9]), state.slot_of(seqs[7]), -1]
+    copies = LookAhead()
+    copies.take(state, 0, 4, 400.0, also=np.array(far, np.int32))
+    taken = state.arrays.job.seq[copies.slots].tolist()
+    assert taken == [7, *(seq for seq in seqs[: MAX_WAITING + 1] if seq != 7), seqs[-9], seqs[-1]]
+    copies.take(state, 0, 4, 400.0)
+    assert state.arrays.job.seq[copies.slots].tolist() == taken[:-2]
+
+
 @pytest.mark.parametrize("ran_s", [0.0, 100.0, 1000.0, 20_000.0])
 def test_what_is_left_follows_the_conditional_lognormal(ran_s: float) -> None:
     """At every share u of the tail: P(T > ran + left) = u P(T > ran), T lognormal with median 1000 s."""
@@ -182,7 +199,7 @@ def test_a_job_that_outlives_its_prediction_by_far_is_given_time() -> None:
 def test_another_action_has_to_be_clearly_better() -> None:
     even = np.array([[10.0, 9.0, 2.0], [10.0, 11.0, 16.0], [10.0, 10.0, 11.0]])
     assert best_action(even) == 0, "9.7 on average, by one lucky sample"
-    assert best_action(even - [0.0, 0.0, 5.0]) == 2
+    assert best_action(even - [0.0, 0.0, 12.0]) == 2
     assert best_action(np.full((4, 3), 7.0)) == 0
     assert best_action(np.array([[10.0, 9.0]])) == 1, "one sample has no error"
 

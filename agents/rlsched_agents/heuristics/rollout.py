@@ -109,7 +109,7 @@ class Rollout:
         rows = candidate_rows(state, window)
         seen = self._seen.setdefault(partition, _Arrivals())
         arrivals = ARRIVALS if seen.count >= MIN_SEEN else 0
-        self._copies.take(state, partition, arrivals, now_s)
+        self._copies.take(state, partition, arrivals, now_s, also=window.arrays.slot)
         copy_of = np.full(len(state.arrays.job), -1, np.int32)
         copy_of[self._copies.slots] = np.arange(len(self._copies.slots))
         offered = window.arrays.slot[: len(window.seqs)]
