@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -49,6 +49,7 @@ CONNECT_TIMEOUT_S: Final = 30.0
 _TCP_TIMEOUT_S: Final = 5.0
 _SAY_EVERY_S: Final = 1.0
 """A worker's reports go through one actor, so they are fewer than those of a process beside."""
+_LOST: Final = (ray.exceptions.RayError, ConnectionError)
 _TRY: Final = """import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 ray.shutdown()"""
@@ -112,14 +113,20 @@ def run_on_ray(
 
     Raises:
         InputError: no Ray cluster answers at the address in time; records cannot be written.
-        RlschedError: a task failed; the others are cancelled.
+        RlschedError: a task failed, and the others are cancelled; or the cluster was lost.
     """
     for task in tasks:
         if task.records is not None:
             with RecordFile(task.records):
                 pass
     with _connected(address, workers):
-        return _Sweep(tasks, workers or len(tasks), progress or say_nothing).run()
+        try:
+            return _Sweep(tasks, workers or len(tasks), progress or say_nothing).run()
+        except _LOST as error:
+            why = _last_line(str(error), first=True)
+            raise RlschedError(
+                f"--ray {address}: the cluster was lost: {type(error).__name__}: {why}"
+            ) from error
 
 
 class _Sweep:
@@ -149,8 +156,9 @@ class _Sweep:
                 self._submit()
                 self._look()
         finally:
-            for ref in self._number_of:
-                ray.cancel(ref, force=True)
+            with suppress(*_LOST):
+                for ref in self._number_of:
+                    ray.cancel(ref, force=True)
         return [self._outcomes[number] for number in range(len(self._tasks))]
 
     def _submit(self) -> None:
