@@ -20,7 +20,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Order, Scheduler
-from rlsched.workload.load import runnable_mask
+from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
 from rlsched_envs import simulation as sim
@@ -132,6 +132,7 @@ class Engine:
         information: Which stamps to make when none are given.
         fixed_end_s: (J,) ends as recorded online; nan: start + duration.
         keep_placements: Whether to remember every job's GPUs.
+        placement: The placement rule (`rlsched.cluster.choose`).
     """
 
     def __init__(
@@ -144,12 +145,14 @@ class Engine:
         information: Information = "causal",
         fixed_end_s: NDArray[np.float64] | None = None,
         keep_placements: bool = True,
+        placement: str = "consolidate",
     ) -> None:
         self.trace, self.spec = trace, spec
         stamps = predict_trace(trace, spec, information) if predictions is None else predictions
         self._runnable = runnable_mask(trace, spec)
         self._rows = np.flatnonzero(self._runnable.mask)
-        self.state = ClusterState.from_spec(spec, order=order, slots=min(1024, max(16, len(self._rows))))
+        slots = min(1024, max(16, len(self._rows)))
+        self.state = ClusterState.from_spec(spec, order=order, slots=slots, placement=placement)
         truth = truth_records(trace, self._rows, stamps, self.state, fixed_end_s)
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
@@ -170,6 +173,7 @@ class Engine:
         """
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
+        self.state.sort_queue(False)
         stop = _Stop(self.arrays.progress, self._rows, until_started)
         while (moved := sim.run_rule(self.arrays, rule.blocks, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
@@ -300,7 +304,9 @@ def truth_records(
     truth = records(len(rows), sim.TRUTH)
     truth.submit_s, truth.duration_s = trace.submit_s[rows], trace.duration_s[rows]
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
-    truth.gpus, truth.limit_s = trace.num_gpus[rows], trace.time_limit_s[rows]
+    demands, which = trace_demands(trace, rows)
+    truth.demand = np.array(state.reserve_demands(demands), np.int32)[which]
+    truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
     truth.vc = numbers[inverse]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]

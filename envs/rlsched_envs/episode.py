@@ -16,7 +16,7 @@ from rlsched.cluster.placement import all_fit
 from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import LEGAL, WindowArrays, job_window, note_wait, variant_window
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -81,7 +81,7 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
     e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
 
 
-@kernel
+@array_kernel
 def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
 
@@ -247,7 +247,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
     return left, waiting
 
 
-@kernel
+@array_kernel
 def observe(e: EpisodeArrays, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
     """Write the current window: (K, F + C) with the critic's columns last, and the (K,) mask."""
     w, rows, truth = e.window, e.window.info[0], e.sim.truth

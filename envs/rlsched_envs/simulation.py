@@ -16,14 +16,14 @@ from rlsched.cluster.arrays import (
     LIVE_JOBS,
     MAX_TENANTS,
     NEXT_SEQ,
-    WHOLE_GPU_MILLI,
     Records,
     StateArrays,
     records,
 )
-from rlsched.cluster.placement import choose_gpus
+from rlsched.cluster.choose import choose
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import next_by_rule
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -54,6 +54,7 @@ TRUTH: Final = np.dtype(
         ("spread", np.float64),
         ("limit_s", np.float64),
         ("gpus", np.int32),
+        ("demand", np.int32),  # class of what it asks for
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
@@ -201,7 +202,7 @@ def next_instant(sim: SimArrays) -> int:
         row = r.tally[NEXT_ROW]
         slot = ledger.add_job(
             s,
-            truth.gpus[row],
+            truth.demand[row],
             truth.vc[row],
             truth.own_partition[row],
             truth.shared_partition[row],
@@ -236,14 +237,13 @@ def note_start(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Start a waiting job in partition `p` on `node`, or where *consolidate* puts it (-1)."""
-    gpus = sim.state.job.gpus[slot]
-    given = choose_gpus(sim.state, p, gpus, node, sim.progress.scratch)
-    if given < gpus:
+    """Start a waiting job in partition `p` on `node`, or where the placement rule puts it (-1)."""
+    s, scratch = sim.state, sim.progress.scratch
+    host = choose(s, p, slot, node, scratch)
+    if host < 0:
         return False
-    ledger.allocate(
-        sim.state, slot, sim.progress.scratch[:gpus], p, WHOLE_GPU_MILLI, 1.0, sim.progress.clock[NOW]
-    )
+    gpus, share_milli = scratch[: s.job.gpus[slot]], s.job.share_milli[slot]
+    ledger.allocate(s, slot, gpus, host, p, share_milli, 1.0, sim.progress.clock[NOW])
     note_start(sim, slot)
     return True
 
@@ -251,12 +251,15 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 @kernel
 def decide_by_rule(sim: SimArrays, blocks: bool) -> None:
     """Let a rule start what it will at this instant, partition by partition."""
-    s = sim.state
-    for p in range(s.derived.part.free_gpus.shape[0]):
-        position = next_by_rule(s, p, blocks, 0)
-        while position >= 0:
-            start_slot(sim, p, s.derived.queue[p, position], -1)
-            position = next_by_rule(s, p, blocks, position)
+    part = sim.state.derived.part
+    for p in range(part.shape[0]):
+        if part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]:
+            continue
+        slot = next_by_rule(sim.state, p, blocks)
+        while slot >= 0:
+            start_slot(sim, p, slot, -1)
+            slot = next_by_rule(sim.state, p, blocks)
+        part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @kernel
@@ -296,7 +299,7 @@ def run_rule_recording(
         k += 1
 
 
-@kernel
+@array_kernel
 def rewind(sim: SimArrays) -> None:
     """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
     s, r = sim.state, sim.progress
@@ -305,6 +308,9 @@ def rewind(sim: SimArrays) -> None:
     s.gpu.tenant[:] = -1
     s.gpu.link[:] = -1
     s.node.free[:] = s.node.gpus
+    s.node.cpu_free_milli[:] = s.node.cpu_milli
+    s.node.memory_free_mib[:] = s.node.memory_mib
+    s.demand.arrived[:] = 0
     s.counters[LIVE_JOBS] = 0
     s.counters[NEXT_SEQ] = 0
     ledger.rebuild_index(s)

@@ -117,6 +117,11 @@ class Window(msgspec.Struct, frozen=True):
     nodes: int
 
 
+def largest_gang(nodes: int, gpus_per_node: int) -> int:
+    """GPUs at which gangs are capped: half of the cluster, one node at least."""
+    return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
+
+
 def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> Window:
     """Cut a window at random, cap gangs at half of the cluster, and stretch time to the load drawn."""
     rows = config.rows
@@ -124,7 +129,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
     pick = np.arange(first, first + rows) % source.submit_s.size
     nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
     total = nodes * source.gpus_per_node
-    gpus = np.minimum(source.gpus[pick], max(total // 2, min(total, source.gpus_per_node))).astype(np.int32)
+    gpus = np.minimum(source.gpus[pick], largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
     submit_s = source.submit_s[pick]
     gaps = np.diff(submit_s, prepend=submit_s[0])
     gaps = np.where(gaps < 0, np.median(gaps[gaps >= 0]), gaps)

@@ -13,12 +13,14 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         gpus: Global GPU numbers, one entry a GPU of the gang, ascending.
         share_milli: Share of each GPU, 1,000 = the whole of it.
         sm_clock_frac: SM clock as a fraction of the maximum.
+        node: Node of a job without GPUs, -1 where the GPUs say it.
     """
 
     seq: int
     gpus: tuple[int, ...]
     share_milli: int = 1000
     sm_clock_frac: float = 1.0
+    node: int = -1
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):

@@ -83,6 +83,6 @@ class Guarded:
 def _check(action: Action, state: ClusterState) -> None:
     """Raise an AllocationError if the ledger would refuse this action."""
     if isinstance(action, Start):
-        state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac)
+        state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac, action.node)
     elif not isinstance(action, Wait):
         raise AllocationError(f"{type(action).__name__} is never legal: no model gives its cost")

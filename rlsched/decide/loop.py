@@ -43,7 +43,12 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
     action = decision.action
     if isinstance(action, Start):
         state.start(
-            action.seq, action.gpus, now_s, share_milli=action.share_milli, sm_clock_frac=action.sm_clock_frac
+            action.seq,
+            action.gpus,
+            now_s,
+            share_milli=action.share_milli,
+            sm_clock_frac=action.sm_clock_frac,
+            node=action.node,
         )
     elif isinstance(action, Wait):
         if decision.marks_hold:

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.placement import first_node_of, fits, largest_hole, node_with
+from rlsched.cluster.arrays import PLACEMENT, SPREAD, StateArrays
+from rlsched.cluster.choose import host_of
+from rlsched.cluster.placement import fits_slot, largest_hole, node_with
 from rlsched.decide.features import (
     BLOCKED_FIT_IN,
     BLOCKED_GPUS,
@@ -34,7 +35,7 @@ from rlsched.decide.features import (
 )
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.schema import FEASIBLE_ROWS, MAX_VARIANTS, NUM_FEATURES, OLDEST_ROWS, WINDOW_ROWS
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -103,6 +104,12 @@ def _oldest(s: StateArrays, p: int, now_s: float, feasible: NDArray[np.bool_], o
     return found
 
 
+@array_kernel
+def _host(s: StateArrays, p: int, slot: int) -> int:
+    """First node that the placement rule would use for a job that fits."""
+    return host_of(s, p, slot, np.empty(s.job.gpus[slot], np.int32))
+
+
 @kernel
 def _add_row(
     s: StateArrays,
@@ -117,7 +124,7 @@ def _add_row(
 ) -> None:
     at = w.info[0]
     slot = s.derived.queue[p, position]
-    node = first_node_of(s, p, s.job.gpus[slot]) if can_start else -1
+    node = _host(s, p, slot) if can_start else -1
     w.slot[at], w.node[at] = slot, node
     row = w.features[at]
     row[IS_JOB] = 1.0
@@ -147,7 +154,7 @@ def clear_window(w: WindowArrays) -> None:
     w.info[2] = -1
 
 
-@kernel
+@array_kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
@@ -157,13 +164,8 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     waiting = s.derived.part.queue_len[p]
     feasible = np.zeros(waiting, np.bool_)
     held = np.zeros(waiting, np.bool_)
-    largest = largest_hole(s, p)
     for position in range(waiting):
-        gpus = s.job.gpus[s.derived.queue[p, position]]
-        if gpus <= s.derived.part.node_size[p]:
-            feasible[position] = gpus <= largest
-        else:
-            feasible[position] = fits(s, p, gpus)
+        feasible[position] = fits_slot(s, p, s.derived.queue[p, position])
         held[position] = feasible[position] and is_held(s, p, s.derived.queue[p, position], now_s)
         feasible[position] = feasible[position] and not held[position]
     profile = np.zeros(PROFILE, np.int64)
@@ -236,12 +238,12 @@ def _guard(s: StateArrays, p: int, now_s: float, any_fits: bool, w: WindowArrays
         w.reason[0] = GUARD_HALF_FREE
 
 
-@kernel
+@array_kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
 
     A gang on one node has a row for each number of free GPUs on nodes that hold it: the fullest three and
-    the emptiest; a gang over several nodes has one way.
+    the emptiest; a gang over several nodes, and a job that asks for more than whole GPUs, has one way.
     """
     clear_window(w)
     gpus = s.job.gpus[slot]
@@ -249,8 +251,8 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     shared = np.zeros(NUM_FEATURES, np.float64)
     partition_columns(s, p, shared)
     size = s.derived.part.node_size[p]
-    if gpus > size:
-        _add_variant(s, p, slot, first_node_of(s, p, gpus), now_s, profile, shared, w)
+    if gpus > size or not s.demand.plain[s.job.demand[slot]] or s.counters[PLACEMENT] == SPREAD:
+        _add_variant(s, p, slot, _host(s, p, slot), now_s, profile, shared, w)
     else:
         emptiest = largest_hole(s, p)
         for free in range(gpus, emptiest + 1):

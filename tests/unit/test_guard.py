@@ -115,7 +115,7 @@ def test_a_person_who_stops_it_is_obeyed() -> None:
         (Start(seq=99, gpus=(0,)), "no live job"),
         (Start(seq=0, gpus=(0, 1)), "different GPUs"),
         (Start(seq=0, gpus=(5,)), "no GPU 5"),
-        (Start(seq=0, gpus=(0,), share_milli=500), "whole GPUs"),
+        (Start(seq=0, gpus=(0,), share_milli=500), "milli of each GPU"),
         (Start(seq=0, gpus=(0,), sm_clock_frac=0.5), "SM clock"),
         (Preempt(seq=0), "never legal"),
         (SetClock(seq=0, sm_clock_frac=0.5), "never legal"),

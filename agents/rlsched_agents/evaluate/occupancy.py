@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.load import holds, partition_sizes
+from rlsched.cluster.demand import holds
+from rlsched.workload.load import partition_sizes
 
 if TYPE_CHECKING:
     from rlsched_envs.engine import JobTable
