@@ -11,12 +11,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import LIVE_JOBS, RUNNING, SLOT_EMPTY, StateArrays, empty_state
+from rlsched.cluster.arrays import (
+    LIVE_JOBS,
+    RUNNING,
+    SLOT_EMPTY,
+    SORTS_QUEUE,
+    StateArrays,
+    empty_state,
+)
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
 from rlsched.decide.rules import next_by_rule
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 from rlsched_envs import simulation as sim
 from rlsched_envs.simulation import (
     MOVED,
@@ -46,7 +53,7 @@ class Futures(NamedTuple):
     duration_s: NDArray[np.float64]  # (S, L + A) run time of each job that has still to start
     end_s: NDArray[np.float64]  # (S, L) when each running job ends, nan where it waits
     submit_s: NDArray[np.float64]  # (S, A) ascending, after now
-    gpus: NDArray[np.int32]  # (S, A)
+    demand: NDArray[np.int32]  # (S, A) demand class
     predicted_s: NDArray[np.float64]  # (S, A)
     spread: NDArray[np.float64]  # (S, A)
 
@@ -138,12 +145,12 @@ class LookAhead:
     def _sized(self, like: StateArrays, rows: int, order: str) -> Packed:
         """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
         partitions, sizes = like.derived.holes.shape
-        shape = (len(like.node), len(like.gpu), partitions, sizes)
+        shape = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand))
         have = len(self._base.sim.truth) if self._base is not None else 0
         if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
             slots = -(-rows // _ROOM) * _ROOM
             self._shape = shape
-            state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order)
+            state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order, demands=shape[4])
             truth = np.zeros(slots, sim.TRUTH).view(np.recarray)
             progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
             run = SimArrays(state, truth, progress)
@@ -188,23 +195,23 @@ class LookAhead:
 
 
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int) -> None:
-    """Copy nodes, GPUs and these jobs, renumbered by their position; the index has to be rebuilt."""
+    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index has to be rebuilt."""
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
     number[slots] = np.arange(len(slots))
-    to.node[:], to.gpu[:] = s.node, s.gpu
+    to.node[:], to.gpu[:], to.demand[:] = s.node, s.gpu, s.demand
     to.gpu.tenant[:] = number[s.gpu.tenant]
     to.job.status[:] = SLOT_EMPTY
     live = to.job[: len(slots)]
     live[:] = s.job[slots]
     live.own_partition[:], live.shared_partition[:] = partition, -1
     to.counters[:] = s.counters
-    to.counters[LIVE_JOBS] = len(slots)
+    to.counters[LIVE_JOBS], to.counters[SORTS_QUEUE] = len(slots), 1
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
 
 
-@kernel
+@array_kernel
 def try_actions(
     base: NDArray[np.uint8],
     work: NDArray[np.uint8],
@@ -222,8 +229,8 @@ def try_actions(
             work[:] = base
             imagine(run, futures, sample)
             if actions[k] == WAIT:
-                for slot in held:
-                    pass_over(run.state, slot, blocked, run.progress.clock[NOW])
+                for position in range(held.shape[0]):
+                    pass_over(run.state, held[position], blocked, run.progress.clock[NOW])
             else:
                 start_slot(run, p, actions[k], -1)
             costs[sample, k] = queueing_ahead(run, p, futures.duration_s.shape[1])
@@ -238,7 +245,7 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
         truth.duration_s[row] = futures.duration_s[sample, row]
     for row in range(live, rows):
         truth.submit_s[row] = futures.submit_s[sample, row - live]
-        truth.gpus[row] = futures.gpus[sample, row - live]
+        truth.demand[row] = futures.demand[sample, row - live]
         truth.predicted_s[row] = futures.predicted_s[sample, row - live]
         truth.spread[row] = futures.spread[sample, row - live]
     for row in range(live):
@@ -265,9 +272,9 @@ def queueing_ahead(run: SimArrays, p: int, rows: int) -> float:
             progress.clock[TIMER] = next_hold_end_s(s, now_s)
             holding = progress.clock[TIMER] < np.inf
         else:
-            position = next_by_rule(s, p, False, 0)
-            while position >= 0:
-                start_slot(run, p, s.derived.queue[p, position], -1)
-                position = next_by_rule(s, p, False, position)
+            slot = next_by_rule(s, p, False)
+            while slot >= 0:
+                start_slot(run, p, slot, -1)
+                slot = next_by_rule(s, p, False)
         if progress.tally[STARTS] == rows or next_instant(run) != MOVED:
             return progress.clock[QUEUED_S]

@@ -143,7 +143,7 @@ def test_the_copy_runs_as_the_engine_does() -> None:
         duration_s=np.concatenate([truth.duration_s[row], truth.duration_s[later]])[None],
         end_s=np.where(running, job.start_s[copies.slots] + truth.duration_s[row], math.nan)[None],
         submit_s=truth.submit_s[later][None].copy(),
-        gpus=truth.gpus[later][None].copy(),
+        demand=truth.demand[later][None].copy(),
         predicted_s=truth.predicted_s[later][None].copy(),
         spread=truth.spread[later][None].copy(),
     )

@@ -29,7 +29,7 @@ from rlsched_envs.lookahead import WAIT, Futures, LookAhead
 
 SAMPLES: Final = 8
 STARTS: Final = 3
-"""Jobs whose start is tried, each of another size: the reference rule's, and the next in the window."""
+"""Jobs whose start is tried, each of another demand: the reference rule's, and the next in the window."""
 ARRIVALS: Final = 64
 """Jobs that are imagined to come, once `MIN_SEEN` have been seen."""
 MIN_SEEN: Final = 16
@@ -47,7 +47,7 @@ _STANDARD: Final = NormalDist()
 class Rollout:
     """One-step look-ahead with sampled futures (a rollout policy: Bertsekas, Tsitsiklis and Wu, 1997).
 
-    At a contested decision it tries the reference's start, the starts of other sizes, and *wait* where that
+    At a contested decision it tries the reference's start, the starts of other demands, and *wait* where that
     is legal. For each of `samples` futures, the same for every action, `qssf-backfill` runs on from there
     until every job has started; the action with the least mean queueing wins if it beats the reference's by
     `MARGIN` standard errors. A future has run times drawn from lognormals about the predictions (a running
@@ -150,7 +150,7 @@ class Rollout:
             duration_s=np.concatenate([run_s, coming_s], axis=1),
             end_s=end_s,
             submit_s=submit_s,
-            gpus=np.ascontiguousarray(marks["gpus"]),
+            demand=np.ascontiguousarray(marks["demand"]),
             predicted_s=np.ascontiguousarray(marks["predicted_s"]),
             spread=np.ascontiguousarray(marks["spread"]),
         )
@@ -164,7 +164,7 @@ class _Arrivals:
     """
 
     _MARK: Final = np.dtype(
-        [("submit_s", np.float64), ("predicted_s", np.float64), ("spread", np.float64), ("gpus", np.int32)]
+        [("submit_s", np.float64), ("predicted_s", np.float64), ("spread", np.float64), ("demand", np.int32)]
     )
 
     def __init__(self) -> None:
@@ -195,21 +195,21 @@ def some_of(futures: Futures, samples: slice) -> Futures:
         futures.duration_s[samples],
         futures.end_s[samples],
         futures.submit_s[samples],
-        futures.gpus[samples],
+        futures.demand[samples],
         futures.predicted_s[samples],
         futures.spread[samples],
     )
 
 
 def candidate_rows(state: ClusterState, window: Window) -> list[int]:
-    """Rows to try: the reference's, then legal jobs of other sizes in the window's order, then *wait*."""
-    sizes: dict[int, int] = {}
+    """Rows to try: the reference's, legal jobs that ask for something else in the window's order, *wait*."""
+    demands: dict[int, int] = {}
     legal = np.flatnonzero(window.legal)
     first = window.reference if window.reference > 0 and window.legal[window.reference] else -1
     for row in [first, *legal.tolist()]:
-        if row > 0 and len(sizes) < STARTS:
-            sizes.setdefault(int(state.arrays.job.gpus[window.arrays.slot[row]]), row)
-    return list(sizes.values()) + ([0] if window.legal[0] else [])
+        if row > 0 and len(demands) < STARTS:
+            demands.setdefault(int(state.arrays.job.demand[window.arrays.slot[row]]), row)
+    return list(demands.values()) + ([0] if window.legal[0] else [])
 
 
 def race(
