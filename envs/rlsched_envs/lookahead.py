@@ -231,9 +231,7 @@ def try_actions(
             if actions[k] == WAIT:
                 for position in range(held.shape[0]):
                     pass_over(run.state, held[position], blocked, run.progress.clock[NOW])
-            else:
-                start_slot(run, p, actions[k], -1)
-            costs[sample, k] = queueing_ahead(run, p, futures.duration_s.shape[1])
+            costs[sample, k] = queueing_ahead(run, p, actions[k], futures.duration_s.shape[1])
 
 
 @kernel
@@ -255,26 +253,32 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
 
 
 @kernel
-def queueing_ahead(run: SimArrays, p: int, rows: int) -> float:
-    """Run `qssf-backfill` in partition `p` until all rows have started; holds are kept while there are any.
+def next_start(s: StateArrays, p: int, holding: bool, now_s: float) -> int:
+    """Slot of the next job that `qssf-backfill` starts, -1 for none; while there are holds it keeps them."""
+    if not holding:
+        return next_by_rule(s, p, False)
+    position = first_startable(s, p, now_s)
+    return s.derived.queue[p, position] if position >= 0 else -1
+
+
+@kernel
+def queueing_ahead(run: SimArrays, p: int, slot: int, rows: int) -> float:
+    """Start `slot` (WAIT: none), then run `qssf-backfill` in partition `p` until all rows have started.
 
     Returns the queueing from the beginning of the copy on, job-seconds.
     """
-    s, progress = run.state, run.progress
+    progress = run.progress
     holding = True
     while True:
+        while True:  # one place for each call: kernels are compiled into their callers
+            if slot < 0:
+                slot = next_start(run.state, p, holding, progress.clock[NOW])
+            if slot < 0:
+                break
+            start_slot(run, p, slot, -1)
+            slot = -1
         if holding:
-            now_s = progress.clock[NOW]
-            position = first_startable(s, p, now_s)
-            while position >= 0:
-                start_slot(run, p, s.derived.queue[p, position], -1)
-                position = first_startable(s, p, now_s)
-            progress.clock[TIMER] = next_hold_end_s(s, now_s)
+            progress.clock[TIMER] = next_hold_end_s(run.state, progress.clock[NOW])
             holding = progress.clock[TIMER] < np.inf
-        else:
-            slot = next_by_rule(s, p, False)
-            while slot >= 0:
-                start_slot(run, p, slot, -1)
-                slot = next_by_rule(s, p, False)
         if progress.tally[STARTS] == rows or next_instant(run) != MOVED:
             return progress.clock[QUEUED_S]
