@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Predictions, predict_trace
+from rlsched_envs.engine import Predictions, predict_trace, run_time_s
 
 LONGEST_S = 7 * 86_400.0
 """Run times are cut here while training: a single longer job decides a whole episode."""
@@ -98,7 +98,7 @@ class EpisodeSource:
         return cls(
             trace.name,
             trace.submit_s[rows],
-            np.clip(trace.duration_s[rows], 1.0, LONGEST_S),
+            np.clip(run_time_s(trace)[rows], 1.0, LONGEST_S),
             trace.num_gpus[rows].astype(np.int32),
             Predictions(stamps.predicted_s[rows], stamps.spread[rows]),
             weight,

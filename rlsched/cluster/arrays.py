@@ -49,7 +49,7 @@ PLACEMENT_CODES: Final = {
     "fgd": FGD,
 }
 
-ORDER_CODES: Final = {"submit": 0, "predicted": 1, "predicted_gpu_time": 2}
+ORDER_CODES: Final = {"submit": 0, "predicted": 1, "predicted_gpu_time": 2, "remaining": 3}
 
 
 NODE: Final = np.dtype(
@@ -106,6 +106,7 @@ JOB: Final = np.dtype(
         ("held_until_s", np.float64),  # a *wait* keeps it back until then, -inf if none does ...
         ("attained_gpu_s", np.float64),  # service received in earlier attempts
         ("overhead_left_s", np.float64),  # restart cost still to be paid
+        ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
@@ -121,6 +122,7 @@ JOB: Final = np.dtype(
         ("host", np.int32),  # first node that it runs on, -1 while it waits
         ("attempt", np.int32),  # 1 for the first
         ("preemptions", np.int32),
+        ("pinned", np.int32),  # 1: must not be preempted
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ]

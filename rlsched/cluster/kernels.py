@@ -20,6 +20,7 @@ from rlsched.cluster.arrays import (
     SORTS_QUEUE,
     UNCOUNTED,
     WAITING,
+    Records,
     StateArrays,
 )
 from rlsched.cluster.bitset import exclude, include
@@ -69,15 +70,22 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 
 @kernel
+def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
+    """Key of a live job in the queue's order. *Remaining* alone changes with time, and while the job runs."""
+    if order == 0:
+        return job.submit_s[slot]
+    if order == 1:
+        return job.predicted_s[slot]
+    if order == 2:
+        return job.predicted_s[slot] * job.gpus[slot]
+    left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
+    return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
+
+
+@kernel
 def enqueue(s: StateArrays, slot: int) -> None:
     """Put a waiting slot into the queues of the partitions that serve it."""
-    order = s.counters[ORDER]
-    if order == 0:
-        s.derived.slot.key[slot] = s.job.submit_s[slot]
-    elif order == 1:
-        s.derived.slot.key[slot] = s.job.predicted_s[slot]
-    else:
-        s.derived.slot.key[slot] = s.job.predicted_s[slot] * s.job.gpus[slot]
+    s.derived.slot.key[slot] = order_key(s.job, s.counters[ORDER], slot, s.job.submit_s[slot])
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -91,6 +99,13 @@ def dequeue(s: StateArrays, slot: int) -> None:
         _remove(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
         _remove(s, 1, s.job.shared_partition[slot], slot)
+
+
+@kernel
+def reorder(s: StateArrays, slot: int) -> None:
+    """What the order of a waiting slot goes by has changed: it goes to its new place in the queues."""
+    dequeue(s, slot)
+    enqueue(s, slot)
 
 
 @kernel
@@ -128,7 +143,9 @@ def add_job(
     job.held_for[slot], job.held_for_slot[slot] = -1, -1
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
+    job.saved_s[slot] = 0.0
     job.rate[slot] = 1.0
+    job.pinned[slot] = 0
     job.head[slot] = -1
     enqueue(s, slot)
     return slot
@@ -287,6 +304,14 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     enqueue(s, slot)
+
+
+@kernel
+def preempt(s: StateArrays, slot: int, now_s: float) -> None:
+    """Stop a running slot's attempt for another job's sake; it waits again."""
+    release(s, slot, now_s)
+    s.job.preemptions[slot] += 1
+    wait_again(s, slot)
 
 
 @kernel

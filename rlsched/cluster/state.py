@@ -429,6 +429,19 @@ class ClusterState:
         kernels.release(self.arrays, slot, now_s)
         kernels.wait_again(self.arrays, slot)
 
+    def preempt(self, seq: int, now_s: float) -> None:
+        """Stop a running job for another one's sake; it waits again, as its next attempt.
+
+        Raises:
+            AllocationError: it does not run, must not be preempted, or started at this very instant.
+        """
+        slot = self._in_status(seq, RUNNING, "running")
+        if self.arrays.job.pinned[slot]:
+            raise AllocationError(f"job {seq} must not be preempted")
+        if self.arrays.job.start_s[slot] == now_s:
+            raise AllocationError(f"job {seq} started at this instant, {now_s} s: preempt it later")
+        kernels.preempt(self.arrays, slot, now_s)
+
     def _in_status(self, seq: int, status: int, word: str) -> int:
         slot = self.slot_of(seq)
         if self.arrays.job.status[slot] != status:

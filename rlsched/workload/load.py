@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import Demand, holds
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
+from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
 
 NO_GPU = "asks for no GPU, and its CPU cores are not known"
@@ -97,7 +98,7 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     for vc, number in pairs:
         if (vc, number) not in kinds:
             kinds[vc, number] = _reason(vc, demands[number], groups)
-    reasons = np.array([kinds[pair] for pair in pairs], dtype=np.str_)
+    reasons = reject_dependents(trace, np.array([kinds[pair] for pair in pairs], dtype=np.str_))
     return Runnable(reasons == "", reasons)
 
 

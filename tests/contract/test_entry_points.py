@@ -22,6 +22,8 @@ POLICIES = (
     "fifo-backfill",
     "sjf-backfill",
     "qssf-backfill",
+    "tiresias",
+    "srtf",
     "random",
     "rollout",
     "ppo",
@@ -46,7 +48,7 @@ def test_the_policies_of_the_contract_are_there() -> None:
     assert set(POLICIES) <= set(scheduler_names())
 
 
-@pytest.mark.parametrize("name", [*POLICIES, "ppo:untrained"])
+@pytest.mark.parametrize("name", [*POLICIES, "tiresias:3250", "ppo:untrained"])
 def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     if name == "ppo" and not checkpoint_file("default").exists():
         assert callable(EntryPoint(name, declared("rlsched.schedulers")[name], "rlsched.schedulers").load())
@@ -58,7 +60,7 @@ def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     assert scheduler.information in get_args(Information)
 
 
-@pytest.mark.parametrize("name", ["sjf*", "tiresias", "", "fifo:argument", "ppo:"])
+@pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "ppo:"])
 def test_an_unknown_policy_is_named(name: str) -> None:
     with pytest.raises(UnknownSchedulerError, match=r"known: .*fifo-backfill|takes no argument"):
         load_scheduler(name)
