@@ -44,6 +44,7 @@ _EXTRA_OF_MODULE = {
     "pyarrow": "parquet",
     "matplotlib": "report",
     "sklearn": "predict",
+    "ray": "ray",
 }
 _EXTRA_OF_VERB = {"train": "train", "board": "board", "node": "node", "up": "broker,node"}
 

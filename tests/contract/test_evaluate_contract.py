@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,21 @@ def test_bad_input(
     result = run(workload, *arguments)
     assert isinstance(result.exception, error)
     assert message in str(result.exception)
+
+
+def test_ray_that_is_missing_is_asked_for_by_its_extra(
+    workload: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlsched.cli.main import run as command
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "rlsched_agents.evaluate.ray_sweep", raising=False)
+    trace, cluster = (str(path) for path in workload)
+    code = command(["evaluate", "--trace", trace, "--cluster", cluster, "--policy", "fifo", "--ray", "local"])
+    assert (code, capsys.readouterr().err) == (
+        2,
+        "error: evaluate needs ray, which is not installed; run: pip install 'rlsched[ray]'\n",
+    )
 
 
 def test_help_has_an_example(workload: tuple[Path, Path]) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from rlsched_agents.evaluate.run import Outcome, Task
@@ -66,7 +68,13 @@ if TYPE_CHECKING:
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes to run policies in [default: one a core].",
+    help="Processes to run policies in [default: one a core]; with --ray, tasks at once.",
+)
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Run policies on a Ray cluster: `local`, `auto`, HOST:PORT or ray://HOST:PORT (extra `ray`).",
 )
 def evaluate(
     trace_path: str,
@@ -85,6 +93,7 @@ def evaluate(
     records: str | None,
     logdir: str | None,
     workers: int | None,
+    ray_address: str | None,
 ) -> None:
     """Replay a trace under several policies and compare them.
 
@@ -95,8 +104,10 @@ def evaluate(
     Example:
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy qssf-backfill \\
           --policy ppo --load 0.9 --json out.json
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy ppo --seed 0 --seed 1 --ray HOST:6379
     """
     import os
+    from functools import partial
 
     from rich.console import Console
 
@@ -106,13 +117,19 @@ def evaluate(
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
     from rlsched_agents.evaluate.report import build_report, rejected_lines, write_json
-    from rlsched_agents.evaluate.run import replay_tasks
+    from rlsched_agents.evaluate.run import replay_tasks, run_tasks
     from rlsched_agents.evaluate.tables import print_report
     from rlsched_agents.evaluate.windows import scaled_cluster, window_of
     from rlsched_envs.engine import predict_trace
     from rlsched_envs.lives import LifeRules
     from rlsched_envs.node_events import read_node_events
 
+    if ray_address is not None:
+        from rlsched_agents.evaluate.ray_sweep import run_on_ray
+
+        sweep = partial(run_on_ray, address=ray_address, workers=workers)
+    else:
+        sweep = partial(run_tasks, workers=workers or len(os.sched_getaffinity(0)))
     if baseline is not None and baseline not in policies:
         raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(policies)}")
     notes = Console(stderr=True, highlight=False)
@@ -135,7 +152,7 @@ def evaluate(
         logdir=Path(logdir) if logdir else None,
         rules=LifeRules(max_retries=max_retries, node_events=node_events),
     )
-    outcomes = _run(tasks, workers or len(os.sched_getaffinity(0)), notes)
+    outcomes = _run(tasks, sweep, notes)
     report = build_report(trace, spec, window, list(seeds), outcomes, baseline)
     if json_path is not None:
         write_json(report, json_path)
@@ -156,11 +173,9 @@ def evaluate(
         notes.print(line, markup=False)
 
 
-def _run(tasks: list[Task], workers: int, notes: Console) -> list[Outcome]:
+def _run(tasks: list[Task], sweep: Callable[..., list[Outcome]], notes: Console) -> list[Outcome]:
     """Run the tasks under a bar each, on standard error and only for people."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from rlsched_agents.evaluate.run import run_tasks
 
     with Progress(
         TextColumn("{task.description}"),
@@ -182,4 +197,4 @@ def _run(tasks: list[Task], workers: int, notes: Console) -> list[Outcome]:
         def show(policy: str, seed: int, done: float) -> None:
             bars.update(bar_of[policy, seed], completed=done)
 
-        return run_tasks(tasks, workers=workers, progress=show)
+        return sweep(tasks, progress=show)

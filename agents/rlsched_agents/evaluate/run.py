@@ -122,11 +122,11 @@ def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = No
 
     Compiled rules take less than a process takes to start, and run here.
     """
-    say = progress or _say_nothing
-    slow = [task for task in tasks if not _compiled(task)]
+    say = progress or say_nothing
+    slow = [task for task in tasks if not is_compiled(task)]
     outcomes: dict[int, Outcome] = {}
     for task in tasks:
-        if _compiled(task) or min(workers, len(slow)) < 2:
+        if is_compiled(task) or min(workers, len(slow)) < 2:
             outcomes[id(task)] = run_task(task, partial(say, task.policy, task.seed))
     left = [task for task in slow if id(task) not in outcomes]
     for task, outcome in zip(left, _in_processes(left, min(workers, len(left)), say), strict=True):
@@ -134,7 +134,7 @@ def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = No
     return [outcomes[id(task)] for task in tasks]
 
 
-def _say_nothing(policy: str, seed: int, done: float) -> None:
+def say_nothing(policy: str, seed: int, done: float) -> None:
     """Progress that nobody follows."""
 
 
@@ -154,13 +154,18 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
         began = time.perf_counter()
         table = _replay(task, records, progress)
         wall_s = time.perf_counter() - began
+    show_records(task)
+    progress(1.0)
+    rows = int(np.searchsorted(task.trace.submit_s, task.window.until_s))
+    return Outcome(task.policy, task.seed, table.first_rows(rows), wall_s)
+
+
+def show_records(task: Task) -> None:
+    """Turn the records of a task into an event file for TensorBoard, where one is wanted."""
     if task.logdir is not None and task.records is not None:
         from rlsched.board.convert import records_to_run
 
         records_to_run(task.records, task.logdir)
-    progress(1.0)
-    rows = int(np.searchsorted(task.trace.submit_s, task.window.until_s))
-    return Outcome(task.policy, task.seed, table.first_rows(rows), wall_s)
 
 
 def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], None] | None) -> JobTable:
@@ -211,7 +216,8 @@ def _rule(scheduler: Scheduler) -> Rule | None:
     return rule if isinstance(rule, Rule) else None
 
 
-def _compiled(task: Task) -> bool:
+def is_compiled(task: Task) -> bool:
+    """Whether a task is nothing but a compiled rule, done before a process beside would have started."""
     return task.records is None and _rule(load_scheduler(task.policy)) is not None
 
 
@@ -232,7 +238,7 @@ def _in_processes(tasks: list[Task], workers: int, say: Progress) -> list[Outcom
         return []
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
-    with _one_thread_each(), ProcessPoolExecutor(workers, context, _set_up_worker, (reports,)) as pool:
+    with one_thread_each(), ProcessPoolExecutor(workers, context, _set_up_worker, (reports,)) as pool:
         futures = [pool.submit(_run_in_worker, number, task) for number, task in enumerate(tasks)]
         running = set(futures)
         while running:
@@ -257,7 +263,7 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Processes that are started in here use one thread of linear algebra each."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}

@@ -1,0 +1,334 @@
+"""The sweep of `run` over a Ray cluster: every policy and seed that is not a compiled rule is a Ray task.
+
+A worker gets the jobs, the stamps and a checkpoint's bytes from here, and gives back bytes; nothing has to
+be on the nodes but the same rlsched. A worker with other code refuses, because its numbers would differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import numba
+import numpy as np
+import ray
+
+import rlsched
+import rlsched_agents
+import rlsched_envs
+from rlsched.errors import InputError, RlschedError
+from rlsched_agents.evaluate.recording import RecordFile
+from rlsched_agents.evaluate.run import (
+    REPORT_EVERY_S,
+    Outcome,
+    Progress,
+    Task,
+    is_compiled,
+    one_thread_each,
+    run_task,
+    say_nothing,
+    show_records,
+)
+from rlsched_agents.runtime.checkpoint import checkpoint_file
+from rlsched_envs.engine import Predictions
+
+CONNECT_TIMEOUT_S: Final = 30.0
+"""Ray itself tries an address of its GCS for minutes, and cannot be interrupted meanwhile."""
+_TCP_TIMEOUT_S: Final = 5.0
+_SAY_EVERY_S: Final = 1.0
+"""A worker's reports go through one actor, so they are fewer than those of a process beside."""
+_LOST: Final = (ray.exceptions.RayError, ConnectionError)
+_TRY: Final = """import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+ray.shutdown()"""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a worker gets beside the jobs.
+
+    Attributes:
+        number: The task's position in the sweep.
+        task: The task without jobs and stamps, which all tasks share, and without files to write.
+        wants_records: Whether to send the decision records back.
+        checkpoint: The zip that `ppo:PATH` means, None where the policy names no file.
+        build: `build_id()` of the side that asks.
+    """
+
+    number: int
+    task: Task
+    wants_records: bool
+    checkpoint: bytes | None
+    build: str
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a worker gives back: an outcome whose table is without the jobs, or the error that ended it."""
+
+    outcome: Outcome | None = None
+    records: bytes = b""
+    error: RlschedError | None = None
+
+
+class _Reports:
+    """The actor that workers tell how far they are."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, float] = {}
+
+    def say(self, number: int, done: float) -> None:
+        self._done[number] = done
+
+    def drain(self) -> dict[int, float]:
+        done, self._done = self._done, {}
+        return done
+
+
+def run_on_ray(
+    tasks: list[Task], address: str, *, workers: int | None = None, progress: Progress | None = None
+) -> list[Outcome]:
+    """Run every task, compiled rules here and the others on a Ray cluster; outcomes in the tasks' order.
+
+    The same tables as `run.run_tasks`, bit for bit; only measured times differ. Records are held in memory
+    until a task is done, and written on this side.
+
+    Args:
+        tasks: The tasks; those of one sweep share their jobs.
+        address: As `ray.init` takes it: `local`, `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+        workers: Tasks at once [default: as many as the cluster has CPUs].
+        progress: Told how far each task is.
+
+    Raises:
+        InputError: no Ray cluster answers at the address in time; records cannot be written.
+        RlschedError: a task failed, and the others are cancelled; or the cluster was lost.
+    """
+    for task in tasks:
+        if task.records is not None:
+            with RecordFile(task.records):
+                pass
+    with _connected(address, workers):
+        try:
+            return _Sweep(tasks, workers or len(tasks), progress or say_nothing).run()
+        except _LOST as error:
+            why = _last_line(str(error), first=True)
+            raise RlschedError(
+                f"--ray {address}: the cluster was lost: {type(error).__name__}: {why}"
+            ) from error
+
+
+class _Sweep:
+    """The tasks of one evaluation, some waiting, some on the cluster, some done."""
+
+    def __init__(self, tasks: list[Task], limit: int, say: Progress) -> None:
+        self._tasks, self._say = tasks, say
+        self._outcomes: dict[int, Outcome] = {}
+        self._waiting = [number for number, task in enumerate(tasks) if not is_compiled(task)]
+        self._limit = max(1, min(limit, len(self._waiting)))
+        self._number_of: dict[Any, int] = {}
+        self._shared: dict[int, Any] = {}
+        self._remote = ray.remote(num_cpus=1, max_retries=0)(_work)
+        self._reports = ray.remote(num_cpus=0)(_Reports).remote()
+        self._looked_s = time.monotonic()
+
+    def run(self) -> list[Outcome]:
+        try:
+            self._submit()
+            for number, task in enumerate(self._tasks):
+                if is_compiled(task):
+                    self._outcomes[number] = run_task(task, partial(self._say, task.policy, task.seed))
+            while self._number_of:
+                ended, _ = ray.wait(list(self._number_of), timeout=REPORT_EVERY_S)
+                for ref in ended:
+                    self._take(self._number_of.pop(ref), ref)
+                self._submit()
+                self._look()
+        finally:
+            with suppress(*_LOST):
+                for ref in self._number_of:
+                    ray.cancel(ref, force=True)
+        return [self._outcomes[number] for number in range(len(self._tasks))]
+
+    def _submit(self) -> None:
+        while self._waiting and len(self._number_of) < self._limit:
+            number = self._waiting.pop(0)
+            task = self._tasks[number]
+            if id(task.trace) not in self._shared:
+                self._shared[id(task.trace)] = ray.put(pickle.dumps((task.trace, task.predictions), 5))
+            nothing = Predictions(np.empty(0), np.empty(0))
+            bare = replace(
+                task, trace=task.trace.select(slice(0, 0)), predictions=nothing, records=None, logdir=None
+            )
+            order = _Order(number, bare, task.records is not None, _checkpoint_of(task.policy), build_id())
+            ref = self._remote.remote(pickle.dumps(order, 5), self._shared[id(task.trace)], self._reports)
+            self._number_of[ref] = number
+
+    def _take(self, number: int, ref: Any) -> None:
+        """Keep what a task gave back; its failure ends the sweep."""
+        task = self._tasks[number]
+        who = f"{task.policy} seed {task.seed}"
+        try:
+            answer: _Answer = pickle.loads(ray.get(ref))
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if error.cause is not None else error
+            raise RlschedError(
+                f"{who} failed on the Ray cluster: {type(cause).__name__}: {_last_line(str(cause))}"
+            ) from error
+        except ray.exceptions.RayError as error:
+            why = _last_line(str(error), first=True)
+            raise RlschedError(f"{who} failed on the Ray cluster: {type(error).__name__}: {why}") from error
+        if answer.error is not None or answer.outcome is None:
+            raise answer.error or RlschedError(f"{who}: the Ray cluster gave nothing back")
+        table = answer.outcome.table
+        jobs = task.trace.select(slice(0, len(table.start_s)))
+        self._outcomes[number] = replace(answer.outcome, table=replace(table, trace=jobs))
+        if task.records is not None:
+            task.records.write_bytes(answer.records)
+            show_records(task)
+        self._say(task.policy, task.seed, 1.0)
+
+    def _look(self) -> None:
+        """Pass on what the workers said, now and then."""
+        if time.monotonic() - self._looked_s < _SAY_EVERY_S or not self._number_of:
+            return
+        self._looked_s = time.monotonic()
+        running = set(self._number_of.values())
+        for number, done in ray.get(self._reports.drain.remote()).items():
+            if number in running:
+                self._say(self._tasks[number].policy, self._tasks[number].seed, done)
+
+
+def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
+    """One task, in a Ray worker. Errors that are meant for people come back as values, in one piece."""
+    order: _Order = pickle.loads(order_bytes)
+    if order.build != build_id():
+        error = RlschedError(
+            f"Ray node {socket.gethostname()} runs other code than this side: {build_id()} there, "
+            f"{order.build} here; install the same rlsched, numpy and numba on every node"
+        )
+        return pickle.dumps(_Answer(error=error), 5)
+    trace, predictions = pickle.loads(jobs)
+    with tempfile.TemporaryDirectory(prefix="rlsched-") as folder:
+        task = replace(order.task, trace=trace, predictions=predictions)
+        if order.wants_records:
+            task = replace(task, records=Path(folder) / "records.msgpack")
+        if order.checkpoint is not None:
+            path = Path(folder) / "policy.zip"
+            path.write_bytes(order.checkpoint)
+            task = replace(task, policy=f"{task.policy.partition(':')[0]}:{path}")
+        try:
+            outcome = run_task(task, _teller(order.number, reports))
+        except RlschedError as failure:
+            return pickle.dumps(_Answer(error=failure), 5)
+        records = task.records.read_bytes() if task.records is not None else b""
+    table = replace(outcome.table, trace=outcome.table.trace.select(slice(0, 0)))
+    return pickle.dumps(_Answer(replace(outcome, policy=order.task.policy, table=table), records), 5)
+
+
+def _teller(number: int, reports: Any) -> Callable[[float], None]:
+    """Progress of a worker: now and then, and without waiting for an answer."""
+    said_s = time.monotonic()
+
+    def tell(done: float) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= _SAY_EVERY_S:
+            said_s = time.monotonic()
+            reports.say.remote(number, done)
+
+    return tell
+
+
+def _checkpoint_of(policy: str) -> bytes | None:
+    """Bytes of the file that a policy's argument names; the default checkpoint is installed everywhere."""
+    base, _, argument = policy.partition(":")
+    if base != "ppo" or argument in ("", "default", "untrained"):
+        return None
+    return checkpoint_file(argument).read_bytes()
+
+
+@cache
+def build_id() -> str:
+    """Versions, and a hash of the sources and of the default checkpoint: the same, the same numbers."""
+    digest = hashlib.sha256()
+    for package in (rlsched, rlsched_envs, rlsched_agents):
+        root = Path(next(iter(package.__path__)))
+        for source in sorted(root.rglob("*.py")):
+            digest.update(f"{package.__name__}/{source.relative_to(root)}\0".encode())
+            digest.update(source.read_bytes())
+    default = checkpoint_file("default")
+    digest.update(default.read_bytes() if default.is_file() else b"")
+    versions = f"numpy {np.__version__}, numba {numba.__version__}"
+    return f"rlsched {rlsched.__version__} ({digest.hexdigest()[:12]}), {versions}"
+
+
+@contextmanager
+def _connected(address: str, workers: int | None) -> Iterator[None]:
+    """Ray, started here (`local`) or found; let go of at the end, with everything that was started here.
+
+    Raises:
+        InputError: nothing of the kind is there.
+    """
+    if address != "local":
+        _try_address(address)
+    own: dict[str, Any] = {}
+    if address == "local":
+        own = {"num_cpus": workers or len(os.sched_getaffinity(0)), "include_dashboard": False}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with one_thread_each():
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise _unreachable(address, _last_line(str(error))) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _try_address(address: str) -> None:
+    """Connect once in a process of its own, which can be given up."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), _TCP_TIMEOUT_S).close()
+        except OSError as error:
+            raise _unreachable(address, str(error.strerror or error)) from error
+    elif address != "auto":
+        raise InputError(f"--ray: expected local, auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TRY, address],
+            capture_output=True,
+            text=True,
+            timeout=CONNECT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _unreachable(address, f"no answer within {CONNECT_TIMEOUT_S:g} s") from error
+    if done.returncode != 0:
+        raise _unreachable(address, _last_line(done.stderr))
+
+
+def _unreachable(address: str, why: str) -> InputError:
+    return InputError(
+        f"--ray {address}: no Ray cluster to be reached there: {why}; start one with `ray start --head`, or "
+        "use --ray local"
+    )
+
+
+def _last_line(text: str, *, first: bool = False) -> str:
+    """The line of a longer text that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    return lines[0 if first else -1]

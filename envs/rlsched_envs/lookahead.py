@@ -1,0 +1,284 @@
+"""Looking ahead from a state, compiled: try each action on copies of it, with `qssf-backfill` to follow.
+
+The copy holds one partition's live jobs and jobs that are imagined to arrive; run times are drawn by the
+caller. The simulator's own kernels move it, so that what is imagined follows the rules of what is replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import (
+    LIVE_JOBS,
+    RUNNING,
+    SLOT_EMPTY,
+    SORTS_QUEUE,
+    StateArrays,
+    empty_state,
+)
+from rlsched.cluster.kernels import rebuild_index
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
+from rlsched.decide.rules import next_by_rule
+from rlsched.jit import array_kernel, kernel
+from rlsched_envs import simulation as sim
+from rlsched_envs.simulation import (
+    MOVED,
+    NEXT_ROW,
+    NOW,
+    QUEUED_S,
+    STARTS,
+    TIMER,
+    SimArrays,
+    new_progress,
+    next_instant,
+    note_start,
+    start_slot,
+)
+
+WAIT: Final = -1
+"""As an action: keep back what fits for the blocked job. Any other action is the slot of a job to start."""
+MAX_WAITING: Final = 256
+"""Waiting jobs that are copied: those behind them would start late under every action, and cost time."""
+_ROOM: Final = 64
+_ALIGNMENT: Final = 64
+
+
+class Futures(NamedTuple):
+    """What the caller imagines; S samples, L live jobs of the partition, A arrivals."""
+
+    duration_s: NDArray[np.float64]  # (S, L + A) run time of each job that has still to start
+    end_s: NDArray[np.float64]  # (S, L) when each running job ends, nan where it waits
+    submit_s: NDArray[np.float64]  # (S, A) ascending, after now
+    demand: NDArray[np.int32]  # (S, A) demand class
+    predicted_s: NDArray[np.float64]  # (S, A)
+    spread: NDArray[np.float64]  # (S, A)
+
+
+class Packed(NamedTuple):
+    """A run whose arrays all lie in one buffer: copying it is one copy."""
+
+    memory: NDArray[np.uint8]
+    sim: SimArrays
+
+
+def _pack(run: SimArrays) -> Packed:
+    """The same run in one buffer."""
+    size = 0
+    offsets: list[int] = []
+
+    def measure(part: Any) -> None:
+        nonlocal size
+        if isinstance(part, tuple):
+            for one in part:
+                measure(one)
+        else:
+            offsets.append(size)
+            size += -(-part.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    measure(run)
+    memory = np.zeros(size, np.uint8)
+    places = iter(offsets)
+
+    def move(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return type(part)(*(move(one) for one in part))
+        at = next(places)
+        moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
+        moved[...] = part
+        return moved
+
+    return Packed(memory, move(run))
+
+
+class LookAhead:
+    """Copies of one partition, to try actions on; belongs to one thread.
+
+    Attributes:
+        slots: (L,) slots of the partition's live jobs in the state that was taken last: running ones first,
+            then those that wait in queue order. A job's position in it is its row and slot in the copy.
+    """
+
+    def __init__(self) -> None:
+        self._base: Packed | None = None
+        self._work: Packed | None = None
+        self._shape: tuple[int, ...] = ()
+        self.slots = np.empty(0, np.int32)
+
+    def take(
+        self,
+        state: ClusterState,
+        partition: int,
+        arrivals: int,
+        now_s: float,
+        also: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Copy what stands and waits in a partition, with room for `arrivals` jobs to come.
+
+        Of the queue, the first `MAX_WAITING` jobs are copied, and those of the slots `also` behind them.
+        """
+        s = state.arrays
+        ran = s.derived.slot.running[: s.derived.running_len[0]]
+        ran = np.sort(ran[s.job.placed_in[ran] == partition])
+        queue = state.queue(partition)
+        behind = queue[MAX_WAITING:]
+        kept = behind[np.isin(behind, also)] if also is not None else behind[:0]
+        self.slots = np.concatenate([ran, queue[:MAX_WAITING], kept]).astype(np.int32)
+        live = len(self.slots)
+        base = self._sized(s, live + arrivals, state.order).sim
+        fill(base.state, s, self.slots, partition)
+        rebuild_index(base.state)
+        truth, progress = base.truth, base.progress
+        truth.submit_s[:] = np.inf
+        truth.fixed_end_s[:] = np.nan
+        truth.limit_s[:] = np.nan
+        truth.own_partition[:], truth.shared_partition[:], truth.vc[:] = partition, -1, -1
+        progress.ends.row[:] = np.arange(len(progress.ends))
+        progress.clock[:] = 0.0
+        progress.clock[NOW], progress.clock[TIMER] = now_s, np.inf
+        progress.tally[:] = 0
+        progress.tally[NEXT_ROW] = live
+
+    def _sized(self, like: StateArrays, rows: int, order: str) -> Packed:
+        """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
+        partitions, sizes = like.derived.holes.shape
+        shape = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand))
+        have = len(self._base.sim.truth) if self._base is not None else 0
+        if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
+            slots = -(-rows // _ROOM) * _ROOM
+            self._shape = shape
+            state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order, demands=shape[4])
+            truth = np.zeros(slots, sim.TRUTH).view(np.recarray)
+            progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
+            run = SimArrays(state, truth, progress)
+            self._base, self._work = _pack(run), _pack(run)
+        return self._base
+
+    def costs(
+        self,
+        partition: int,
+        actions: NDArray[np.int32],
+        held: NDArray[np.int32],
+        blocked: int,
+        futures: Futures,
+    ) -> NDArray[np.float64]:
+        """Queueing of every sample under every action, job-seconds from now until all jobs have started.
+
+        Args:
+            partition: The partition that was taken.
+            actions: (K,) WAIT, or the slot in the copy of a waiting job that fits.
+            held: Slots in the copy that a *wait* passes over.
+            blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
+            futures: What may come.
+
+        Returns:
+            (S, K).
+        """
+        assert self._base is not None
+        assert self._work is not None
+        costs = np.zeros((len(futures.duration_s), len(actions)))
+        try_actions(
+            self._base.memory,
+            self._work.memory,
+            self._work.sim,
+            partition,
+            actions,
+            held,
+            blocked,
+            futures,
+            costs,
+        )
+        return costs
+
+
+def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int) -> None:
+    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index has to be rebuilt."""
+    number = np.zeros(len(s.job) + 1, np.int32)
+    number[-1] = -1
+    number[slots] = np.arange(len(slots))
+    to.node[:], to.gpu[:], to.demand[:] = s.node, s.gpu, s.demand
+    to.gpu.tenant[:] = number[s.gpu.tenant]
+    to.job.status[:] = SLOT_EMPTY
+    live = to.job[: len(slots)]
+    live[:] = s.job[slots]
+    live.own_partition[:], live.shared_partition[:] = partition, -1
+    to.counters[:] = s.counters
+    to.counters[LIVE_JOBS], to.counters[SORTS_QUEUE] = len(slots), 1
+    with_blocked = live.held_for_slot >= 0
+    live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
+
+
+@array_kernel
+def try_actions(
+    base: NDArray[np.uint8],
+    work: NDArray[np.uint8],
+    run: SimArrays,
+    p: int,
+    actions: NDArray[np.int32],
+    held: NDArray[np.int32],
+    blocked: int,
+    futures: Futures,
+    costs: NDArray[np.float64],
+) -> None:
+    """Fill `costs` (S, K); `run` lies in `work`, and starts as a copy of `base` for each of them."""
+    for sample in range(costs.shape[0]):
+        for k in range(costs.shape[1]):
+            work[:] = base
+            imagine(run, futures, sample)
+            if actions[k] == WAIT:
+                for position in range(held.shape[0]):
+                    pass_over(run.state, held[position], blocked, run.progress.clock[NOW])
+            costs[sample, k] = queueing_ahead(run, p, actions[k], futures.duration_s.shape[1])
+
+
+@kernel
+def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
+    """Give the copy one sample's run times, ends and arrivals."""
+    truth = run.truth
+    live, rows = futures.end_s.shape[1], futures.duration_s.shape[1]
+    for row in range(rows):
+        truth.duration_s[row] = futures.duration_s[sample, row]
+    for row in range(live, rows):
+        truth.submit_s[row] = futures.submit_s[sample, row - live]
+        truth.demand[row] = futures.demand[sample, row - live]
+        truth.predicted_s[row] = futures.predicted_s[sample, row - live]
+        truth.spread[row] = futures.spread[sample, row - live]
+    for row in range(live):
+        if run.state.job.status[row] == RUNNING:
+            truth.fixed_end_s[row] = futures.end_s[sample, row]
+            note_start(run, row)
+
+
+@kernel
+def next_start(s: StateArrays, p: int, holding: bool, now_s: float) -> int:
+    """Slot of the next job that `qssf-backfill` starts, -1 for none; while there are holds it keeps them."""
+    if not holding:
+        return next_by_rule(s, p, False)
+    position = first_startable(s, p, now_s)
+    return s.derived.queue[p, position] if position >= 0 else -1
+
+
+@kernel
+def queueing_ahead(run: SimArrays, p: int, slot: int, rows: int) -> float:
+    """Start `slot` (WAIT: none), then run `qssf-backfill` in partition `p` until all rows have started.
+
+    Returns the queueing from the beginning of the copy on, job-seconds.
+    """
+    progress = run.progress
+    holding = True
+    while True:
+        while True:  # one place for each call: kernels are compiled into their callers
+            if slot < 0:
+                slot = next_start(run.state, p, holding, progress.clock[NOW])
+            if slot < 0:
+                break
+            start_slot(run, p, slot, -1)
+            slot = -1
+        if holding:
+            progress.clock[TIMER] = next_hold_end_s(run.state, progress.clock[NOW])
+            holding = progress.clock[TIMER] < np.inf
+        if progress.tally[STARTS] == rows or next_instant(run) != MOVED:
+            return progress.clock[QUEUED_S]

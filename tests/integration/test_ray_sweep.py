@@ -1,0 +1,276 @@
+"""`rlsched evaluate --ray`: a real Ray cluster of two workers gives what this machine gives, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+pytest.importorskip("ray", reason="needs the extra `ray`")
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.record import DecisionRecord, read_records
+from rlsched.errors import InputError, RlschedError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate import ray_sweep
+from rlsched_agents.evaluate.run import Task, replay_tasks
+from rlsched_agents.evaluate.windows import window_of
+from rlsched_agents.runtime.checkpoint import checkpoint_file
+from rlsched_envs.engine import predict_trace
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = [str(ROOT / folder) for folder in (".", "envs", "agents", "node_daemon")]
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+head = {"num_cpus": 1, "ray_client_server_port": int(sys.argv[1]), "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+print("address", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+"""Two nodes on this machine until standard input closes; in a process of its own: Ray leaves files open."""
+TIMES = ("wall_s", "decision_p50_us", "decision_p99_us")
+POLICIES = """
+import os, time
+from pathlib import Path
+from rlsched_agents.heuristics.random_choice import RandomChoice
+
+class Odd(RandomChoice):
+    def __init__(self, argument, seed):
+        super().__init__(seed)
+        self.name, self._argument = "odd", argument
+    def decide(self, state, partition, now_s, *, record=False):
+        if self._argument == "raises" and state.decisions > 5:
+            raise ZeroDivisionError("nothing to\\ndivide by")
+        if self._argument == "dies":
+            os._exit(3)
+        if self._argument == "slow":
+            time.sleep(0.02)
+        if self._argument.startswith("sleeps="):
+            (Path(self._argument.removeprefix("sleeps=")) / str(os.getpid())).touch()
+            time.sleep(600)
+        return super().decide(state, partition, now_s, record=record)
+"""
+
+
+@dataclass
+class Place:
+    """A workload in files, an environment for commands, and a Ray cluster of two nodes with a CPU each."""
+
+    folder: Path
+    env: dict[str, str]
+    gcs: str
+    client: str
+
+    def command(self, *arguments: str) -> list[str]:
+        files = ("--trace", str(self.folder / "t.csv"), "--cluster", str(self.folder / "c.toml"))
+        return [sys.executable, "-m", "rlsched", "evaluate", *files, *arguments]
+
+    def evaluate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    def report(self, *arguments: str) -> Any:
+        path = self.folder / f"{uuid4()}.json"
+        done = self.evaluate(*arguments, "--json", str(path))
+        assert done.returncode == 0, done.stderr
+        report = json.loads(path.read_text(encoding="utf-8"))
+        for one in report["policies"].values():
+            for name in TIMES:
+                del one[name]
+        return report
+
+    def tasks(self, *policies: str) -> list[Task]:
+        trace, spec = Trace.read(self.folder / "t.csv"), ClusterSpec.read(self.folder / "c.toml")
+        window = window_of(trace, None, None)
+        return replay_tasks(trace, spec, window, predict_trace(trace, spec), list(policies), [0])
+
+
+def untimed(path: Path) -> list[DecisionRecord]:
+    """Decision records without what differs from run to run."""
+    return [msgspec.structs.replace(record, took_us=0.0) for record in read_records(path)]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def processes_with(mark: str) -> list[int]:
+    """Processes whose environment holds this text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("ray")
+    trace, spec = synthesize("helios", jobs=150, load=1.0, gpus=16, seed=5)
+    trace.write(folder / "t.csv")
+    (folder / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
+    (folder / "other.zip").write_bytes(checkpoint_file("default").read_bytes())
+    odd = folder / "odd"
+    (odd / "odd-0.dist-info").mkdir(parents=True)
+    (odd / "odd.py").write_text(POLICIES, encoding="utf-8")
+    (odd / "odd-0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 0\n")
+    (odd / "odd-0.dist-info" / "entry_points.txt").write_text("[rlsched.schedulers]\nodd = odd:Odd\n")
+    mark = f"rlsched-{uuid4()}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([*SOURCES, str(odd)]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RLSCHED_TEST_MARK", mark)
+        patch.syspath_prepend(str(odd))
+        port = free_port()
+        command = [sys.executable, "-c", CLUSTER, str(port)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as cluster:
+            assert cluster.stdout is not None
+            address = next(line for line in cluster.stdout if line.startswith("address")).split()[1]
+            env = {**os.environ, "COLUMNS": "200"}
+            del env["RLSCHED_TEST_MARK"]
+            yield Place(folder, env, address, f"ray://127.0.0.1:{port}")
+            cluster.communicate(timeout=60)
+    wait_for(lambda: not processes_with(mark))
+
+
+def test_the_same_numbers_and_records_as_here(place: Place, tmp_path: Path) -> None:
+    """Over the cluster by its address and by Ray Client: reports and records of rules and policies."""
+    flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other.zip"]
+    flags += ["--seed", "0", "--seed", "1", "--records"]
+    here = place.report(*flags, str(tmp_path / "here"), "--workers", "1")
+    for name, address in (("gcs", place.gcs), ("client", place.client)):
+        there = place.report(*flags, str(tmp_path / name), "--ray", address)
+        assert there == here
+        files = sorted(path.name for path in (tmp_path / "here").iterdir())
+        assert files == sorted(path.name for path in (tmp_path / name).iterdir())
+        assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip.msgpack"} <= set(files)
+        for file in files:
+            one, two = (untimed(tmp_path / where / file) for where in ("here", name))
+            assert len(one) > 100
+            assert one == two
+
+
+def test_a_local_ray_of_two_workers_is_gone_afterwards(place: Place) -> None:
+    mark = f"rlsched-{uuid4()}"
+    place.env["RLSCHED_TEST_MARK"] = mark
+    flags = ("--policy", "random", "--seed", "1", "--seed", "2")
+    try:
+        there = place.report(*flags, "--ray", "local", "--workers", "2")
+        assert there == place.report(*flags, "--workers", "1")
+    finally:
+        del place.env["RLSCHED_TEST_MARK"]
+    wait_for(lambda: not processes_with(mark), 20)
+
+
+def test_workers_say_how_far_they_are(place: Place) -> None:
+    said: dict[str, list[float]] = {"odd:slow": [], "random": [], "fifo": []}
+    outcomes = ray_sweep.run_on_ray(
+        place.tasks(*said), place.gcs, progress=lambda policy, _, done: said[policy].append(done)
+    )
+    assert [one.policy for one in outcomes] == list(said)
+    assert said["odd:slow"] == sorted(said["odd:slow"])
+    assert 0 < said["odd:slow"][0] < 1
+    assert [done[-1] for done in said.values()] == [1, 1, 1]
+    table = outcomes[0].table
+    assert table.start_s.flags.writeable, "its own memory, not the object store's"
+    assert (table.start_s == outcomes[1].table.start_s).all(), "the same draws"
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("odd:raises", "odd:raises seed 0 failed on the Ray cluster: Zero"),
+        ("odd:dies", "Crashed"),
+    ],
+)
+def test_one_failure_ends_the_evaluation_with_one_line(
+    place: Place, tmp_path: Path, policy: str, words: str
+) -> None:
+    sleeper = f"odd:sleeps={tmp_path}"
+    done = place.evaluate("--policy", sleeper, "--policy", policy, "--ray", place.gcs)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    wait_for(lambda: not any(Path(f"/proc/{path.name}").exists() for path in tmp_path.iterdir()))
+
+
+def test_an_interrupt_cancels_what_runs(place: Place, tmp_path: Path) -> None:
+    command = place.command("--policy", f"odd:sleeps={tmp_path}", "--policy", "random", "--ray", place.gcs)
+    with subprocess.Popen(
+        command, env=place.env, cwd=place.folder, stderr=subprocess.PIPE, text=True
+    ) as child:
+        (sleeping,) = wait_for(lambda: list(tmp_path.iterdir()))
+        child.send_signal(signal.SIGINT)
+        _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Traceback" not in stderr
+    wait_for(lambda: not Path(f"/proc/{sleeping.name}").exists())
+
+
+def test_a_worker_with_other_code_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_sweep, "build_id", lambda: "rlsched 9.9 (abc)")
+    with pytest.raises(RlschedError, match=r"runs other code .* rlsched 9.9 \(abc\) here; install the same"):
+        ray_sweep.run_on_ray(place.tasks("random"), place.gcs)
+
+
+def test_nobody_at_the_address(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed port, an address that is none, and a port where somebody listens who is not Ray."""
+    with pytest.raises(InputError, match=r"no Ray cluster .* refused; start one with `ray start --head`"):
+        ray_sweep.run_on_ray(place.tasks("random"), f"127.0.0.1:{free_port()}")
+    with pytest.raises(InputError, match=r"expected local, auto, HOST:PORT"):
+        ray_sweep.run_on_ray(place.tasks("random"), "nowhere")
+    monkeypatch.setattr(ray_sweep, "CONNECT_TIMEOUT_S", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for scheme in ("", "ray://"):
+            address = f"{scheme}127.0.0.1:{mute.getsockname()[1]}"
+            with pytest.raises(InputError, match="no answer within 3 s"):
+                ray_sweep.run_on_ray(place.tasks("random"), address)
+
+
+def test_records_that_cannot_be_written_are_said_before_anything_runs(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = place.evaluate("--policy", "random", "--records", str(tmp_path / "file" / "x"), "--ray", place.gcs)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "cannot write decision records here" in done.stderr
