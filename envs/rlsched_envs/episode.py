@@ -16,7 +16,7 @@ from rlsched.cluster.placement import all_fit
 from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import LEGAL, WindowArrays, job_window, note_wait, variant_window
-from rlsched.jit import kernel
+from rlsched.jit import allocating_kernel, kernel
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -90,7 +90,8 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     """
     rewind(e.sim)
     length = run_rule_recording(e.sim, False, e.reference_s, e.reference_queued_s, e.reference_waiting)
-    e.reference_start_s[:] = e.sim.progress.outcome.start_s
+    for row in range(e.reference_start_s.shape[0]):
+        e.reference_start_s[row] = e.sim.progress.outcome.start_s[row]
     queued = 0.0
     for row in range(warmup_row, e.reference_start_s.shape[0]):
         queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
@@ -247,7 +248,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
     return left, waiting
 
 
-@kernel
+@allocating_kernel
 def observe(e: EpisodeArrays, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
     """Write the current window: (K, F + C) with the critic's columns last, and the (K,) mask."""
     w, rows, truth = e.window, e.window.info[0], e.sim.truth

@@ -304,7 +304,8 @@ def rewind(sim: SimArrays) -> None:
     s.gpu.free_milli[:] = WHOLE_GPU_MILLI
     s.gpu.tenant[:] = -1
     s.gpu.link[:] = -1
-    s.node.free[:] = s.node.gpus
+    for n in range(s.node.shape[0]):
+        s.node.free[n] = s.node.gpus[n]
     s.counters[LIVE_JOBS] = 0
     s.counters[NEXT_SEQ] = 0
     ledger.rebuild_index(s)

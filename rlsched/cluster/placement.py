@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import NODE_UP, WHOLE_GPU_MILLI, StateArrays
-from rlsched.jit import kernel
+from rlsched.jit import allocating_kernel, kernel
 
 
 @kernel
@@ -92,7 +92,7 @@ def _take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: i
     return at
 
 
-@kernel
+@allocating_kernel
 def choose_gpus(s: StateArrays, p: int, gpus: int, node: int, out: NDArray[np.int32]) -> int:
     """Write the GPUs of a gang that fits into `out`; returns how many, 0 where it does not fit.
 
@@ -147,7 +147,7 @@ def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
     return -1
 
 
-@kernel
+@allocating_kernel
 def all_fit(s: StateArrays, p: int) -> bool:
     """Whether everything that waits in partition `p` can start at once, one after the other in queue order.
 

@@ -16,7 +16,7 @@ from rlsched.cluster.placement import largest_hole
 from rlsched.decide.schema import (
     NUM_FEATURES,
 )
-from rlsched.jit import kernel
+from rlsched.jit import allocating_kernel, kernel
 
 (
     IS_WAIT,
@@ -180,7 +180,7 @@ def _kth_smallest(values: NDArray[np.float64], count: int, k: int) -> float:
     return values[k - 1]
 
 
-@kernel
+@allocating_kernel
 def fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
     """Predicted seconds until a gang that does not fit does, if nothing else starts; infinite if never.
 

@@ -34,7 +34,7 @@ from rlsched.decide.features import (
 )
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.schema import FEASIBLE_ROWS, MAX_VARIANTS, NUM_FEATURES, OLDEST_ROWS, WINDOW_ROWS
-from rlsched.jit import kernel
+from rlsched.jit import allocating_kernel, kernel
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -147,7 +147,7 @@ def clear_window(w: WindowArrays) -> None:
     w.info[2] = -1
 
 
-@kernel
+@allocating_kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
@@ -236,7 +236,7 @@ def _guard(s: StateArrays, p: int, now_s: float, any_fits: bool, w: WindowArrays
         w.reason[0] = GUARD_HALF_FREE
 
 
-@kernel
+@allocating_kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
 
