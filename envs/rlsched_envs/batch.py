@@ -45,6 +45,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.features[k],
         w.info[k],
         w.picks,
+        w.logs,
         w.shared,
         w.profile,
         w.places,

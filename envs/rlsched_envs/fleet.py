@@ -179,7 +179,9 @@ def _blank_batch(config: EpisodeConfig, gpus_per_node: int, num_envs: int) -> Ep
     one = blank_episode(config, gpus_per_node)
     stacked: EpisodeArrays = batch.stack(one, num_envs)
     w = one.window
-    window = stacked.window._replace(picks=w.picks, shared=w.shared, profile=w.profile, places=w.places)
+    window = stacked.window._replace(
+        picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places
+    )
     return stacked._replace(window=window)
 
 

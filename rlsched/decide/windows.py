@@ -48,8 +48,16 @@ from rlsched.decide.features import (
     release_profile,
 )
 from rlsched.decide.features import HELD as HELD_FOR
-from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
-from rlsched.decide.schema import FEASIBLE_ROWS, MAX_VARIANTS, NUM_FEATURES, OLDEST_ROWS, WINDOW_ROWS
+from rlsched.decide.holds import half_free, is_held, pass_over
+from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
+from rlsched.decide.schema import (
+    FEASIBLE_ROWS,
+    MAX_HOLD_S,
+    MAX_VARIANTS,
+    NUM_FEATURES,
+    OLDEST_ROWS,
+    WINDOW_ROWS,
+)
 from rlsched.jit import kernel
 
 LEGAL: Final = 0
@@ -94,14 +102,16 @@ class WindowArrays(NamedTuple):
         np.int32
     ]  # (3,) rows in use, row that the reference rule takes, slot of the blocked job or -1
     picks: NDArray[np.int32]  # (PICKS, K) scratch
+    logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
     shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
     profile: NDArray[np.int64]  # (PROFILE,) scratch
     places: Records  # (SIZES,) PLACE, by the GPUs of a gang: scratch
     own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
 
 
-_FIT, _AHEAD, _REST, _REST_STATE, _OLD, _OLD_STATE = range(6)
-PICKS: Final = 6
+_POSITION, _STATE, _AHEAD, _OLD, _OLD_STATE, _REST, _REST_STATE = range(7)
+PICKS: Final = 7
+"""By row: queue position, what the job is, jobs ahead that do not fit. Then what may still be shown."""
 SIZES: Final = 17
 """Gangs of up to 16 GPUs on one node share what is said about where they would go."""
 OWN_ENTRIES: Final = 32
@@ -116,6 +126,7 @@ def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArray
         np.zeros((rows, NUM_FEATURES), np.float32),
         np.zeros(3, np.int32),
         np.zeros((PICKS, rows), np.int32),
+        log_arrays(2 * rows),
         np.zeros(NUM_FEATURES, np.float32),
         np.zeros(PROFILE, np.int64),
         records(SIZES, PLACE),
@@ -127,31 +138,6 @@ def nobody(own: Records) -> Records:
     """The same entries, which belong to no job from now on."""
     own.seq[:] = -1
     return own
-
-
-@kernel
-def _note_oldest(
-    s: StateArrays, p: int, position: int, state: int, late: bool, w: WindowArrays, found: int, limit: int
-) -> int:
-    """Keep a queue position if it is among the `limit` to show for their age. Returns how many there are.
-
-    Overdue jobs that fit come first, then the others by arrival. `state`: as in `_OLD_STATE`.
-    """
-    out, states, queue = w.picks[_OLD], w.picks[_OLD_STATE], s.derived.queue[p]
-    seq = s.job.seq[queue[position]]
-    at = found
-    while at > 0:
-        other_late = states[at - 1] == LATE
-        if (late and not other_late) or (late == other_late and seq < s.job.seq[queue[out[at - 1]]]):
-            if at < limit:
-                out[at], states[at] = out[at - 1], states[at - 1]
-            at -= 1
-        else:
-            break
-    if at < limit:
-        out[at], states[at] = position, LATE if late else state
-        found = min(found + 1, limit)
-    return found
 
 
 @kernel
@@ -167,99 +153,18 @@ def _use_rows(w: WindowArrays, rows: int) -> None:
 
 
 @kernel
-def _add_row(
-    s: StateArrays,
-    p: int,
-    position: int,
-    state: int,
-    shorter_infeasible: float,
-    now_s: float,
-    w: WindowArrays,
-) -> None:
-    """Add the job at a queue position: `state` says whether it can start, is held back, or does not fit."""
-    at, slot = w.info[0], s.derived.queue[p, position]
-    own, row, job = own_columns(s.job, slot, w.own), w.features[at], s.job
-    gpus, free = w.own.gpus[own], s.derived.part.free_gpus[p]
-    for column in range(NUM_FEATURES):
-        row[column] = w.shared[column]
-    row[IS_JOB] = 1.0
-    row[INFEASIBLE_AHEAD] = shorter_infeasible
-    row[RANK] = count_log(position)
-    _set_own(s, p, slot, own, now_s, w, row)
-    node = -1
-    if state >= CAN_START:
-        w.reason[at] = LEGAL
-        node = _set_place(s, p, gpus, first_node_by_size(s, p, gpus, now_s, w), w, row)
-    elif state == KEPT:
-        w.reason[at] = HELD
-    else:
-        w.reason[at] = TOO_FEW_FREE if gpus > free else NO_HOLE
-    if node < 0:
-        row[FREE_AFTER] = row[FREE]
-        row[FIT_IN] = fit_in_log(w.profile, gpus - free)
-    against_blocked(row)
-    w.slot[at], w.node[at] = slot, node
-    w.info[0] = at + 1
-
-
-@kernel
-def _set_own(
-    s: StateArrays, p: int, slot: int, own: int, now_s: float, w: WindowArrays, row: NDArray[np.float32]
-) -> None:
-    """Fill the columns that are about the job alone."""
-    row[PREDICTED] = w.own.predicted_log[own]
-    row[SPREAD] = w.own.spread[own]
-    row[GPU_TIME] = w.own.gpu_time_log[own]
-    row[GPUS] = w.own.gpus_log[own]
-    row[GPUS_FRAC] = w.own.gpus[own] / max(s.derived.part.open_gpus[p], 1)
-    row[WAITED] = math.log1p(max(now_s - s.job.submit_s[slot], 0.0)) / TIME_SCALE
-    held = s.job.held_since_s[slot]
-    row[HELD_FOR] = math.log1p(now_s - held) / TIME_SCALE if held == held else 0.0
-
-
-@kernel
-def first_node_by_size(s: StateArrays, p: int, gpus: int, now_s: float, w: WindowArrays) -> int:
-    """Entry of `w.places` that says where *consolidate* would put a gang of this size in this window."""
-    known = gpus < SIZES and gpus <= s.derived.part.node_size[p]
-    at = gpus if known else 0
-    if not known or w.places.node[at] == NOT_ASKED:
-        _look_at(s, first_node_of(s, p, gpus), gpus, now_s, w, at)
-    return at
-
-
-@kernel
-def _look_at(s: StateArrays, node: int, gpus: int, now_s: float, w: WindowArrays, at: int) -> None:
-    if node >= 0:
-        place_columns(s, node, gpus, now_s, w.places, at)
-    else:
-        w.places.node[at] = -1
-
-
-@kernel
-def _set_place(s: StateArrays, p: int, gpus: int, at: int, w: WindowArrays, row: NDArray[np.float32]) -> int:
-    """Fill the columns about where the gang would go, entry `at` of `w.places`. Returns the node, -1: none."""
-    part, places = s.derived.part, w.places
-    if places.node[at] >= 0:
-        row[FEASIBLE] = 1.0
-        row[FREE_AFTER] = (part.free_gpus[p] - gpus) / max(part.open_gpus[p], 1)
-        row[LEFTOVER] = places.leftover[at]
-        row[OPENS_NODE] = places.opens_node[at]
-        row[NODE_ENDS] = places.node_ends[at]
-    return places.node[at]
-
-
-@kernel
 def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[int, int, int, int, int, float]:
-    """Look at the whole queue once: what to show goes into `w.picks`.
+    """Look at the whole queue once, and note in `w.picks` what may be shown.
 
-    Returns (jobs picked that can start, picked for their age, picked that cannot start, position of the
-    blocked job or -1, GPUs asked for, predicted GPU-seconds waiting).
+    Returns (jobs that can start, which have rows 1 and on already; noted for their age; noted because they
+    cannot start; position of the blocked job or -1; GPUs asked for; predicted GPU-seconds waiting).
     """
     queue, job, own, picks = s.derived.queue[p], s.job, w.own, w.picks
     rows = w.slot.shape[0]
     feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
     size, largest, nothing_held = s.derived.part.node_size[p], largest_hole(s, p), half_free(s, p)
     fit, old, rest, ahead, blocked = 0, 0, 0, 0, -1
+    gang, gang_fits, youngest = 0, False, np.int64(0)
     demand, work = 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
         slot = queue[position]
@@ -267,8 +172,9 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
         gpus = own.gpus[at]
         demand += gpus
         work += own.predicted_gpu_s[at]
-        state, late = CAN_START, False
-        if not (gpus <= largest if gpus <= size else fits(s, p, gpus)):
+        if gpus > size and gpus != gang:
+            gang, gang_fits = gpus, fits(s, p, gpus)
+        if not (gpus <= largest if gpus <= size else gang_fits):
             state = NO_FIT
             ahead += 1
             if blocked < 0:
@@ -276,33 +182,83 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
         elif not nothing_held and is_held(s, p, slot, now_s):
             state = KEPT
         else:
-            late = is_overdue(s, slot, now_s)
+            state = LATE if now_s - job.held_since_s[slot] >= MAX_HOLD_S else CAN_START
             if fit < feasible_rows:
-                picks[_FIT, fit], picks[_AHEAD, fit] = position, ahead
                 fit += 1
-        if state != CAN_START and rest < rows:
+                picks[_POSITION, fit], picks[_STATE, fit], picks[_AHEAD, fit] = position, state, ahead
+        if state < CAN_START and rest < rows:
             picks[_REST, rest], picks[_REST_STATE, rest] = position, state
             rest += 1
-        old = _note_oldest(s, p, position, state, late, w, old, oldest_rows)
+        if old < oldest_rows or state == LATE or own.seq[at] < youngest:
+            old = _note_oldest(s, p, position, state, w, old, oldest_rows)
+            if old == oldest_rows:
+                late = picks[_OLD_STATE, old - 1] == LATE
+                youngest = np.int64(0) if late else job.seq[queue[picks[_OLD, old - 1]]]
     return fit, old, rest, blocked, demand, work
 
 
 @kernel
-def _is_picked(positions: NDArray[np.int32], count: int, position: int) -> bool:
-    for k in range(count):
-        if positions[k] == position:
-            return True
-    return False
+def _note_oldest(
+    s: StateArrays, p: int, position: int, state: int, w: WindowArrays, found: int, limit: int
+) -> int:
+    """Keep a queue position if it is among the `limit` to show for their age. Returns how many there are.
+
+    Overdue jobs that can start come first, then the others by arrival.
+    """
+    out, states, queue = w.picks[_OLD], w.picks[_OLD_STATE], s.derived.queue[p]
+    seq = s.job.seq[queue[position]]
+    at = found
+    while at > 0:
+        late, other_late = state == LATE, states[at - 1] == LATE
+        if (late and not other_late) or (late == other_late and seq < s.job.seq[queue[out[at - 1]]]):
+            if at < limit:
+                out[at], states[at] = out[at - 1], states[at - 1]
+            at -= 1
+        else:
+            break
+    if at < limit:
+        out[at], states[at] = position, state
+        found = min(found + 1, limit)
+    return found
+
+
+@kernel
+def _pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
+    """Give rows to jobs noted for their age, then to those that cannot start. Returns the rows in use."""
+    rows = fit + 1
+    for k in range(old):
+        position, state = picks[_OLD, k], picks[_OLD_STATE, k]
+        if state < CAN_START or fit == 0 or position > picks[_POSITION, fit]:
+            picks[_POSITION, rows], picks[_STATE, rows], picks[_AHEAD, rows] = position, state, 0
+            rows += 1
+        if state < CAN_START:
+            low, high = 0, rest
+            while low < high:
+                middle = (low + high) // 2
+                if picks[_REST, middle] < position:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < rest and picks[_REST, low] == position:
+                picks[_REST_STATE, low] = -1
+    for k in range(rest):
+        if rows == picks.shape[1]:
+            break
+        if picks[_REST_STATE, k] >= 0:
+            picks[_POSITION, rows], picks[_STATE, rows] = picks[_REST, k], picks[_REST_STATE, k]
+            picks[_AHEAD, rows] = 0
+            rows += 1
+    return rows
 
 
 @kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
-    Of K rows, a share of FEASIBLE_ROWS / WINDOW_ROWS and of OLDEST_ROWS / WINDOW_ROWS at most are of the first
+    Of K rows, shares of FEASIBLE_ROWS / WINDOW_ROWS and of OLDEST_ROWS / WINDOW_ROWS at most are of the first
     two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits.
     """
-    rows, picks, shared = w.slot.shape[0], w.picks, w.shared
+    shared = w.shared
     fit, old, rest, blocked, demand, work = _sort_out(s, p, now_s, w)
     w.info[2] = s.derived.queue[p, blocked] if blocked >= 0 else -1
     w.places.node[:] = NOT_ASKED
@@ -315,33 +271,103 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     for column in range(NUM_FEATURES):
         first[column] = shared[column]
     first[IS_WAIT], first[FREE_AFTER] = 1.0, shared[FREE]
-    w.slot[0], w.node[0], w.reason[0], w.info[0] = -1, -1, LEGAL, 1
-    for k in range(fit):
-        _add_row(s, p, picks[_FIT, k], CAN_START, count_log(picks[_AHEAD, k]), now_s, w)
-    for k in range(old):
-        state = picks[_OLD_STATE, k]
-        if not (state >= CAN_START and _is_picked(picks[_FIT], fit, picks[_OLD, k])):
-            _add_row(s, p, picks[_OLD, k], state, 0.0, now_s, w)
-    for k in range(rest):
-        if w.info[0] == rows:
-            break
-        if not _is_picked(picks[_OLD], old, picks[_REST, k]):
-            _add_row(s, p, picks[_REST, k], picks[_REST_STATE, k], 0.0, now_s, w)
-    _use_rows(w, w.info[0])
+    w.slot[0], w.node[0], w.reason[0] = -1, -1, LEGAL
+    shared[IS_JOB] = 1.0
+    rows = _pick(w.picks, fit, old, rest)
+    _fill_rows(s, p, rows, now_s, w)
+    _use_rows(w, rows)
     w.info[1] = 1 if fit > 0 else 0
     w.features[w.info[1], IS_REFERENCE] = 1.0
-    _guard(s, p, now_s, fit > 0, w)
+    _guard(s, p, fit > 0, w)
 
 
 @kernel
-def _guard(s: StateArrays, p: int, now_s: float, any_fits: bool, w: WindowArrays) -> None:
+def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays) -> None:
+    """Write the rows from 1 on, of the jobs that stand in `w.picks`."""
+    queue, job, own, picks, shared, logs = s.derived.queue[p], s.job, w.own, w.picks, w.shared, w.logs
+    held_at, free = w.slot.shape[0], s.derived.part.free_gpus[p]
+    for row in range(1, rows):
+        slot = queue[picks[_POSITION, row]]
+        held_s = now_s - job.held_since_s[slot]
+        logs.x[row] = max(now_s - job.submit_s[slot], 0.0)
+        logs.x[held_at + row] = held_s if held_s == held_s else 0.0
+        w.slot[row] = slot
+    scaled_log1p(logs, 1, rows, TIME_SCALE)
+    scaled_log1p(logs, held_at + 1, held_at + rows, TIME_SCALE)
+    for at in range(1, rows):
+        slot, state, row = w.slot[at], picks[_STATE, at], w.features[at]
+        for column in range(NUM_FEATURES):
+            row[column] = shared[column]
+        row[INFEASIBLE_AHEAD] = count_log(picks[_AHEAD, at])
+        row[RANK] = count_log(picks[_POSITION, at])
+        row[WAITED], row[HELD_FOR] = logs.out[at], logs.out[held_at + at]
+        mine = own_columns(job, slot, own)
+        gpus = own.gpus[mine]
+        _set_own(s, p, mine, own, row)
+        node = -1
+        if state >= CAN_START:
+            w.reason[at] = LEGAL
+            node = _set_place(s, p, gpus, first_node_by_size(s, p, gpus, now_s, w), w.places, row)
+        elif state == KEPT:
+            w.reason[at] = HELD
+        else:
+            w.reason[at] = TOO_FEW_FREE if gpus > free else NO_HOLE
+        if node < 0:
+            row[FREE_AFTER] = shared[FREE]
+            row[FIT_IN] = fit_in_log(w.profile, gpus - free)
+        w.node[at] = node
+        against_blocked(row)
+
+
+@kernel
+def _set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
+    """Fill the columns that stay with a job, entry `mine` of `own`."""
+    row[PREDICTED] = own.predicted_log[mine]
+    row[SPREAD] = own.spread[mine]
+    row[GPU_TIME] = own.gpu_time_log[mine]
+    row[GPUS] = own.gpus_log[mine]
+    row[GPUS_FRAC] = own.gpus[mine] / max(s.derived.part.open_gpus[p], 1)
+
+
+@kernel
+def first_node_by_size(s: StateArrays, p: int, gpus: int, now_s: float, w: WindowArrays) -> int:
+    """Entry of `w.places` that says where *consolidate* would put a gang of this size in this window."""
+    known = gpus < SIZES and gpus <= s.derived.part.node_size[p]
+    at = gpus if known else 0
+    if not known or w.places.node[at] == NOT_ASKED:
+        _look_at(s, first_node_of(s, p, gpus), gpus, now_s, w.places, at)
+    return at
+
+
+@kernel
+def _look_at(s: StateArrays, node: int, gpus: int, now_s: float, places: Records, at: int) -> None:
+    if node >= 0:
+        place_columns(s, node, gpus, now_s, places, at)
+    else:
+        places.node[at] = -1
+
+
+@kernel
+def _set_place(s: StateArrays, p: int, gpus: int, at: int, places: Records, row: NDArray[np.float32]) -> int:
+    """Fill the columns about where a gang would go, entry `at` of `places`. Returns the node, -1: none."""
+    if places.node[at] >= 0:
+        row[FEASIBLE] = 1.0
+        row[FREE_AFTER] = (s.derived.part.free_gpus[p] - gpus) / max(s.derived.part.open_gpus[p], 1)
+        row[LEFTOVER] = places.leftover[at]
+        row[OPENS_NODE] = places.opens_node[at]
+        row[NODE_ENDS] = places.node_ends[at]
+    return places.node[at]
+
+
+@kernel
+def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
     """The promises that are part of the mask: no *wait* on a half-empty partition, a longest hold."""
-    late = False
+    late, states = 0, w.picks[_STATE]
     for row in range(1, w.info[0]):
-        late = late or (w.reason[row] == LEGAL and is_overdue(s, w.slot[row], now_s))
-    if late:
+        late += states[row] == LATE
+    if late > 0:
         for row in range(w.info[0]):
-            if w.reason[row] == LEGAL and (row == 0 or not is_overdue(s, w.slot[row], now_s)):
+            if w.reason[row] == LEGAL and (row == 0 or states[row] != LATE):
                 w.reason[row] = GUARD_HOLD
         if w.reason[w.info[1]] != LEGAL:
             w.features[w.info[1], IS_REFERENCE] = 0.0
@@ -380,6 +406,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
         work += w.own.predicted_gpu_s[at]
     shared[:] = 0.0
     partition_columns(s, p, demand, work, shared)
+    shared[IS_VARIANT] = 1.0
     w.info[0] = 0
     if gpus > s.derived.part.node_size[p]:
         _add_variant(s, p, slot, first_node_of(s, p, gpus), now_s, w)
@@ -396,14 +423,15 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 @kernel
 def _add_variant(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
     at, row = w.info[0], w.features[w.info[0]]
-    own = own_columns(s.job, slot, w.own)
-    gpus = w.own.gpus[own]
+    mine = own_columns(s.job, slot, w.own)
     for column in range(NUM_FEATURES):
         row[column] = w.shared[column]
-    row[IS_VARIANT] = 1.0
-    _set_own(s, p, slot, own, now_s, w, row)
-    _look_at(s, node, gpus, now_s, w, 0)
-    _set_place(s, p, gpus, 0, w, row)
+    _set_own(s, p, mine, w.own, row)
+    row[WAITED] = math.log1p(max(now_s - s.job.submit_s[slot], 0.0)) / TIME_SCALE
+    held_s = now_s - s.job.held_since_s[slot]
+    row[HELD_FOR] = math.log1p(held_s) / TIME_SCALE if held_s == held_s else 0.0
+    _look_at(s, node, w.own.gpus[mine], now_s, w.places, 0)
+    _set_place(s, p, w.own.gpus[mine], 0, w.places, row)
     w.slot[at], w.node[at], w.reason[at] = slot, node, LEGAL
     w.info[0] = at + 1
 
