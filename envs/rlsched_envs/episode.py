@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.arrays import WAITING
 from rlsched.cluster.placement import all_fit
-from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
+from rlsched.decide.holds import any_released, first_startable, next_hold
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import (
     LEGAL,
@@ -59,15 +60,21 @@ FIRST_PASS: Final = 9
 ENTERED: Final = 10
 """Partition that is being asked in this pass, -1 before the first."""
 AHEAD: Final = 11
-"""Position of the reference run's latest instant, so far ahead of now as `_LOOKAHEAD_S` says: three entries."""
-NUM_INTS: Final = 14
+"""Positions of the latest instants of the reference run, as far ahead of now as `_LOOKAHEAD_S` says."""
+HOLD_SLOT: Final = 14
+"""The job whose hold ends first: its slot, _NO_HOLD or _UNKNOWN; and its number."""
+HOLD_SEQ: Final = 15
+NUM_INTS: Final = 16
+_NO_HOLD: Final = -1
+_UNKNOWN: Final = -2
 
 REGRET: Final = 0
 """Queueing beyond the reference's up to the last decision, job-seconds."""
 SCALE: Final = 1
 SEEN_S: Final = 2
 """Instant that the critic's columns about the reference are of."""
-NUM_FLOATS: Final = 3
+HOLD_END_S: Final = 3
+NUM_FLOATS: Final = 4
 
 TRUE_LOG: Final = NUM_FEATURES + 3
 """The one column of the critic that differs from row to row."""
@@ -115,6 +122,7 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
         queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
     e.window.own.seq[:] = -1
     e.ints[AHEAD : AHEAD + 3] = 0
+    e.ints[HOLD_SLOT] = _NO_HOLD
     e.floats[SEEN_S] = np.nan
     rewind(e.sim)
     run_rule(e.sim, False, warmup_row)
@@ -176,6 +184,8 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
         return False
     if row == 0:
         note_wait(s, w, now_s)
+        if e.ints[HOLD_SLOT] == _NO_HOLD:
+            e.ints[HOLD_SLOT] = _UNKNOWN
         e.ints[PARTITION] = p + 1
         return False
     slot = w.slot[row]
@@ -185,6 +195,25 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
     variant_window(s, p, slot, now_s, w)
     e.ints[CHOSEN] = slot
     return True
+
+
+@kernel
+def _next_hold_end_s(e: EpisodeArrays) -> float:
+    """`holds.next_hold_end_s`, which looks through the queue only if the hold that ended first is gone.
+
+    A hold made later ends later, so the first stays the first as long as it stands.
+    """
+    job, slot, now_s = e.sim.state.job, e.ints[HOLD_SLOT], e.sim.progress.clock[NOW]
+    if slot == _NO_HOLD:
+        return np.inf
+    stands = slot >= 0 and job.seq[slot] == e.ints[HOLD_SEQ] and job.status[slot] == WAITING
+    if not stands or job.held_until_s[slot] != e.floats[HOLD_END_S] or e.floats[HOLD_END_S] <= now_s:
+        slot = next_hold(e.sim.state, now_s)
+        e.ints[HOLD_SLOT] = slot
+        if slot < 0:
+            return np.inf
+        e.ints[HOLD_SEQ], e.floats[HOLD_END_S] = job.seq[slot], job.held_until_s[slot]
+    return e.floats[HOLD_END_S]
 
 
 @kernel
@@ -215,7 +244,7 @@ def advance(e: EpisodeArrays) -> int:
         if partitions > 1 and e.sim.progress.tally[STARTS] > e.ints[STARTS_BEFORE]:
             _new_pass(e, 0)
             continue
-        e.sim.progress.clock[TIMER] = next_hold_end_s(s, e.sim.progress.clock[NOW])
+        e.sim.progress.clock[TIMER] = _next_hold_end_s(e)
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
             run_rule(e.sim, False, e.sim.truth.shape[0] + 1)
             return DONE
@@ -263,7 +292,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
 
 @kernel
 def _look_ahead(e: EpisodeArrays) -> None:
-    """The critic's columns about the reference's queue and the arrivals to come, which change with the time."""
+    """The critic's columns about the reference's queue and the arrivals to come, which change with time."""
     now_s, total = e.sim.progress.clock[NOW], e.sim.truth.shape[0]
     now_at = _reference_now(e)
     before = _reference_queueing(e, now_at, now_s)

@@ -22,7 +22,7 @@ from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_wind
 
 _TRIES = 100
 _REMEMBERED = 256
-"""Jobs whose columns a window remembers: about as many as are alive, in slots that are filled from the first."""
+"""Jobs whose columns a window remembers: about as many as are alive; slots are filled from the first."""
 
 
 class Fleet:

@@ -86,7 +86,9 @@ PLACE: Final = np.dtype(
 @kernel
 def count_log(count: int) -> float:
     """ln(1 + count) / COUNT_SCALE, from a table where it has it."""
-    return _COUNT_LOG[count] if count < _COUNT_LOG.shape[0] else np.float32(math.log1p(count) / COUNT_SCALE)
+    if count < _COUNT_LOG.shape[0]:
+        return _COUNT_LOG[count]
+    return np.float32(math.log1p(count) / COUNT_SCALE)  # type: ignore[return-value]  # one type for numba
 
 
 @kernel

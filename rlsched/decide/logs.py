@@ -1,4 +1,4 @@
-"""Many logarithms at once, compiled so that they go eight at a time, and equal `math.log1p` to the last bit."""
+"""Many logarithms at once, compiled so that they go eight at a time; `math.log1p` to the last bit."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def log_arrays(count: int) -> LogArrays:
 def scaled_log1p(a: LogArrays, first: int, last: int, scale: float) -> None:
     """out = float32(math.log1p(x) / scale) for the entries from `first` up to `last`, to the last bit.
 
-    ln(y) as in fdlibm's e_log.c (Sun Microsystems, 1993), without branches. Where the float32 would round another way
-    if that erred by `_DOUBT`, and below 1, where 1 + x loses too much of x, all are taken again with log1p.
+    ln(y) as in fdlibm's e_log.c (Sun Microsystems, 1993), without branches. Where the float32 would round
+    another way if that erred by `_DOUBT`, or below 1, where 1 + x loses too much of x, all are taken again
+    with log1p.
     """
     for k in range(first, last):
         a.y[k] = 1.0 + a.x[k]

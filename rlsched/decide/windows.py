@@ -48,11 +48,10 @@ from rlsched.decide.features import (
     release_profile,
 )
 from rlsched.decide.features import HELD as HELD_FOR
-from rlsched.decide.holds import half_free, is_held, pass_over
+from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
 from rlsched.decide.schema import (
     FEASIBLE_ROWS,
-    MAX_HOLD_S,
     MAX_VARIANTS,
     NUM_FEATURES,
     OLDEST_ROWS,
@@ -83,15 +82,15 @@ NO_FIT: Final = 0
 KEPT: Final = 1
 CAN_START: Final = 2
 LATE: Final = 3
-"""What a job is to a window: it does not fit; fits, and is held back; can start; can start, and is overdue."""
+"""What a job is to a window: it does not fit; is held back; can start; can start, and is overdue."""
 NOT_ASKED: Final = -2
 
 
 class WindowArrays(NamedTuple):
     """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
 
-    `features` may be wider than F = NUM_FEATURES: columns behind those are the caller's, and are touched in
-    rows alone that are no longer in use, which become zero. Rows that were never used are zero from the start.
+    `features` may be wider than F = NUM_FEATURES. Columns behind those are the caller's; here they are only
+    set to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
     """
 
     slot: NDArray[np.int32]  # (K,) job slot, -1 for *wait* and padding
@@ -182,7 +181,7 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
         elif not nothing_held and is_held(s, p, slot, now_s):
             state = KEPT
         else:
-            state = LATE if now_s - job.held_since_s[slot] >= MAX_HOLD_S else CAN_START
+            state = LATE if is_overdue(s, slot, now_s) else CAN_START
             if fit < feasible_rows:
                 fit += 1
                 picks[_POSITION, fit], picks[_STATE, fit], picks[_AHEAD, fit] = position, state, ahead
