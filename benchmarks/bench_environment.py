@@ -97,7 +97,8 @@ def row(what: str, speed: Speed, target: str, options: str) -> None:
     """Print one measurement."""
     print(
         f"| {what} | {speed.per_s:,.0f} | {target} | {speed.real_rows:.1f} "
-        f"| {speed.features} + {NUM_CRITIC} | {100 * speed.resets_frac:.1f} % of {speed.cpu_s:.1f} s, {speed.episodes} episodes | "
+        f"| {speed.features} + {NUM_CRITIC} "
+        f"| {100 * speed.resets_frac:.1f} % of {speed.cpu_s:.1f} s, {speed.episodes} episodes | "
         f"`{COMMAND} {options}` |",
         flush=True,
     )

@@ -22,22 +22,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 def kernel(function: F) -> F:
     """Compile `function` in nopython mode at first call, or load it from the cache.
 
-    It counts no references: taking a field of a record array would otherwise be two atomic operations, which
-    were four fifths of a run's time. So it allocates no array: it writes into those it is given.
+    It must not make arrays (views are fine): it is compiled without reference counts. With them, every call
+    that passes the arrays of a state counts up and down each one, and that took five times as long as the
+    work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
     """
-    return _compiled(function, counts_references=False)
+    return _compiled(function, makes_arrays=False)
 
 
-def allocating_kernel(function: F) -> F:
-    """A `kernel` that makes arrays of its own (`np.zeros`, `.copy()`), and returns none. Slower by far."""
-    return _compiled(function, counts_references=True)
+def array_kernel(function: F) -> F:
+    """As `kernel`, for a function that makes arrays of its own."""
+    return _compiled(function, makes_arrays=True)
 
 
-def _compiled(function: F, *, counts_references: bool) -> F:
+def _compiled(function: F, *, makes_arrays: bool) -> F:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_cache_dir(Path(function.__code__.co_filename).parent))
     try:
-        compiled: F = numba.njit(cache=True, error_model="numpy", _nrt=counts_references)(function)
+        compiled: F = numba.njit(
+            cache=True, error_model="numpy", _nrt=makes_arrays, forceinline=not makes_arrays
+        )(function)
     finally:
         config.CACHE_DIR = before
     return compiled

@@ -32,9 +32,17 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     """Episode `k` of a batch: views, nothing is copied."""
     s, x, r, w = b.sim.state, b.sim.state.derived, b.sim.progress, b.window
     index = Index(
-        x.slot[k], x.part[k], x.holes[k], x.whole[k], x.waiting_sizes[k], x.queue[k], x.running_len[k]
+        x.slot[k],
+        x.part[k],
+        x.holes[k],
+        x.whole[k],
+        x.by_free[k],
+        x.by_whole[k],
+        x.lane[k],
+        x.queue[k],
+        x.running_len[k],
     )
-    state = StateArrays(s.node[k], s.gpu[k], s.job[k], index, s.counters[k])
+    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k])
     progress = ProgressArrays(
         r.ends[k], r.outcome[k], r.placed_at[k], r.placed_gpu[k], r.scratch[k], r.clock[k], r.tally[k]
     )

@@ -1,29 +1,39 @@
-"""Replay of a trace on a cluster: one engine, driven by a compiled rule or by any `Scheduler`."""
+"""Replay of a trace on a cluster: one engine, driven by a compiled rule or by any `Scheduler`.
+
+Jobs that run once, from a start to an end that is known then, take `simulation` alone. Where something can
+interrupt a job or keep it from the queue, the run has `lives` (`rlsched_envs.life`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
+from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Start
+from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Order, Scheduler
-from rlsched.workload.load import runnable_mask
+from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
+from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
+from rlsched_envs import life
 from rlsched_envs import simulation as sim
+from rlsched_envs.lives import LifeRules, Segments, has_lives, new_life, segments_of
+from rlsched_envs.placements import Placements
 
 _ROWS_BETWEEN_LOOKS = 256
 """Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
@@ -48,11 +58,16 @@ class JobTable:
         end_s: (J,) end, nan if it never ended.
         rejected: (J,) whether it can never run on this cluster.
         reject_reason: (J,) why, "" where it can.
-        gpus: Global GPU numbers of each job, empty if it never started.
+        gpus: Global GPU numbers of each job's last attempt, empty if it never started.
         gpu_node: (G,) node number of each GPU.
         decisions: Decisions taken.
         decision_us: (decisions,) time of each, microseconds; empty for a compiled rule.
         by_source: Decisions by who took them.
+        ended_by: (J,) how each job ended, position in `life.REASONS`: 0 not yet or never, 1 it finished, 2 by
+            its time limit, 3 by a failure. None: every job that ended finished.
+        eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
+            array has room. None: at its submission.
+        segments: Every attempt. None: one for each job that started, from its start to its end.
     """
 
     trace: Trace
@@ -61,11 +76,51 @@ class JobTable:
     end_s: NDArray[np.float64]
     rejected: NDArray[np.bool_]
     reject_reason: NDArray[np.str_]
-    gpus: list[tuple[int, ...]]
+    gpus: Sequence[tuple[int, ...]]
     gpu_node: NDArray[np.int32]
     decisions: int
     decision_us: NDArray[np.float64]
     by_source: dict[str, int] = field(default_factory=dict)
+    ended_by: NDArray[np.int8] | None = None
+    eligible_s: NDArray[np.float64] | None = None
+    segments: Segments | None = None
+
+    @cached_property
+    def attempts(self) -> Segments:
+        """Every attempt, in the order of their starts where `segments` knows them, else of the jobs."""
+        if self.segments is not None:
+            return self.segments
+        job = np.flatnonzero(~np.isnan(self.start_s))
+        gpus = [self.gpus[k] for k in job.tolist()]
+        start_s, end_s = self.start_s[job], self.end_s[job]
+        ended = ~np.isnan(end_s)
+        reason = ended.astype(np.int8) * life.ENDED if self.ended_by is None else self.ended_by[job]
+        return Segments(
+            job,
+            np.ones(len(job), np.int32),
+            start_s,
+            end_s,
+            np.where(ended, end_s - start_s, 0.0),
+            reason.astype(np.int32),
+            np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64)),
+            np.fromiter(chain.from_iterable(gpus), np.int32),
+        )
+
+    def first_rows(self, rows: int) -> JobTable:
+        """The table of the first jobs of the trace alone."""
+        segments = self.segments
+        return replace(
+            self,
+            trace=self.trace.select(slice(0, rows)),
+            start_s=self.start_s[:rows],
+            end_s=self.end_s[:rows],
+            rejected=self.rejected[:rows],
+            reject_reason=self.reject_reason[:rows],
+            gpus=self.gpus[:rows],
+            ended_by=None if self.ended_by is None else self.ended_by[:rows],
+            eligible_s=None if self.eligible_s is None else self.eligible_s[:rows],
+            segments=None if segments is None else segments.select(segments.job < rows),
+        )
 
 
 def predict_trace(
@@ -77,7 +132,7 @@ def predict_trace(
 ) -> Predictions:
     """The stamps that every policy under comparison gets.
 
-    `oracle`: the true durations. `causal`: the trace's own predictions where it has them, elsewhere a
+    `oracle`: the true run times. `causal`: the trace's own predictions where it has them, elsewhere a
     running mean over the jobs that had ended by then in one reference history: the trace run by
     `fifo-backfill` on this cluster. A prediction that comes without a spread gets the spread of the trace's
     own predictions so far.
@@ -91,7 +146,7 @@ def predict_trace(
             others alone: a cluster that is scaled for a window would be overloaded, or idle, before it.
     """
     if information == "oracle":
-        return Predictions(trace.duration_s.copy(), np.zeros(len(trace)))
+        return Predictions(run_time_s(trace), np.zeros(len(trace)))
     known = np.isfinite(trace.predicted_s)
     spread_known = known & np.isfinite(trace.predicted_spread)
     predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
@@ -113,7 +168,7 @@ def reference_end_s(
     """
     start = int(np.searchsorted(trace.submit_s, recorded_until_s))
     run = trace.select(slice(start, None))
-    truth = Predictions(run.duration_s, np.zeros(len(run)))
+    truth = predict_trace(run, spec, "oracle")
     history = Engine(run, spec, order=_REFERENCE.order, predictions=truth, keep_placements=False)
     recorded_s = np.nan_to_num(np.asarray(trace.extra.get("queue_s", np.zeros(len(trace))), np.float64))
     end_s = trace.submit_s + recorded_s + trace.duration_s
@@ -132,6 +187,14 @@ class Engine:
         information: Which stamps to make when none are given.
         fixed_end_s: (J,) ends as recorded online; nan: start + duration.
         keep_placements: Whether to remember every job's GPUs.
+        placement: The placement rule (`rlsched.cluster.choose`).
+        rules: Restart costs, retries and node events.
+
+    Attributes:
+        trace, spec: As given.
+        state: The cluster.
+        arrays: Where the run stands.
+        life: The lives of its jobs; None where every job runs once.
     """
 
     def __init__(
@@ -144,17 +207,32 @@ class Engine:
         information: Information = "causal",
         fixed_end_s: NDArray[np.float64] | None = None,
         keep_placements: bool = True,
+        placement: str = "consolidate",
+        rules: LifeRules | None = None,
     ) -> None:
         self.trace, self.spec = trace, spec
+        self._rules, self._keep_placements = rules or LifeRules(), keep_placements
         stamps = predict_trace(trace, spec, information) if predictions is None else predictions
         self._runnable = runnable_mask(trace, spec)
         self._rows = np.flatnonzero(self._runnable.mask)
-        self.state = ClusterState.from_spec(spec, order=order, slots=min(1024, max(16, len(self._rows))))
+        slots = min(1024, max(16, len(self._rows)))
+        self.state = ClusterState.from_spec(spec, order=order, slots=slots, placement=placement)
         truth = truth_records(trace, self._rows, stamps, self.state, fixed_end_s)
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
         self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
+        self.life: life.LifeArrays | None = None
+        if has_lives(trace, self._rules):
+            self._give_lives()
+
+    def _give_lives(self) -> None:
+        """From now on attempts are written down one by one; nothing has happened yet."""
+        self.life = new_life(self.trace, self._rows, self._rules, keep_placements=self._keep_placements)
+        progress = self.arrays.progress
+        self.arrays = self.arrays._replace(
+            progress=progress._replace(placed_gpu=np.zeros(0, np.int32))  # segments have them
+        )
 
     @property
     def now_s(self) -> float:
@@ -166,18 +244,32 @@ class Engine:
 
         Args:
             rule: The rule.
-            until_started: (J,) stop soon after these jobs have started; their ends follow from that.
+            until_started: (J,) stop soon after these jobs have started, since their ends follow from that; or
+                after they have ended, where jobs can be interrupted.
         """
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
-        stop = _Stop(self.arrays.progress, self._rows, until_started)
-        while (moved := sim.run_rule(self.arrays, rule.blocks, stop.next_look_row)) != sim.FINISHED:
+        self.state.sort_queue(False)
+        stop = self._stop(until_started)
+        while (moved := self._run_rule(rule.blocks, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
                 self._grow()
+            elif moved == life.NEED_ROOM:
+                self._grow_life()
             elif stop.now():
                 break
         starts = int(self.arrays.progress.tally[sim.STARTS])
         return self._table(starts, np.empty(0), {"rule": starts})
+
+    def _run_rule(self, blocks: bool, until_row: int) -> int:
+        if self.life is None:
+            return int(sim.run_rule(self.arrays, blocks, until_row))
+        return int(life.run_rule(self.arrays, self.life, blocks, until_row))
+
+    def _stop(self, wanted: NDArray[np.bool_] | None) -> _Stop:
+        outcome = self.arrays.progress.outcome
+        done_s = outcome.start_s if self.life is None else outcome.end_s
+        return _Stop(self.arrays.progress.tally, done_s, None if wanted is None else wanted[self._rows])
 
     def run(
         self,
@@ -191,7 +283,7 @@ class Engine:
 
         Args:
             scheduler: It must keep the engine's order.
-            until_started: (J,) stop soon after these jobs have started; their ends follow from that.
+            until_started: As for `run_rule`.
             on_record: Called with every decision's record; None: no records are made.
             on_instant: Called with every instant, for progress bars.
         """
@@ -201,33 +293,74 @@ class Engine:
             raise ValueError(
                 f"{scheduler.name} orders by {scheduler.order}, this engine by {self.state.order}"
             )
-        stop = _Stop(self.arrays.progress, self._rows, until_started)
+        if may_preempt(scheduler) and self.life is None:
+            self._give_lives()
+        stop = self._stop(until_started)
+        asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()
         took_us: list[float] = []
         while self.advance():
             if on_instant is not None:
                 on_instant(self.now_s)
             began = time.perf_counter()
-            for _, decision in decide_all(self.state, scheduler, self.now_s, record=on_record is not None):
+            asked_for_s[asked_for_s <= self.now_s] = math.inf
+            for partition, decision in decide_all(
+                self.state, scheduler, self.now_s, record=on_record is not None
+            ):
                 took_us.append((time.perf_counter() - began) * 1e6)
-                if isinstance(decision.action, Start):
-                    sim.note_start(self.arrays, self.state.slot_of(decision.action.seq))
+                if isinstance(decision.action, Wait):
+                    until_s = decision.action.until_s
+                    asked_for_s[partition] = math.inf if until_s is None else until_s
+                else:
+                    self._note(decision.action)
                 sources[decision.source] += 1
                 if on_record is not None and decision.record is not None:
                     on_record(decision.record)
                 began = time.perf_counter()
-            self.arrays.progress.clock[sim.TIMER] = next_hold_end_s(self.state, self.now_s)
+            timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
+            self.arrays.progress.clock[sim.TIMER] = math.inf if self._is_stuck() else timer_s
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))
 
+    def _is_stuck(self) -> bool:
+        """Whether nothing can ever happen again: no event is to come, and no job fits (a node is down)."""
+        progress, state = self.arrays.progress, self.state.arrays
+        if progress.tally[sim.HEAP_LEN] > 0 or progress.tally[sim.NEXT_ROW] < len(self._rows):
+            return False
+        if self.life is not None and self.life.counts[life.NEXT_NODE_EVENT] < len(self.life.node_events):
+            return False
+        return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
+
     def advance(self) -> bool:
         """Go to the next instant at which something happens; False when nothing is left to happen."""
-        moved = sim.next_instant(self.arrays)
-        while moved == sim.NEED_SLOTS:
+        while (moved := self._next_instant()) == sim.NEED_SLOTS:
             self._grow()
-            moved = sim.next_instant(self.arrays)
-        return bool(moved == sim.MOVED)
+        return moved == sim.MOVED
+
+    def _next_instant(self) -> int:
+        if self.life is None:
+            return int(sim.next_instant(self.arrays))
+        return int(life.next_instant(self.arrays, self.life))
+
+    def _note(self, action: Action) -> None:
+        """The ledger has followed this action: write it down."""
+        if isinstance(action, Start):
+            slot = self.state.slot_of(action.seq)
+            if self.life is None:
+                sim.note_start(self.arrays, slot)
+                return
+            while not life.has_room(self.arrays, self.life, 1):
+                self._grow_life()
+            life.note_start(self.arrays, self.life, slot)
+        elif isinstance(action, Preempt) and self.life is not None:
+            life.note_preemption(self.arrays, self.life, self.state.slot_of(action.seq))
+        else:
+            raise TypeError(f"{type(action).__name__} is not legal here")
+
+    def _grow_life(self) -> None:
+        assert self.life is not None
+        self.life = life.grown_life(self.life)
 
     def _grow(self) -> None:
         self.state.grow()
@@ -237,53 +370,83 @@ class Engine:
         )
 
     def _table(self, decisions: int, decision_us: NDArray[np.float64], by_source: dict[str, int]) -> JobTable:
-        progress = self.arrays.progress
-        truth, started_s, ended_s = self.arrays.truth, progress.outcome.start_s, progress.outcome.end_s
-        will_end_s = np.where(np.isnan(truth.fixed_end_s), started_s + truth.duration_s, truth.fixed_end_s)
         start_s, end_s = np.full(len(self.trace), math.nan), np.full(len(self.trace), math.nan)
-        start_s[self._rows] = started_s
-        end_s[self._rows] = np.where(np.isnan(started_s) | ~np.isnan(ended_s), ended_s, will_end_s)
-        gpus: list[tuple[int, ...]] = [()] * len(self.trace)
-        if progress.placed_gpu.size:
-            places = progress.placed_gpu.tolist()
-            for k, row in enumerate(self._rows.tolist()):
-                if not math.isnan(progress.outcome.start_s[k]):
-                    gpus[row] = tuple(places[progress.placed_at[k] : progress.placed_at[k + 1]])
-        return JobTable(
+        start_s[self._rows] = self.arrays.progress.outcome.start_s
+        end_s[self._rows] = self._ends_s()
+        table = JobTable(
             self.trace,
             self.spec,
             start_s,
             end_s,
             ~self._runnable.mask,
             self._runnable.reasons,
-            gpus,
+            self._gpus(),
             self.state.arrays.gpu.node.copy(),
             decisions,
             decision_us,
             by_source,
         )
+        ended_by = np.zeros(len(self.trace), np.int8)
+        if self.life is None:
+            late = self.trace.time_limit_s < self.trace.duration_s
+            late[self._rows] &= np.isnan(self.arrays.truth.fixed_end_s)
+            ended_by[:] = np.where(np.isnan(end_s), life.ONGOING, np.where(late, life.TIMEOUT, life.ENDED))
+            return replace(table, ended_by=ended_by)
+        ended_by[self._rows] = self.life.jobs.over_by
+        eligible_s = np.full(len(self.trace), math.nan)
+        eligible_s[self._rows] = self.life.jobs.eligible_s
+        segments = segments_of(self.life, self._rows)
+        return replace(table, ended_by=ended_by, eligible_s=eligible_s, segments=segments)
+
+    def _ends_s(self) -> NDArray[np.float64]:
+        """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""
+        outcome, truth = self.arrays.progress.outcome, self.arrays.truth
+        if self.life is not None:
+            return outcome.end_s
+        will_end_s = np.where(
+            np.isnan(truth.fixed_end_s), outcome.start_s + truth.duration_s, truth.fixed_end_s
+        )
+        return np.where(np.isnan(outcome.start_s) | ~np.isnan(outcome.end_s), outcome.end_s, will_end_s)
+
+    def _gpus(self) -> Sequence[tuple[int, ...]]:
+        """GPUs of each job, of its last attempt where it had several."""
+        if self.life is not None:
+            gpus: list[tuple[int, ...]] = [()] * len(self.trace)
+            segments = segments_of(self.life, self._rows)
+            for k, job in enumerate(segments.job.tolist()):
+                gpus[job] = segments.gpus(k)
+            return gpus
+        progress = self.arrays.progress
+        started = ~np.isnan(progress.outcome.start_s)
+        return Placements.of_rows(
+            len(self.trace), self._rows, started, progress.placed_at, progress.placed_gpu
+        )
 
 
 class _Stop:
-    """Looks, every so many arrivals, whether all wanted jobs have started; never stops where none are named.
+    """Looks, every so many arrivals, whether all wanted jobs are done; never stops where none are named.
 
     Attributes:
         next_look_row: The next look is due when so many rows have arrived.
     """
 
     def __init__(
-        self, progress: sim.ProgressArrays, rows: NDArray[np.intp], until_started: NDArray[np.bool_] | None
+        self, tally: NDArray[np.int64], done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None
     ) -> None:
-        self._tally, self._start_s = progress.tally, progress.outcome.start_s
-        self._wanted = None if until_started is None else until_started[rows]
-        self.next_look_row = len(rows) + 1 if until_started is None else _ROWS_BETWEEN_LOOKS
+        self._tally, self._done_s, self._wanted = tally, done_s, wanted
+        self.next_look_row = len(done_s) + 1 if wanted is None else _ROWS_BETWEEN_LOOKS
 
     def now(self) -> bool:
         """Whether the run may stop at this instant."""
         if self._wanted is None or self._tally[sim.NEXT_ROW] < self.next_look_row:
             return False
         self.next_look_row = int(self._tally[sim.NEXT_ROW]) + _ROWS_BETWEEN_LOOKS
-        return not np.isnan(self._start_s[self._wanted]).any()
+        return not np.isnan(self._done_s[self._wanted]).any()
+
+
+def run_time_s(trace: Trace) -> NDArray[np.float64]:
+    """(J,) how long each job runs in one go, seconds: its duration, or its time limit if that is shorter."""
+    return np.fmin(trace.duration_s, trace.time_limit_s)
 
 
 def truth_records(
@@ -298,9 +461,11 @@ def truth_records(
     partitions = np.array([state.partitions_of(str(name)) for name in names], np.int32).reshape(-1, 2)
     numbers = np.array([state.vc_number(str(name)) for name in names], np.int32)
     truth = records(len(rows), sim.TRUTH)
-    truth.submit_s, truth.duration_s = trace.submit_s[rows], trace.duration_s[rows]
+    truth.submit_s, truth.duration_s = trace.submit_s[rows], run_time_s(trace)[rows]
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
-    truth.gpus, truth.limit_s = trace.num_gpus[rows], trace.time_limit_s[rows]
+    demands, which = trace_demands(trace, rows)
+    truth.demand = np.array(state.reserve_demands(demands), np.int32)[which]
+    truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
     truth.vc = numbers[inverse]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]

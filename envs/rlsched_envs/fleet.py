@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
+from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
@@ -18,7 +19,7 @@ from rlsched.errors import InputError
 from rlsched_envs import batch
 from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
 from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
 _TRIES = 100
 _REMEMBERED = 256
@@ -45,7 +46,10 @@ class Fleet:
         self._sources = list(sources)
         weights = np.array([source.weight for source in sources], float)
         self._weights = weights / weights.sum()
-        self._arrays = _blank_batch(config, sizes.pop(), num_envs)
+        gangs = gang_sizes(sources, config)
+        self._class_of = np.zeros(max(gangs) + 1, np.int32)
+        self._class_of[gangs] = np.arange(len(gangs))
+        self._arrays = _blank_batch(config, sizes.pop(), gangs, num_envs)
         other = self._arrays.window._replace(features=self._arrays.window.features.copy())
         self._before = self._arrays._replace(window=other)
         self.observations = self._arrays.window.features
@@ -121,6 +125,7 @@ class Fleet:
             window.duration_s,
             window.gpus,
         )
+        truth.demand[k] = self._class_of[window.gpus]
         truth.predicted_s[k], truth.spread[k] = window.predicted_s, window.spread
 
     def reference_row(self, k: int) -> int:
@@ -174,9 +179,11 @@ class Fleet:
         }
 
 
-def _blank_batch(config: EpisodeConfig, gpus_per_node: int, num_envs: int) -> EpisodeArrays:
+def _blank_batch(
+    config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int], num_envs: int
+) -> EpisodeArrays:
     """Arrays for so many episodes; the scratch of their windows is one for all."""
-    one = blank_episode(config, gpus_per_node)
+    one = blank_episode(config, gpus_per_node, gangs)
     stacked: EpisodeArrays = batch.stack(one, num_envs)
     w = one.window
     window = stacked.window._replace(
@@ -185,10 +192,21 @@ def _blank_batch(config: EpisodeConfig, gpus_per_node: int, num_envs: int) -> Ep
     return stacked._replace(window=window)
 
 
-def blank_episode(config: EpisodeConfig, gpus_per_node: int) -> EpisodeArrays:
-    """Arrays for one episode on `config.nodes_high` nodes, all in one partition."""
+def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
+    """All sizes of gangs that windows of these sources can hold, ascending."""
+    sizes: set[int] = set()
+    for source in sources:
+        own = np.unique(source.gpus)
+        for nodes in range(config.nodes_low, config.nodes_high + 1):
+            sizes.update(np.minimum(own, largest_gang(nodes, source.gpus_per_node)).tolist())
+    return sorted(sizes)
+
+
+def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int]) -> EpisodeArrays:
+    """Arrays for one episode with gangs of these sizes on `config.nodes_high` nodes, all in one partition."""
     rows = config.rows
     state = ClusterState.from_spec(ClusterSpec.uniform(config.nodes_high, gpus_per_node), slots=rows)
+    state.reserve_demands([Demand(gpus=gang) for gang in gangs])
     truth = records(rows, TRUTH)
     truth.fixed_end_s = truth.limit_s = np.nan
     truth.vc = truth.own_partition = -1

@@ -16,14 +16,14 @@ from rlsched.cluster.arrays import (
     LIVE_JOBS,
     MAX_TENANTS,
     NEXT_SEQ,
-    WHOLE_GPU_MILLI,
     Records,
     StateArrays,
     records,
 )
-from rlsched.cluster.placement import choose_gpus
+from rlsched.cluster.choose import choose
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import next_by_rule
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -40,7 +40,7 @@ NUM_CLOCKS: Final = 4
 
 NEXT_ROW: Final = 0
 HEAP_LEN: Final = 1
-ALLOCATED_GPUS: Final = 2
+ALLOCATED_MILLI: Final = 2
 STARTS: Final = 3
 NUM_COUNTS: Final = 4
 
@@ -48,12 +48,13 @@ NUM_COUNTS: Final = 4
 TRUTH: Final = np.dtype(
     [
         ("submit_s", np.float64),
-        ("duration_s", np.float64),
+        ("duration_s", np.float64),  # run time: the duration, or the time limit where that is shorter
         ("fixed_end_s", np.float64),  # end as recorded, nan: start + duration
         ("predicted_s", np.float64),
         ("spread", np.float64),
         ("limit_s", np.float64),
         ("gpus", np.int32),
+        ("demand", np.int32),  # class of what it asks for
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
@@ -137,7 +138,8 @@ def _swap(r: ProgressArrays, a: int, b: int) -> None:
 
 
 @kernel
-def _push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
+def push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
+    """A running slot will end then."""
     at = r.tally[HEAP_LEN]
     r.tally[HEAP_LEN] += 1
     r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
@@ -147,12 +149,8 @@ def _push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
 
 
 @kernel
-def _pop_end(r: ProgressArrays) -> int:
-    slot = r.ends.heap_slot[0]
-    last = r.tally[HEAP_LEN] - 1
-    r.tally[HEAP_LEN] = last
-    r.ends.heap_s[0], r.ends.heap_slot[0] = r.ends.heap_s[last], r.ends.heap_slot[last]
-    at = 0
+def _sift_down(r: ProgressArrays, at: int) -> None:
+    last = r.tally[HEAP_LEN]
     while True:
         child = 2 * at + 1
         if child >= last:
@@ -163,7 +161,37 @@ def _pop_end(r: ProgressArrays) -> int:
             break
         _swap(r, child, at)
         at = child
+
+
+@kernel
+def pop_end(r: ProgressArrays) -> int:
+    """Slot of the first end, which leaves the heap."""
+    slot = r.ends.heap_slot[0]
+    last = r.tally[HEAP_LEN] - 1
+    r.tally[HEAP_LEN] = last
+    r.ends.heap_s[0], r.ends.heap_slot[0] = r.ends.heap_s[last], r.ends.heap_slot[last]
+    _sift_down(r, 0)
     return slot
+
+
+@kernel
+def forget_end(r: ProgressArrays, slot: int) -> None:
+    """The end of a running slot will not come as planned: it leaves the heap, so no end in it is ever stale.
+
+    Takes a look at every running job: interruptions are rare beside ends, which pay nothing for this.
+    """
+    at = 0
+    while r.ends.heap_slot[at] != slot:
+        at += 1
+    last = r.tally[HEAP_LEN] - 1
+    r.tally[HEAP_LEN] = last
+    if at == last:
+        return
+    r.ends.heap_s[at], r.ends.heap_slot[at] = r.ends.heap_s[last], r.ends.heap_slot[last]
+    while at > 0 and _before(r, at, (at - 1) // 2):
+        _swap(r, at, (at - 1) // 2)
+        at = (at - 1) // 2
+    _sift_down(r, at)
 
 
 @kernel
@@ -179,6 +207,25 @@ def next_event_s(sim: SimArrays) -> float:
 
 
 @kernel
+def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
+    """A row comes to the queue, as submitted at this time; there is a free slot. Returns the slot."""
+    truth = sim.truth
+    slot = ledger.add_job(
+        sim.state,
+        truth.demand[row],
+        truth.vc[row],
+        truth.own_partition[row],
+        truth.shared_partition[row],
+        at_s,
+        truth.predicted_s[row],
+        truth.spread[row],
+        truth.limit_s[row],
+    )
+    sim.progress.ends.row[slot] = row
+    return slot
+
+
+@kernel
 def next_instant(sim: SimArrays) -> int:
     """Go to the next time at which something happens, and let it happen: all ends, then all arrivals."""
     s, truth, r = sim.state, sim.truth, sim.progress
@@ -186,31 +233,19 @@ def next_instant(sim: SimArrays) -> int:
     if at == np.inf:
         return FINISHED
     r.clock[QUEUED_S] += (r.tally[NEXT_ROW] - r.tally[STARTS]) * (at - r.clock[NOW])
-    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_GPUS] * (at - r.clock[NOW])
+    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * (at - r.clock[NOW]) / WHOLE_GPU_MILLI
     r.clock[NOW] = at
     r.clock[TIMER] = np.inf
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at:
-        slot = _pop_end(r)
+        slot = pop_end(r)
         r.outcome.end_s[r.ends.row[slot]] = at
-        r.tally[ALLOCATED_GPUS] -= s.job.gpus[slot]
+        r.tally[ALLOCATED_MILLI] -= s.job.gpus[slot] * s.job.share_milli[slot]
         ledger.release(s, slot, at)
         ledger.forget(s, slot)
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
         if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:
             return NEED_SLOTS
-        row = r.tally[NEXT_ROW]
-        slot = ledger.add_job(
-            s,
-            truth.gpus[row],
-            truth.vc[row],
-            truth.own_partition[row],
-            truth.shared_partition[row],
-            at,
-            truth.predicted_s[row],
-            truth.spread[row],
-            truth.limit_s[row],
-        )
-        r.ends.row[slot] = row
+        put_slot(sim, r.tally[NEXT_ROW], at)
         r.tally[NEXT_ROW] += 1
     return MOVED
 
@@ -222,7 +257,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
     row = r.ends.row[slot]
     now_s = r.clock[NOW]
     r.outcome.start_s[row] = now_s
-    r.tally[ALLOCATED_GPUS] += sim.state.job.gpus[slot]
+    r.tally[ALLOCATED_MILLI] += sim.state.job.gpus[slot] * sim.state.job.share_milli[slot]
     r.tally[STARTS] += 1
     if r.placed_gpu.shape[0] > 0:
         place, at = sim.state.job.head[slot], r.placed_at[row]
@@ -231,32 +266,49 @@ def note_start(sim: SimArrays, slot: int) -> None:
             at += 1
             place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     end = truth.fixed_end_s[row]
-    _push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
+    push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
+
+
+@kernel
+def allocate_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
+    """Give a waiting job GPUs of partition `p` on `node`, or where the placement rule puts it (-1)."""
+    s, scratch = sim.state, sim.progress.scratch
+    host = choose(s, p, slot, node, scratch)
+    if host < 0:
+        return False
+    gpus, share_milli = scratch[: s.job.gpus[slot]], s.job.share_milli[slot]
+    ledger.allocate(s, slot, gpus, host, p, share_milli, 1.0, sim.progress.clock[NOW])
+    return True
 
 
 @kernel
 def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Start a waiting job in partition `p` on `node`, or where *consolidate* puts it (-1)."""
-    gpus = sim.state.job.gpus[slot]
-    given = choose_gpus(sim.state, p, gpus, node, sim.progress.scratch)
-    if given < gpus:
+    """Start a waiting job in partition `p` on `node`, or where the placement rule puts it (-1)."""
+    if not allocate_slot(sim, p, slot, node):
         return False
-    ledger.allocate(
-        sim.state, slot, sim.progress.scratch[:gpus], p, WHOLE_GPU_MILLI, 1.0, sim.progress.clock[NOW]
-    )
     note_start(sim, slot)
     return True
 
 
 @kernel
+def nothing_new(s: StateArrays, p: int) -> bool:
+    """Whether partition `p` is as it was when a rule last had nothing more to start in it."""
+    part = s.derived.part
+    return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
+
+
+@kernel
 def decide_by_rule(sim: SimArrays, blocks: bool) -> None:
     """Let a rule start what it will at this instant, partition by partition."""
-    s = sim.state
-    for p in range(s.derived.part.free_gpus.shape[0]):
-        position = next_by_rule(s, p, blocks, 0)
-        while position >= 0:
-            start_slot(sim, p, s.derived.queue[p, position], -1)
-            position = next_by_rule(s, p, blocks, position)
+    part = sim.state.derived.part
+    for p in range(part.shape[0]):
+        if nothing_new(sim.state, p):
+            continue
+        slot = next_by_rule(sim.state, p, blocks)
+        while slot >= 0:
+            start_slot(sim, p, slot, -1)
+            slot = next_by_rule(sim.state, p, blocks)
+        part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @kernel
@@ -296,7 +348,7 @@ def run_rule_recording(
         k += 1
 
 
-@kernel
+@array_kernel
 def rewind(sim: SimArrays) -> None:
     """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
     s, r = sim.state, sim.progress
@@ -304,8 +356,10 @@ def rewind(sim: SimArrays) -> None:
     s.gpu.free_milli[:] = WHOLE_GPU_MILLI
     s.gpu.tenant[:] = -1
     s.gpu.link[:] = -1
-    for n in range(s.node.shape[0]):
-        s.node.free[n] = s.node.gpus[n]
+    s.node.free[:] = s.node.gpus
+    s.node.cpu_free_milli[:] = s.node.cpu_milli
+    s.node.memory_free_mib[:] = s.node.memory_mib
+    s.demand.arrived[:] = 0
     s.counters[LIVE_JOBS] = 0
     s.counters[NEXT_SEQ] = 0
     ledger.rebuild_index(s)

@@ -12,7 +12,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Predictions, predict_trace
+from rlsched_envs.engine import Predictions, predict_trace, run_time_s
 
 LONGEST_S = 7 * 86_400.0
 """Run times are cut here while training: a single longer job decides a whole episode."""
@@ -105,7 +105,7 @@ class EpisodeSource:
         return cls(
             trace.name,
             trace.submit_s[rows],
-            np.clip(trace.duration_s[rows], 1.0, LONGEST_S),
+            np.clip(run_time_s(trace)[rows], 1.0, LONGEST_S),
             trace.num_gpus[rows].astype(np.int32),
             Predictions(stamps.predicted_s[rows], stamps.spread[rows]),
             weight,
@@ -124,6 +124,11 @@ class Window(msgspec.Struct, frozen=True):
     nodes: int
 
 
+def largest_gang(nodes: int, gpus_per_node: int) -> int:
+    """GPUs at which gangs are capped: half of the cluster, one node at least."""
+    return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
+
+
 def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> Window:
     """Cut a window at random, cap gangs at half of the cluster, and stretch time to the load drawn."""
     rows = config.rows
@@ -131,7 +136,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
     pick = np.arange(first, first + rows) % source.submit_s.size
     nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
     total = nodes * source.gpus_per_node
-    gpus = np.minimum(source.gpus[pick], max(total // 2, min(total, source.gpus_per_node))).astype(np.int32)
+    gpus = np.minimum(source.gpus[pick], largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
     submit_s = source.submit_s[pick]
     gaps = np.diff(submit_s, prepend=submit_s[0])
     gaps = np.where(gaps < 0, np.median(gaps[gaps >= 0]), gaps)

@@ -1,7 +1,7 @@
 """The arrays of a cluster's state: NamedTuples of numpy arrays that compiled kernels read and write.
 
-N nodes, G GPUs, J job slots, P partitions, M the largest number of GPUs on one node. Live jobs only are in
-slots; a job's identity and every order is its `seq`, never its slot.
+N nodes, G GPUs, J job slots, P partitions, C demand classes, M the largest number of GPUs on one node. Live
+jobs only are in slots; a job's identity and every order is its `seq`, never its slot.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_TENANTS: Final = 4
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+
+MAX_TENANTS: Final = 8
 """Jobs that one GPU can hold at most."""
-WHOLE_GPU_MILLI: Final = 1000
+WORD_BITS: Final = 32
+"""Nodes that one word of a bit set stands for."""
 
 NODE_UP: Final = 0
 NODE_DRAINED: Final = 1
@@ -27,21 +30,58 @@ LIVE_JOBS: Final = 0
 NEXT_SEQ: Final = 1
 DECISIONS: Final = 2
 ORDER: Final = 3
-NUM_COUNTERS: Final = 4
+PLACEMENT: Final = 4
+"""Code of the placement rule, `PLACEMENT_CODES`."""
+SORTS_QUEUE: Final = 5
+"""1: the index keeps each partition's sorted queue; 0: only its heaps, for compiled rules on long queues."""
+NUM_COUNTERS: Final = 6
+
+CONSOLIDATE: Final = 0
+BEST_FIT: Final = 1
+WORST_FIT: Final = 2
+SPREAD: Final = 3
+FGD: Final = 4
+PLACEMENT_CODES: Final = {
+    "consolidate": CONSOLIDATE,
+    "best-fit": BEST_FIT,
+    "worst-fit": WORST_FIT,
+    "spread": SPREAD,
+    "fgd": FGD,
+}
 
 ORDER_CODES: Final = {"submit": 0, "predicted": 1, "predicted_gpu_time": 2}
 
 
 NODE: Final = np.dtype(
     [
+        ("cpu_milli", np.int64),  # its cores, thousandths; UNCOUNTED where unknown
+        ("cpu_free_milli", np.int64),
+        ("memory_mib", np.int64),  # UNCOUNTED where unknown
+        ("memory_free_mib", np.int64),
         ("gpus", np.int32),
         ("first_gpu", np.int32),  # global number of its GPU 0
         ("part_of", np.int32),  # its partition
         ("status", np.int32),  # NODE_UP, NODE_DRAINED, NODE_DOWN
         ("free", np.int32),  # wholly free GPUs, whatever the status
+        ("kind", np.int32),  # number of its GPU type
     ]
 )
 """One entry a node."""
+UNCOUNTED: Final = 1 << 60
+"""Cores or memory of a node whose description does not tell them: more than all jobs together ask for."""
+
+DEMAND: Final = np.dtype(
+    [
+        ("kinds", np.int64),  # bit mask of GPU types that will do, ANY_KIND
+        ("cpu_milli_each", np.int64),  # with each GPU; of the whole job where it has none
+        ("memory_mib_each", np.int64),
+        ("arrived", np.int64),  # jobs of this class so far
+        ("gpus", np.int32),
+        ("share_milli", np.int32),
+        ("plain", np.int32),  # 1: counts of free GPUs say whether it fits
+    ]
+)
+"""One entry a demand class: jobs that ask for the same."""
 
 GPU: Final = np.dtype(
     [
@@ -75,10 +115,13 @@ JOB: Final = np.dtype(
         ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 where none
         ("held_for_slot", np.int32),  # where to look for that job
         ("placed_in", np.int32),  # partition it runs in, -1 while it waits
-        ("gpus", np.int32),  # GPUs of the gang
+        ("gpus", np.int32),  # GPUs of the gang; 0: CPU only
         ("share_milli", np.int32),  # share of each of its GPUs
+        ("demand", np.int32),  # its demand class
+        ("host", np.int32),  # first node that it runs on, -1 while it waits
         ("attempt", np.int32),  # 1 for the first
         ("preemptions", np.int32),
+        ("pinned", np.int32),  # 1: must not be preempted
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ]
@@ -91,12 +134,30 @@ SLOT: Final = np.dtype(
         ("stack", np.int32),  # the first J - live entries are empty slots
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
+        ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
+        ("next", np.int32, (2,)),  # ... next sibling
+        ("back", np.int32, (2,)),  # ... previous sibling, or the parent of a first child
     ]
 )
 """Derived, one entry a slot."""
 
+LANE: Final = np.dtype(
+    [
+        ("asked_at", np.int64),  # `part.changes` when `fits` was last worked out
+        ("fits", np.int32),
+        ("node_size", np.int32),  # most places on one node when idle, up or not
+        ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 where none waits
+        ("waiting", np.int32),
+    ]
+)
+"""Derived, one entry a partition and demand class: its waiting jobs, and whether one of them can start."""
+
 PARTITION: Final = np.dtype(
     [
+        ("changes", np.int64),  # grows with every change of a node
+        ("arrivals", np.int64),  # grows with every job that comes to wait
+        ("seen_changes", np.int64),  # both when a rule last had nothing more to start
+        ("seen_arrivals", np.int64),
         ("open_gpus", np.int32),  # GPUs on nodes that are up
         ("open_nodes", np.int32),
         ("free_gpus", np.int32),  # free GPUs on nodes that are up
@@ -117,8 +178,10 @@ class Index(NamedTuple):
     part: Records  # (P,) PARTITION
     holes: NDArray[np.int32]  # (P, M + 1) nodes that are up, by free GPUs
     whole: NDArray[np.int32]  # (P, M + 1) nodes that are up and wholly free, by their size
-    waiting_sizes: NDArray[np.int32]  # (P, M + 2) waiting jobs by GPUs, those above M together
-    queue: NDArray[np.int32]  # (P, J) waiting slots by (key, seq)
+    by_free: NDArray[np.int64]  # (P, M + 1, words) bit sets of the nodes that are up, by free GPUs
+    by_whole: NDArray[np.int64]  # (P, M + 1, words) ... of those that are wholly free, by their size
+    lane: Records  # (P, C) LANE
+    queue: NDArray[np.int32]  # (P, J) waiting slots by (key, seq), where SORTS_QUEUE is set
     running_len: NDArray[np.int32]  # (1,)
 
 
@@ -128,41 +191,66 @@ class StateArrays(NamedTuple):
     node: Records  # (N,) NODE
     gpu: Records  # (G,) GPU
     job: Records  # (J,) JOB
+    demand: Records  # (C,) DEMAND
     derived: Index
     counters: NDArray[np.int64]  # (NUM_COUNTERS,)
 
 
-def records(count: int, dtype: np.dtype[Any]) -> Records:
+def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
     """`count` zeroed entries."""
     return np.zeros(count, dtype).view(np.recarray)
 
 
+def bit_set_words(nodes: int) -> int:
+    """Words of a bit set of nodes: one bit a node, then one bit for each word of those."""
+    low = max(1, -(-nodes // WORD_BITS))
+    return low + -(-low // WORD_BITS)
+
+
 def empty_state(
-    nodes: int, gpus: int, slots: int, partitions: int, largest_node: int, order: str
+    nodes: int,
+    gpus: int,
+    slots: int,
+    partitions: int,
+    largest_node: int,
+    order: str,
+    *,
+    demands: int = 1,
+    placement: str = "consolidate",
 ) -> StateArrays:
-    """Arrays of these sizes: no nodes described, no jobs. Fill `node` and `gpu`, then `rebuild_index`."""
+    """Arrays of these sizes: no nodes described, no jobs. Fill `node`, `gpu` and `demand`, then rebuild."""
     gpu = records(gpus, GPU)
     gpu.free_milli[:] = WHOLE_GPU_MILLI
     gpu.tenant[:] = gpu.link[:] = -1
+    node = records(nodes, NODE)
+    node.cpu_milli[:] = node.cpu_free_milli[:] = UNCOUNTED
+    node.memory_mib[:] = node.memory_free_mib[:] = UNCOUNTED
+    sets = (partitions, largest_node + 1, bit_set_words(nodes))
     index = Index(
         slot=records(slots, SLOT),
         part=records(partitions, PARTITION),
         holes=np.zeros((partitions, largest_node + 1), np.int32),
         whole=np.zeros((partitions, largest_node + 1), np.int32),
-        waiting_sizes=np.zeros((partitions, largest_node + 2), np.int32),
+        by_free=np.zeros(sets, np.int64),
+        by_whole=np.zeros(sets, np.int64),
+        lane=records((partitions, demands), LANE),
         queue=np.zeros((partitions, slots), np.int32),
         running_len=np.zeros(1, np.int32),
     )
     counters = np.zeros(NUM_COUNTERS, np.int64)
     counters[ORDER] = ORDER_CODES[order]
+    counters[PLACEMENT] = PLACEMENT_CODES[placement]
+    counters[SORTS_QUEUE] = 1
     job = records(slots, JOB)
-    job.head[:] = -1
-    return StateArrays(records(nodes, NODE), gpu, job, index, counters)
+    job.head[:] = job.host[:] = -1
+    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters)
 
 
-def grown_slots(state: StateArrays, slots: int) -> StateArrays:
-    """The same state with room for `slots` jobs; its index has to be rebuilt."""
+def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:
+    """The same state with room for so many jobs or demand classes; its index has to be rebuilt."""
     partitions, sizes = state.derived.holes.shape
-    fresh = empty_state(0, 0, slots, partitions, sizes - 1, order="submit")
+    slots, demands = max(slots, state.job.shape[0]), max(demands, state.demand.shape[0])
+    fresh = empty_state(state.node.shape[0], 0, slots, partitions, sizes - 1, order="submit", demands=demands)
     fresh.job[: state.job.shape[0]] = state.job
-    return state._replace(job=fresh.job, derived=fresh.derived)
+    fresh.demand[: state.demand.shape[0]] = state.demand
+    return state._replace(job=fresh.job, demand=fresh.demand, derived=fresh.derived)

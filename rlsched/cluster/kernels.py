@@ -17,10 +17,15 @@ from rlsched.cluster.arrays import (
     ORDER,
     RUNNING,
     SLOT_EMPTY,
+    SORTS_QUEUE,
+    UNCOUNTED,
     WAITING,
-    WHOLE_GPU_MILLI,
     StateArrays,
 )
+from rlsched.cluster.bitset import exclude, include
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.lanes import join_lane, leave_lane
+from rlsched.cluster.room import idle_places
 from rlsched.jit import kernel
 
 
@@ -39,30 +44,28 @@ def queue_position(s: StateArrays, p: int, key: float, seq: int) -> int:
 
 
 @kernel
-def _count_waiting(s: StateArrays, p: int, slot: int, sign: int) -> None:
-    sizes = s.derived.waiting_sizes[p]
-    sizes[min(s.job.gpus[slot], sizes.shape[0] - 1)] += sign
-
-
-@kernel
-def _insert(s: StateArrays, p: int, slot: int) -> None:
-    queue = s.derived.queue[p]
-    at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
-    for position in range(s.derived.part.queue_len[p], at, -1):
-        queue[position] = queue[position - 1]
-    queue[at] = slot
+def _insert(s: StateArrays, side: int, p: int, slot: int) -> None:
+    join_lane(s, side, p, slot)
+    if s.counters[SORTS_QUEUE]:
+        queue = s.derived.queue[p]
+        at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
+        for position in range(s.derived.part.queue_len[p], at, -1):
+            queue[position] = queue[position - 1]
+        queue[at] = slot
     s.derived.part.queue_len[p] += 1
-    _count_waiting(s, p, slot, 1)
+    s.derived.part.arrivals[p] += 1
 
 
 @kernel
-def _remove(s: StateArrays, p: int, slot: int) -> None:
-    queue = s.derived.queue[p]
-    at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
-    for position in range(at, s.derived.part.queue_len[p] - 1):
-        queue[position] = queue[position + 1]
+def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
+    leave_lane(s, side, p, slot)
+    if s.counters[SORTS_QUEUE]:
+        queue = s.derived.queue[p]
+        at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
+        for position in range(at, s.derived.part.queue_len[p] - 1):
+            queue[position] = queue[position + 1]
     s.derived.part.queue_len[p] -= 1
-    _count_waiting(s, p, slot, -1)
+    s.derived.part.arrivals[p] += 1
 
 
 @kernel
@@ -76,24 +79,24 @@ def enqueue(s: StateArrays, slot: int) -> None:
     else:
         s.derived.slot.key[slot] = s.job.predicted_s[slot] * s.job.gpus[slot]
     if s.job.own_partition[slot] >= 0:
-        _insert(s, s.job.own_partition[slot], slot)
+        _insert(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
-        _insert(s, s.job.shared_partition[slot], slot)
+        _insert(s, 1, s.job.shared_partition[slot], slot)
 
 
 @kernel
 def dequeue(s: StateArrays, slot: int) -> None:
     """Take a slot out of the queues."""
     if s.job.own_partition[slot] >= 0:
-        _remove(s, s.job.own_partition[slot], slot)
+        _remove(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
-        _remove(s, s.job.shared_partition[slot], slot)
+        _remove(s, 1, s.job.shared_partition[slot], slot)
 
 
 @kernel
 def add_job(
     s: StateArrays,
-    gpus: int,
+    demand: int,
     vc: int,
     own: int,
     shared: int,
@@ -102,7 +105,7 @@ def add_job(
     spread: float,
     limit_s: float,
 ) -> int:
-    """A job arrives and waits. Returns its slot, -1 if all slots are taken."""
+    """A job of a demand class arrives and waits. Returns its slot, -1 if all slots are taken."""
     slots = s.job.shape[0]
     live = s.counters[LIVE_JOBS]
     if live == slots:
@@ -114,8 +117,10 @@ def add_job(
     s.counters[NEXT_SEQ] += 1
     job.status[slot] = WAITING
     job.vc[slot], job.own_partition[slot], job.shared_partition[slot] = vc, own, shared
-    job.placed_in[slot] = -1
-    job.gpus[slot], job.share_milli[slot], job.sm_clock_frac[slot] = gpus, WHOLE_GPU_MILLI, 1.0
+    job.placed_in[slot], job.host[slot] = -1, -1
+    job.demand[slot], job.gpus[slot] = demand, s.demand.gpus[demand]
+    job.share_milli[slot], job.sm_clock_frac[slot] = s.demand.share_milli[demand], 1.0
+    s.demand.arrived[demand] += 1
     job.submit_s[slot], job.predicted_s[slot] = submit_s, predicted_s
     job.spread[slot], job.limit_s[slot] = spread, limit_s
     job.start_s[slot] = job.held_since_s[slot] = np.nan
@@ -124,6 +129,7 @@ def add_job(
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
     job.rate[slot] = 1.0
+    job.pinned[slot] = 0
     job.head[slot] = -1
     enqueue(s, slot)
     return slot
@@ -143,9 +149,18 @@ def _index_node(s: StateArrays, n: int, sign: int) -> None:
     if s.node.status[n] != NODE_UP:
         return
     p, free, size = s.node.part_of[n], s.node.free[n], s.node.gpus[n]
-    s.derived.holes[p, free] += sign
+    index, nodes = s.derived, s.node.shape[0]
+    index.holes[p, free] += sign
+    if sign > 0:
+        include(index.by_free[p, free], nodes, n)
+    else:
+        exclude(index.by_free[p, free], nodes, n)
     if free == size:
-        s.derived.whole[p, size] += sign
+        index.whole[p, size] += sign
+        if sign > 0:
+            include(index.by_whole[p, size], nodes, n)
+        else:
+            exclude(index.by_whole[p, size], nodes, n)
     s.derived.part.free_gpus[p] += sign * free
     s.derived.part.open_gpus[p] += sign * size
     s.derived.part.open_nodes[p] += sign
@@ -164,6 +179,16 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
     _index_node(s, n, -1)
     s.node.status[n] = status
     _index_node(s, n, 1)
+    s.derived.part.changes[s.node.part_of[n]] += 1
+
+
+@kernel
+def _use(s: StateArrays, n: int, demand: int, sign: int) -> None:
+    """Take the cores and the memory of one place from node `n` (sign 1), or give them back (-1)."""
+    if s.node.cpu_milli[n] < UNCOUNTED:
+        s.node.cpu_free_milli[n] -= sign * s.demand.cpu_milli_each[demand]
+    if s.node.memory_mib[n] < UNCOUNTED:
+        s.node.memory_free_mib[n] -= sign * s.demand.memory_mib_each[demand]
 
 
 @kernel
@@ -171,56 +196,81 @@ def allocate(
     s: StateArrays,
     slot: int,
     gpus: NDArray[np.int32],
+    host: int,
     p: int,
     share_milli: int,
     sm_clock_frac: float,
     now_s: float,
 ) -> None:
-    """Give a waiting slot these GPUs of partition `p` (grouped by node) and start it."""
+    """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
     dequeue(s, slot)
     job, gpu = s.job, s.gpu
-    last = -1
-    for position in range(gpus.shape[0]):
-        g = gpus[position]
-        k = 0
-        while gpu.tenant[g, k] >= 0:
-            k += 1
-        gpu.tenant[g, k] = slot
-        gpu.link[g, k] = -1
-        if gpu.free_milli[g] == WHOLE_GPU_MILLI:
-            _set_free(s, gpu.node[g], s.node.free[gpu.node[g]] - 1)
-        gpu.free_milli[g] -= share_milli
-        place = g * MAX_TENANTS + k
-        if last < 0:
-            job.head[slot] = place
-        else:
-            gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
-        last = place
+    demand = job.demand[slot]
+    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
+    last, count = -1, gpus.shape[0]
+    position = 0
+    while position < count:
+        n, taken = gpu.node[gpus[position]], 0
+        while position < count and gpu.node[gpus[position]] == n:
+            g = gpus[position]
+            k = 0
+            while gpu.tenant[g, k] >= 0:
+                k += 1
+            gpu.tenant[g, k] = slot
+            gpu.link[g, k] = -1
+            if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+                taken += 1
+            gpu.free_milli[g] -= share_milli
+            place = g * MAX_TENANTS + k
+            if last < 0:
+                job.head[slot] = place
+            else:
+                gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
+            last = place
+            position += 1
+            if counted:
+                _use(s, n, demand, 1)
+        if taken:
+            _set_free(s, n, s.node.free[n] - taken)
+    if count == 0:
+        _use(s, host, demand, 1)
     job.status[slot] = RUNNING
-    job.placed_in[slot] = p
+    job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
     job.start_s[slot] = job.rate_since_s[slot] = now_s
     at = s.derived.running_len[0]
     s.derived.slot.running[at] = slot
     s.derived.slot.running_at[slot] = at
     s.derived.running_len[0] = at + 1
+    s.derived.part.changes[p] += 1
 
 
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
     """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
     job, gpu = s.job, s.gpu
+    demand = job.demand[slot]
+    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
     place = job.head[slot]
+    if place < 0:
+        _use(s, job.host[slot], demand, -1)
     while place >= 0:
-        g, k = place // MAX_TENANTS, place % MAX_TENANTS
-        place = gpu.link[g, k]
-        gpu.tenant[g, k] = gpu.link[g, k] = -1
-        gpu.free_milli[g] += job.share_milli[slot]
-        if gpu.free_milli[g] == WHOLE_GPU_MILLI:
-            _set_free(s, gpu.node[g], s.node.free[gpu.node[g]] + 1)
+        n, freed = gpu.node[place // MAX_TENANTS], 0
+        while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
+            g, k = place // MAX_TENANTS, place % MAX_TENANTS
+            place = gpu.link[g, k]
+            gpu.tenant[g, k] = gpu.link[g, k] = -1
+            gpu.free_milli[g] += job.share_milli[slot]
+            if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+                freed += 1
+            if counted:
+                _use(s, n, demand, -1)
+        if freed:
+            _set_free(s, n, s.node.free[n] + freed)
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
-    job.placed_in[slot] = -1
+    s.derived.part.changes[job.placed_in[slot]] += 1
+    job.placed_in[slot], job.host[slot] = -1, -1
     last = s.derived.running_len[0] - 1
     moved = s.derived.slot.running[last]
     s.derived.slot.running[s.derived.slot.running_at[slot]] = moved
@@ -241,6 +291,31 @@ def wait_again(s: StateArrays, slot: int) -> None:
 
 
 @kernel
+def preempt(s: StateArrays, slot: int, now_s: float) -> None:
+    """Stop a running slot's attempt for another job's sake; it waits again."""
+    release(s, slot, now_s)
+    s.job.preemptions[slot] += 1
+    wait_again(s, slot)
+
+
+@kernel
+def size_lanes(s: StateArrays, c: int) -> None:
+    """Work out how many places of class `c` a node of each partition holds at most."""
+    sizes = s.derived.lane.node_size
+    for p in range(sizes.shape[0]):
+        sizes[p, c] = 0
+    for n in range(s.node.shape[0]):
+        sizes[s.node.part_of[n], c] = max(sizes[s.node.part_of[n], c], idle_places(s, c, n))
+
+
+@kernel
+def forget_answers(s: StateArrays) -> None:
+    """What is known of which classes fit holds no longer."""
+    for p in range(s.derived.part.shape[0]):
+        s.derived.part.changes[p] += 1
+
+
+@kernel
 def rebuild_index(s: StateArrays) -> None:
     """Derive the whole index from nodes, GPUs and jobs."""
     index = s.derived
@@ -251,11 +326,21 @@ def rebuild_index(s: StateArrays) -> None:
     index.part.free_gpus[:] = 0
     index.part.node_size[:] = 0
     index.part.queue_len[:] = 0
-    index.waiting_sizes[:] = 0
+    index.part.changes[:] = 0
+    index.part.arrivals[:] = 0
+    index.part.seen_changes[:] = -1
+    index.part.seen_arrivals[:] = -1
+    index.by_free[:] = 0
+    index.by_whole[:] = 0
     index.running_len[0] = 0
+    index.lane.root[:] = -1
+    index.lane.waiting[:] = 0
+    index.lane.asked_at[:] = -1
     for n in range(s.node.shape[0]):
         index.part.node_size[s.node.part_of[n]] = max(index.part.node_size[s.node.part_of[n]], s.node.gpus[n])
         _index_node(s, n, 1)
+    for c in range(s.demand.shape[0]):
+        size_lanes(s, c)
     empty = 0
     for slot in range(s.job.shape[0] - 1, -1, -1):
         if s.job.status[slot] == SLOT_EMPTY:

@@ -1,9 +1,12 @@
-"""The placement rule *consolidate*, compiled.
+"""Whether a job can start in a partition now, and on which GPUs, compiled.
 
-A gang that fits the partition's largest node goes on one node: the one with the fewest free GPUs that
-fits (best fit). A larger gang takes wholly free nodes, largest first, and puts what is left over on the
-node with the most free GPUs. Ties go to the lowest node number. On nodes that are all alike this is the
-rule of Lucid's simulator (Hu et al., ASPLOS'23).
+The rule *consolidate*: a gang that fits the partition's largest node goes on one node, the one with the
+fewest free GPUs that fits. A larger gang takes wholly free nodes, largest first, and puts what is left over
+on the node with the most free GPUs. Ties go to the lowest node number. On nodes that are all alike this is
+the rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
+
+Jobs that ask for whole GPUs and nothing else ("plain") are answered from counts of nodes by free GPUs, in
+steps that do not grow with the cluster; the others by a look at every node.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import NODE_UP, WHOLE_GPU_MILLI, StateArrays
-from rlsched.jit import allocating_kernel, kernel
+from rlsched.cluster.arrays import CONSOLIDATE, PLACEMENT, SPREAD, StateArrays
+from rlsched.cluster.bitset import next_member
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.room import is_untouched, open_places
+from rlsched.jit import array_kernel, kernel
 
 
 @kernel
@@ -55,33 +61,86 @@ def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, 
 
 @kernel
 def fits(s: StateArrays, p: int, gpus: int) -> bool:
-    """Whether a gang can start in partition `p` now."""
+    """Whether a plain gang can start in partition `p` now."""
     if gpus > s.derived.part.free_gpus[p]:
         return False
+    if s.counters[PLACEMENT] == SPREAD:
+        return True
     return fits_in(s.derived.holes[p], s.derived.whole[p], s.derived.part.node_size[p], gpus)
+
+
+@array_kernel
+def _class_fits(s: StateArrays, p: int, c: int) -> bool:
+    """Whether a job of class `c` that is not plain can start in partition `p` now: a look at every node."""
+    needed, size = max(s.demand.gpus[c], 1), s.derived.lane.node_size[p, c]
+    if size == 0 or (
+        s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
+    ):
+        return False
+    spread = s.counters[PLACEMENT] == SPREAD
+    total, rest = 0, needed
+    if needed <= size and not spread:
+        return _has_room(s, c, p, needed, np.zeros(s.node.shape[0], np.bool_))
+    if spread:
+        for n in range(s.node.shape[0]):
+            total += open_places(s, c, p, n)
+        return total >= needed
+    taken = np.zeros(s.node.shape[0], np.bool_)
+    rest -= take_untouched(s, c, p, needed, taken)
+    return rest == 0 or _has_room(s, c, p, rest, taken)
+
+
+@kernel
+def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> bool:
+    """Whether one node that is not taken has so many places of class `c`. `taken`: (N,)."""
+    n = 0
+    while n < s.node.shape[0] and (taken[n] or open_places(s, c, p, n) < needed):
+        n += 1
+    return n < s.node.shape[0]
+
+
+@kernel
+def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
+    """Mark the wholly free nodes of a gang that needs several, largest first, and count their places. (N,)"""
+    got = 0
+    for size in range(s.derived.lane.node_size[p, c], 0, -1):
+        for n in range(s.node.shape[0]):
+            if needed - got < size:
+                break
+            if not taken[n] and is_untouched(s, c, p, n) and open_places(s, c, p, n) == size:
+                taken[n] = True
+                got += size
+    return got
+
+
+@kernel
+def class_fits(s: StateArrays, p: int, c: int) -> bool:
+    """Whether a job of demand class `c` can start in partition `p` now; kept until a node changes."""
+    lane, changes = s.derived.lane, s.derived.part.changes[p]
+    if lane.asked_at[p, c] != changes:
+        lane.asked_at[p, c] = changes
+        if s.demand.plain[c]:
+            lane.fits[p, c] = fits(s, p, s.demand.gpus[c])
+        else:
+            lane.fits[p, c] = _class_fits(s, p, c)
+    return lane.fits[p, c] != 0
+
+
+@kernel
+def fits_slot(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether the job in a slot can start in partition `p` now."""
+    return class_fits(s, p, s.job.demand[slot])
 
 
 @kernel
 def node_with(s: StateArrays, p: int, free: int) -> int:
     """Lowest numbered node of partition `p` that is up and has exactly `free` free GPUs."""
-    for n in range(s.node.shape[0]):
-        if s.node.free[n] == free and s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
-            return n
-    return -1
+    return next_member(s.derived.by_free[p, free], s.node.shape[0], 0)
 
 
 @kernel
-def _is_whole(s: StateArrays, p: int, n: int, size: int) -> bool:
-    """Whether node `n` is an up node of partition `p` with `size` GPUs, all free."""
-    node = s.node
-    return (
-        node.gpus[n] == size and node.free[n] == size and node.part_of[n] == p and node.status[n] == NODE_UP
-    )
-
-
-@kernel
-def _take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int) -> int:
-    """Append the `count` lowest numbered free GPUs of node `n` to `out`."""
+def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int) -> int:
+    """Append the `count` lowest numbered wholly free GPUs of node `n` to `out`; returns its new length."""
     g = s.node.first_gpu[n]
     while count > 0:
         if s.gpu.free_milli[g] == WHOLE_GPU_MILLI:
@@ -92,72 +151,84 @@ def _take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: i
     return at
 
 
-@allocating_kernel
-def choose_gpus(s: StateArrays, p: int, gpus: int, node: int, out: NDArray[np.int32]) -> int:
-    """Write the GPUs of a gang that fits into `out`; returns how many, 0 where it does not fit.
-
-    `node` >= 0 asks for that node (a gang of one node only), -1 for the rule's own choice.
-    """
-    if node >= 0:
-        return _take_from(s, node, gpus, out, 0) if s.node.free[node] >= gpus else 0
-    if gpus <= s.derived.part.node_size[p]:
-        free = hole_for(s.derived.holes[p], gpus)
-        return _take_from(s, node_with(s, p, free), gpus, out, 0) if free >= 0 else 0
-    if gang_remainder(s.derived.holes[p], s.derived.whole[p], gpus) < 0:
-        return 0
-    nodes = s.node.shape[0]
-    taken = np.zeros(nodes, np.bool_)
+@kernel
+def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> int:
+    """Write the GPUs of a plain gang into `out`; returns its first node, -1 where it does not fit."""
+    index, nodes = s.derived, s.node.shape[0]
+    if gpus <= index.part.node_size[p]:
+        free = hole_for(index.holes[p], gpus)
+        if free < 0:
+            return -1
+        n = node_with(s, p, free)
+        take_from(s, n, gpus, out, 0)
+        return n
+    if gang_remainder(index.holes[p], index.whole[p], gpus) < 0:
+        return -1
     at = 0
-    for size in range(s.derived.holes.shape[1] - 1, 0, -1):
-        take = min(s.derived.whole[p, size], (gpus - at) // size)
-        for n in range(nodes):
-            if take == 0:
-                break
-            if _is_whole(s, p, n, size):
-                at = _take_from(s, n, size, out, at)
-                taken[n] = True
-                take -= 1
+    for size in range(index.holes.shape[1] - 1, 0, -1):
+        n = -1
+        for _ in range(min(index.whole[p, size], (gpus - at) // size)):
+            n = next_member(index.by_whole[p, size], nodes, n + 1)
+            at = take_from(s, n, size, out, at)
     if at < gpus:
-        most = -1
-        for n in range(nodes):
-            if (
-                not taken[n]
-                and s.node.part_of[n] == p
-                and s.node.status[n] == NODE_UP
-                and (most < 0 or s.node.free[n] > s.node.free[most])
-            ):
-                most = n
-        at = _take_from(s, most, gpus - at, out, at)
-    return at
+        take_from(s, _emptiest_besides(s, p, out[:at]), gpus - at, out, at)
+    return s.gpu.node[out[0]]
+
+
+@kernel
+def _emptiest_besides(s: StateArrays, p: int, taken: NDArray[np.int32]) -> int:
+    """Node with the most free GPUs that none of the GPUs in `taken` is on."""
+    for free in range(s.derived.holes.shape[1] - 1, 0, -1):
+        n = next_member(s.derived.by_free[p, free], s.node.shape[0], 0)
+        while n >= 0:
+            if not _on_node(s, n, taken):
+                return n
+            n = next_member(s.derived.by_free[p, free], s.node.shape[0], n + 1)
+    return -1
+
+
+@kernel
+def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
+    """Whether one of these GPUs is on node `n`; they are grouped by node."""
+    at = 0
+    while at < gpus.shape[0]:
+        node = s.gpu.node[gpus[at]]
+        if node == n:
+            return True
+        at += max(s.node.gpus[node], 1)
+    return False
 
 
 @kernel
 def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
-    """First node that the rule would use for a gang, -1 where it does not fit."""
-    if gpus <= s.derived.part.node_size[p]:
-        free = hole_for(s.derived.holes[p], gpus)
+    """First node that *consolidate* would use for a plain gang, -1 where it does not fit."""
+    index = s.derived
+    if gpus <= index.part.node_size[p]:
+        free = hole_for(index.holes[p], gpus)
         return node_with(s, p, free) if free >= 0 else -1
-    if gang_remainder(s.derived.holes[p], s.derived.whole[p], gpus) < 0:
+    if gang_remainder(index.holes[p], index.whole[p], gpus) < 0:
         return -1
-    for size in range(s.derived.holes.shape[1] - 1, 0, -1):
-        if s.derived.whole[p, size] > 0 and size <= gpus:
-            for n in range(s.node.shape[0]):
-                if _is_whole(s, p, n, size):
-                    return n
+    for size in range(index.holes.shape[1] - 1, 0, -1):
+        if index.whole[p, size] > 0 and size <= gpus:
+            return next_member(index.by_whole[p, size], s.node.shape[0], 0)
     return -1
 
 
-@allocating_kernel
+@array_kernel
 def all_fit(s: StateArrays, p: int) -> bool:
     """Whether everything that waits in partition `p` can start at once, one after the other in queue order.
 
-    Exact where the partition's nodes are all alike; elsewhere it may say no too often, never yes too often.
+    Exact where the partition's nodes are all alike and all jobs plain; elsewhere it may say no too often,
+    never yes too often.
     """
+    if s.counters[PLACEMENT] != CONSOLIDATE:
+        return False
     waiting = s.derived.part.queue_len[p]
     total = 0
     for position in range(waiting):
-        total += s.job.gpus[s.derived.queue[p, position]]
-        if total > s.derived.part.free_gpus[p]:
+        slot = s.derived.queue[p, position]
+        total += s.job.gpus[slot]
+        if total > s.derived.part.free_gpus[p] or not s.demand.plain[s.job.demand[slot]]:
             return False
     holes, whole = s.derived.holes[p].copy(), s.derived.whole[p].copy()
     size = s.derived.part.node_size[p]
@@ -201,23 +272,21 @@ def largest_hole(s: StateArrays, p: int) -> int:
 
 
 @kernel
+def any_fits(s: StateArrays, p: int) -> bool:
+    """Whether some waiting job can start in partition `p` now."""
+    lane = s.derived.lane
+    c, classes = 0, lane.shape[1]
+    while c < classes and (lane.root[p, c] < 0 or not class_fits(s, p, c)):
+        c += 1
+    return c < classes
+
+
+@kernel
 def first_fitting(s: StateArrays, p: int, start: int) -> int:
     """First queue position from `start` whose job fits partition `p` now, -1 if none does."""
-    hole, size = largest_hole(s, p), s.derived.part.node_size[p]
-    if hole == 0:
-        return -1
-    sizes = s.derived.waiting_sizes[p]
-    candidates = 0
-    for gpus in range(1, hole + 1):
-        candidates += sizes[gpus]
-    gangs = 0
-    if s.derived.part.free_gpus[p] > size:
-        for gpus in range(size + 1, sizes.shape[0]):
-            gangs += sizes[gpus]
-    if candidates + gangs == 0:
+    if not any_fits(s, p):
         return -1
     for position in range(start, s.derived.part.queue_len[p]):
-        gpus = s.job.gpus[s.derived.queue[p, position]]
-        if gpus <= hole or (gangs > 0 and gpus > size and fits(s, p, gpus)):
+        if fits_slot(s, p, s.derived.queue[p, position]):
             return position
     return -1

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster import kernels, placement
+from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     DECISIONS,
     LIVE_JOBS,
@@ -22,11 +23,14 @@ from rlsched.cluster.arrays import (
     NODE_UP,
     RUNNING,
     SLOT_EMPTY,
+    SORTS_QUEUE,
+    UNCOUNTED,
     WAITING,
-    WHOLE_GPU_MILLI,
     empty_state,
-    grown_slots,
+    grown,
 )
+from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds
+from rlsched.cluster.room import has_tenant_place, places_on
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.errors import AllocationError
 
@@ -39,27 +43,41 @@ class ClusterState:
         node_names: Name of each node, by node number.
         partition_names: The VCs that own nodes, in name order, then `shared` if any node serves all.
         vc_names: Every VC name met so far; its position is its number.
+        kind_names: Every GPU type met so far; its position is its number.
         order: The queue order that the index keeps.
+        placement: The placement rule, a key of `PLACEMENT_CODES`.
     """
 
     def __init__(
-        self, nodes: Sequence[NodeSpec], *, order: str = "predicted_gpu_time", slots: int = 256
+        self,
+        nodes: Sequence[NodeSpec],
+        *,
+        order: str = "predicted_gpu_time",
+        slots: int = 256,
+        placement: str = "consolidate",
     ) -> None:
-        self.order = order
+        self.order, self.placement = order, placement
         self.vc_names: list[str] = []
+        self.kind_names: list[str] = []
         self._nodes: list[NodeSpec] = []
         self._owners: list[str] = []
-        self.arrays = empty_state(0, 0, slots, 1, 0, order)
+        self._demands: dict[Demand, int] = {}
+        self.arrays = empty_state(0, 0, slots, 1, 0, order, placement=placement)
         self.node_names: list[str] = []
         self.partition_names: list[str] = []
         self._lay_out(list(nodes))
 
     @classmethod
     def from_spec(
-        cls, spec: ClusterSpec, *, order: str = "predicted_gpu_time", slots: int = 256
+        cls,
+        spec: ClusterSpec,
+        *,
+        order: str = "predicted_gpu_time",
+        slots: int = 256,
+        placement: str = "consolidate",
     ) -> ClusterState:
         """The idle cluster that a description describes."""
-        return cls(spec.expand(), order=order, slots=slots)
+        return cls(spec.expand(), order=order, slots=slots, placement=placement)
 
     @classmethod
     def empty(cls, *, order: str = "predicted_gpu_time") -> ClusterState:
@@ -112,27 +130,34 @@ class ClusterState:
             max(1, len(self.partition_names)),
             int(gpus.max(initial=0)),
             self.order,
+            demands=old.demand.shape[0],
+            placement=self.placement,
         )
         fresh.node.gpus[:] = fresh.node.free[:] = gpus
         fresh.node.first_gpu[:] = np.cumsum(gpus) - gpus
         fresh.node.part_of[:] = [len(owners) if node.vc is None else owners.index(node.vc) for node in nodes]
         fresh.gpu.node[:] = np.repeat(np.arange(len(nodes)), gpus)
+        fresh.node.kind[:] = [self._kind_number(node.gpu_type) for node in nodes]
+        fresh.node.cpu_milli[:] = [node.cpus * 1000 or UNCOUNTED for node in nodes]
+        fresh.node.memory_mib[:] = [node.memory_mib or UNCOUNTED for node in nodes]
+        fresh.node.cpu_free_milli[:] = fresh.node.cpu_milli
+        fresh.node.memory_free_mib[:] = fresh.node.memory_mib
+        fresh.demand[:] = old.demand
+        for demand, number in self._demands.items():
+            fresh.demand.kinds[number] = self._kinds(demand)
         if known:
-            fresh.node.status[:known] = old.node.status
-            fresh.node.free[:known] = old.node.free
+            for name in ("status", "free", "cpu_free_milli", "memory_free_mib"):
+                fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.counters[:] = old.counters
-        placed = np.where(
-            old.job.head >= 0,
-            fresh.node.part_of[fresh.gpu.node[old.job.head // MAX_TENANTS]] if self.num_gpus else -1,
-            -1,
-        )
         self.arrays = fresh._replace(job=old.job)
-        old.job.placed_in[:] = np.where(old.job.status == RUNNING, placed, -1)
+        running = old.job.status == RUNNING
+        old.job.placed_in[running] = fresh.node.part_of[old.job.host[running]]
         for slot in np.flatnonzero(old.job.status != SLOT_EMPTY):
             vc = int(old.job.vc[slot])
             own, everyone = self.partitions_of(self.vc_names[vc] if vc >= 0 else "")
             old.job.own_partition[slot], old.job.shared_partition[slot] = own, everyone
+        self._mark_plain()
         kernels.rebuild_index(self.arrays)
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
@@ -146,16 +171,68 @@ class ClusterState:
             self.vc_names.append(vc)
         return self.vc_names.index(vc) if vc else -1
 
-    def can_ever_run(self, vc: str, num_gpus: int) -> bool:
-        """Whether a gang would fit the idle cluster, with every node up, that its VC may use."""
-        node = self.arrays.node
+    def demand_number(self, demand: Demand) -> int:
+        """Number of a demand class; a new one gets the next number."""
+        number = self._demands.get(demand)
+        if number is None:
+            number = len(self._demands)
+            if number == self.arrays.demand.shape[0]:
+                self._regrow(demands=2 * number)
+            self._demands[demand] = number
+            row = self.arrays.demand
+            row.kinds[number] = self._kinds(demand)
+            row.gpus[number], row.share_milli[number] = demand.gpus, demand.share_milli
+            row.cpu_milli_each[number] = demand.cpu_milli_each
+            row.memory_mib_each[number] = demand.memory_mib_each
+            kernels.size_lanes(self.arrays, number)
+            self._mark_plain()
+        return number
+
+    def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
+        """Numbers of many demand classes, making room once."""
+        wanted = len(self._demands.keys() | set(demands))
+        if wanted > self.arrays.demand.shape[0]:
+            self._regrow(demands=wanted)
+        return [self.demand_number(demand) for demand in demands]
+
+    def _mark_plain(self) -> None:
+        """Find the classes that counts of free GPUs answer for.
+
+        Those that ask for whole GPUs of any type that is here; cores and memory may be asked for where they
+        can never be short: while no class takes more of them a GPU than every node has a GPU.
+        """
+        owners = [node for node in self._nodes if node.gpus]
+        cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
+        memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
+        modest = all(one.modest(cpus, memory) for one in self._demands)
+        here = {node.gpu_type for node in owners}
+        for demand, number in self._demands.items():
+            any_type = not demand.gpu_types or here <= set(demand.gpu_types)
+            nothing_else = modest or not (demand.cpu_milli or demand.memory_mib)
+            self.arrays.demand.plain[number] = demand.whole and any_type and nothing_else
+        kernels.forget_answers(self.arrays)
+
+    def _kinds(self, demand: Demand) -> int:
+        """Bit mask of the GPU types here that a demand accepts."""
+        if not demand.gpu_types:
+            return ANY_KIND
+        here = [self.kind_names.index(name) for name in demand.gpu_types if name in self.kind_names]
+        return sum(1 << kind for kind in here)
+
+    def _kind_number(self, name: str) -> int:
+        if name not in self.kind_names:
+            if len(self.kind_names) == MAX_KINDS:
+                raise AllocationError(f"a cluster has {MAX_KINDS} GPU types at most; {name!r} is one more")
+            self.kind_names.append(name)
+        return self.kind_names.index(name)
+
+    def can_ever_run(self, vc: str, demand: Demand | int) -> bool:
+        """Whether a job would fit the idle cluster, with every node up, that its VC may use."""
+        wanted = Demand(gpus=demand) if isinstance(demand, int) else demand
+        part_of = self.arrays.node.part_of.tolist()
         for p in self.partitions_of(vc):
-            if p < 0:
-                continue
-            sizes = np.bincount(node.gpus[node.part_of == p], minlength=self.arrays.derived.holes.shape[1])
-            counts = sizes.astype(np.int32)
-            counts[0] = 0
-            if placement.fits_in(counts, counts, int(self.arrays.derived.part.node_size[p]), num_gpus):
+            own = [node for node, part in zip(self._nodes, part_of, strict=True) if part == p]
+            if p >= 0 and holds(Counter(wanted.places_on_node(node) for node in own), wanted.places):
                 return True
         return False
 
@@ -176,7 +253,8 @@ class ClusterState:
     def add_job(
         self,
         *,
-        num_gpus: int,
+        num_gpus: int | None = None,
+        demand: Demand | None = None,
         vc: str = "",
         submit_s: float,
         predicted_s: float,
@@ -185,11 +263,22 @@ class ClusterState:
     ) -> int:
         """A job arrives and waits; returns its number.
 
+        Args:
+            num_gpus: Whole GPUs of any type, where nothing else is asked for.
+            demand: Everything that it asks for.
+            vc: Its virtual cluster.
+            submit_s: When it was submitted.
+            predicted_s: Its stamp: the predicted run time ...
+            spread: ... and the standard deviation of ln(run time / prediction).
+            time_limit_s: The user's limit, nan where there is none.
+
         Raises:
             AllocationError: it asks for less than one GPU, or has no usable time of submission or prediction.
         """
-        if num_gpus < 1:
-            raise AllocationError(f"a job needs 1 GPU or more, got {num_gpus}")
+        if demand is None:
+            if num_gpus is None or num_gpus < 1:
+                raise AllocationError(f"a job needs 1 GPU or more, got {num_gpus}")
+            demand = Demand(gpus=num_gpus)
         if not (math.isfinite(predicted_s) and predicted_s >= 0 and math.isfinite(spread)):
             raise AllocationError(f"expected a finite prediction, got {predicted_s} s, spread {spread}")
         if not math.isfinite(submit_s):
@@ -197,9 +286,10 @@ class ClusterState:
         own, shared = self.partitions_of(vc)
         if self.arrays.counters[LIVE_JOBS] == self.arrays.job.shape[0]:
             self.grow()
+        number = self.demand_number(demand)
         slot = kernels.add_job(
             self.arrays,
-            num_gpus,
+            number,
             self.vc_number(vc),
             own,
             shared,
@@ -212,7 +302,15 @@ class ClusterState:
 
     def grow(self) -> None:
         """Room for twice as many live jobs."""
-        self.arrays = grown_slots(self.arrays, 2 * self.arrays.job.shape[0])
+        self._regrow(slots=2 * self.arrays.job.shape[0])
+
+    def _regrow(self, *, slots: int = 0, demands: int = 0) -> None:
+        self.arrays = grown(self.arrays, slots=slots, demands=demands)
+        kernels.rebuild_index(self.arrays)
+
+    def sort_queue(self, wanted: bool) -> None:
+        """Keep each partition's sorted queue, or only heaps, enough for a compiled rule (`SORTS_QUEUE`)."""
+        self.arrays.counters[SORTS_QUEUE] = wanted
         kernels.rebuild_index(self.arrays)
 
     def remove_waiting(self, seq: int) -> None:
@@ -231,56 +329,85 @@ class ClusterState:
         gpus: Sequence[int],
         now_s: float,
         *,
-        share_milli: int = WHOLE_GPU_MILLI,
+        share_milli: int | None = None,
         sm_clock_frac: float = 1.0,
+        node: int = -1,
     ) -> None:
-        """Give a waiting job exactly these GPUs.
+        """Give a waiting job exactly these GPUs, or a job without GPUs a place on this node.
+
+        `share_milli`: share of each GPU; None: what the job asked for.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
-                unknown, on a node that is not up, or serves another VC, or the share or the clock is not 1.
-                Nothing has changed then.
+                unknown, of another type, on a node that is not up, is short of cores or memory, or serves
+                another VC, or the share is not the job's or the clock is not 1. Nothing has changed then.
         """
         slot = self._in_status(seq, WAITING, "waiting")
-        p = self._check_gang(slot, gpus, share_milli, sm_clock_frac)
-        kernels.allocate(self.arrays, slot, np.array(gpus, np.int32), p, share_milli, sm_clock_frac, now_s)
+        share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
+        p, host = self._check_gang(slot, gpus, share, sm_clock_frac, node)
+        kernels.allocate(self.arrays, slot, np.array(gpus, np.int32), host, p, share, sm_clock_frac, now_s)
 
     def check_start(
-        self, seq: int, gpus: Sequence[int], share_milli: int = WHOLE_GPU_MILLI, sm_clock_frac: float = 1.0
+        self,
+        seq: int,
+        gpus: Sequence[int],
+        share_milli: int | None = None,
+        sm_clock_frac: float = 1.0,
+        node: int = -1,
     ) -> None:
         """Raise the AllocationError that `start` would raise; change nothing."""
-        self._check_gang(self._in_status(seq, WAITING, "waiting"), gpus, share_milli, sm_clock_frac)
+        slot = self._in_status(seq, WAITING, "waiting")
+        share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
+        self._check_gang(slot, gpus, share, sm_clock_frac, node)
 
-    def _check_gang(self, slot: int, gpus: Sequence[int], share_milli: int, sm_clock_frac: float) -> int:
+    def _check_gang(
+        self, slot: int, gpus: Sequence[int], share_milli: int, sm_clock_frac: float, node: int
+    ) -> tuple[int, int]:
+        """(partition, first node) of an allocation that is legal."""
         job = self.arrays.job.view(np.ndarray)[slot]
-        node, gpu = self.arrays.node.view(np.ndarray), self.arrays.gpu.view(np.ndarray)
         seq = int(job["seq"])
         if len(gpus) != job["gpus"] or len(set(gpus)) != len(gpus):
             raise AllocationError(f"job {seq} needs {job['gpus']} different GPUs, got {list(gpus)}")
-        if share_milli != WHOLE_GPU_MILLI:
-            raise AllocationError(f"job {seq}: only whole GPUs (1000 milli) can be given, got {share_milli}")
+        if share_milli != job["share_milli"]:
+            raise AllocationError(
+                f"job {seq}: {job['share_milli']} milli of each GPU must be given, got {share_milli}"
+            )
         if sm_clock_frac != 1.0:
             raise AllocationError(
                 f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}"
             )
-        node_of, free_milli = gpu["node"], gpu["free_milli"]
-        status, part_of = node["status"], node["part_of"]
-        partitions = set()
-        for g in gpus:
-            if not 0 <= g < len(node_of):
-                raise AllocationError(f"job {seq}: there is no GPU {g}")
-            n = node_of[g]
-            if status[n] != NODE_UP:
+        nodes, partitions = self._check_places(seq, gpus, share_milli, node), set()
+        for n, places in nodes.items():
+            if self.arrays.node.status[n] != NODE_UP:
                 raise AllocationError(f"job {seq}: node {self.node_names[n]} is not up")
-            if free_milli[g] < share_milli:
-                raise AllocationError(f"job {seq}: GPU {g} on node {self.node_names[n]} is taken")
-            partitions.add(int(part_of[n]))
+            if places_on(self.arrays, int(job["demand"]), n) < places:
+                raise AllocationError(
+                    f"job {seq}: node {self.node_names[n]} has too little of what the job asks for"
+                )
+            partitions.add(int(self.arrays.node.part_of[n]))
         if len(partitions) != 1:
             raise AllocationError(f"job {seq}: a gang stays within one partition, got {sorted(partitions)}")
         p = partitions.pop()
         if p not in (job["own_partition"], job["shared_partition"]):
             raise AllocationError(f"job {seq}: partition {self.partition_names[p]} does not serve its VC")
-        return p
+        return p, next(iter(nodes))
+
+    def _check_places(self, seq: int, gpus: Sequence[int], share_milli: int, node: int) -> dict[int, int]:
+        """Places that are asked of each node, by node number, in the order of the GPUs."""
+        if not gpus:
+            return {self._node(node): 1}
+        gpu = self.arrays.gpu.view(np.ndarray)
+        nodes: dict[int, int] = {}
+        for g in gpus:
+            if not 0 <= g < len(gpu):
+                raise AllocationError(f"job {seq}: there is no GPU {g}")
+            n = int(gpu["node"][g])
+            if self.arrays.node.status[n] == NODE_UP and (
+                gpu["free_milli"][g] < share_milli or not has_tenant_place(self.arrays, g)
+            ):
+                raise AllocationError(f"job {seq}: GPU {g} on node {self.node_names[n]} is taken")
+            nodes[n] = nodes.get(n, 0) + 1
+        return nodes
 
     def release(self, seq: int, now_s: float) -> None:
         """A running job's attempt is over, and the job with it.
@@ -301,6 +428,19 @@ class ClusterState:
         slot = self._in_status(seq, RUNNING, "running")
         kernels.release(self.arrays, slot, now_s)
         kernels.wait_again(self.arrays, slot)
+
+    def preempt(self, seq: int, now_s: float) -> None:
+        """Stop a running job for another one's sake; it waits again, as its next attempt.
+
+        Raises:
+            AllocationError: it does not run, must not be preempted, or started at this very instant.
+        """
+        slot = self._in_status(seq, RUNNING, "running")
+        if self.arrays.job.pinned[slot]:
+            raise AllocationError(f"job {seq} must not be preempted")
+        if self.arrays.job.start_s[slot] == now_s:
+            raise AllocationError(f"job {seq} started at this instant, {now_s} s: preempt it later")
+        kernels.preempt(self.arrays, slot, now_s)
 
     def _in_status(self, seq: int, status: int, word: str) -> int:
         slot = self.slot_of(seq)
@@ -325,8 +465,10 @@ class ClusterState:
 
     def jobs_on(self, n: int) -> list[int]:
         """Numbers of the jobs that hold GPUs on a node, ascending."""
+        job = self.arrays.job
         tenants = self.arrays.gpu.tenant[self.arrays.gpu.node == n]
-        return sorted({int(self.arrays.job.seq[slot]) for slot in tenants[tenants >= 0]})
+        hosted = np.flatnonzero((job.status == RUNNING) & (job.host == n))
+        return sorted({int(job.seq[slot]) for slot in [*tenants[tenants >= 0], *hosted]})
 
     def _node(self, n: int) -> int:
         if not 0 <= n < len(self._nodes):
@@ -368,9 +510,20 @@ class ClusterState:
         live = np.flatnonzero(job.status != SLOT_EMPTY)
         live = live[np.argsort(job.seq[live])]
         for name in job.dtype.names:
-            if name not in ("head", "placed_in", "own_partition", "shared_partition", "held_for_slot"):
+            if name not in (
+                "head",
+                "placed_in",
+                "own_partition",
+                "shared_partition",
+                "held_for_slot",
+                "demand",
+            ):
                 hasher.update(job[name][live].tobytes())
-        hasher.update(self.arrays.node.tobytes())
+        node = self.arrays.node
+        for name in ("gpus", "first_gpu", "part_of", "status", "free"):
+            hasher.update(node[name].tobytes())
+        hasher.update((node.cpu_milli - node.cpu_free_milli).tobytes())
+        hasher.update((node.memory_mib - node.memory_free_mib).tobytes())
         tenant = self.arrays.gpu.tenant
         hasher.update(np.where(tenant >= 0, job.seq[tenant], -1).tobytes())
         return hasher.hexdigest()

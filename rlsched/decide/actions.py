@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.errors import AllocationError
+
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """Start a waiting job on exact GPUs.
@@ -13,16 +15,21 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         gpus: Global GPU numbers, one entry a GPU of the gang, ascending.
         share_milli: Share of each GPU, 1,000 = the whole of it.
         sm_clock_frac: SM clock as a fraction of the maximum.
+        node: Node of a job without GPUs, -1 where the GPUs say it.
     """
 
     seq: int
     gpus: tuple[int, ...]
     share_milli: int = 1000
     sm_clock_frac: float = 1.0
+    node: int = -1
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
-    """Stop a running job that declared itself preemptible, and queue it again."""
+    """Stop a running job for another one's sake, and queue it again. Legal in the simulator alone.
+
+    Not legal for a job that must not be preempted (`job.pinned`), nor for one that started at this instant.
+    """
 
     seq: int
 
@@ -42,15 +49,21 @@ class SetClock(msgspec.Struct, frozen=True, tag="set_clock"):
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Do nothing: until the next event, until a time, or until a job can start.
+    """Do nothing: until the next decision point, or until a time if that comes first.
 
     Attributes:
-        until_s: Do not ask again before this time; None: ask at the next decision point.
+        until_s: Ask again at this time, even if nothing has happened by then; a later *wait* of the same
+            partition replaces it. None: ask at the next decision point.
         for_seq: Do not ask again before this job can start.
     """
 
     until_s: float | None = None
     for_seq: int | None = None
+
+    def check(self, now_s: float) -> None:
+        """Raise an AllocationError if the time to ask again at is not still to come."""
+        if self.until_s is not None and not self.until_s > now_s:
+            raise AllocationError(f"a wait has to end after now, {now_s} s; got {self.until_s} s")
 
 
 Action = Start | Preempt | Migrate | SetClock | Wait

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import placement
+from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import holds, windows
 from rlsched.decide.actions import Start, Wait
@@ -106,10 +107,15 @@ def contested(state: ClusterState, partition: int) -> bool:
 
 def start_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
     """Start a job that fits: on this node, or where the placement rule puts it (`node` -1)."""
-    num_gpus = int(state.arrays.job.gpus[state.slot_of(seq)])
-    gpus = np.zeros(num_gpus, np.int32)
-    placement.choose_gpus(state.arrays, partition, num_gpus, node, gpus)
-    return Start(seq=seq, gpus=tuple(int(g) for g in gpus))
+    slot = state.slot_of(seq)
+    gpus = np.zeros(int(state.arrays.job.gpus[slot]), np.int32)
+    host = int(choose(state.arrays, partition, slot, node, gpus))
+    return Start(
+        seq=seq,
+        gpus=tuple(int(g) for g in gpus),
+        share_milli=int(state.arrays.job.share_milli[slot]),
+        node=-1 if gpus.size else host,
+    )
 
 
 def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:

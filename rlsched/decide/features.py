@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, WHOLE_GPU_MILLI, Records, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, Records, StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import largest_hole
 from rlsched.decide.schema import NUM_FEATURES
-from rlsched.jit import allocating_kernel, kernel
+from rlsched.jit import array_kernel, kernel
 
 (
     IS_WAIT,
@@ -72,15 +73,15 @@ OWN: Final = np.dtype(
         ("gpu_time_log", np.float32),
         ("gpus_log", np.float32),
         ("gpus", np.int32),
-    ],
-    align=True,
+        ("demand", np.int32),  # demand class
+    ]
 )
 """What a job's row says as long as the job waits: kept, because logarithms are most of the work of a row."""
 
 PLACE: Final = np.dtype(
     [("node", np.int32), ("leftover", np.float32), ("opens_node", np.float32), ("node_ends", np.float32)]
 )
-"""Where a gang of some size would go (node -1: nowhere, -2: not asked yet), and the columns about it."""
+"""Where jobs of a demand class would go (node -1: nowhere, -2: not asked yet), and the columns about it."""
 
 
 @kernel
@@ -100,7 +101,7 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
     at = slot & (own.shape[0] - 1)
     if own.seq[at] != job.seq[slot]:
         predicted_s, gpus = job.predicted_s[slot], job.gpus[slot]
-        own.seq[at], own.gpus[at] = job.seq[slot], gpus
+        own.seq[at], own.gpus[at], own.demand[at] = job.seq[slot], gpus, job.demand[slot]
         own.predicted_gpu_s[at] = predicted_s * gpus
         own.predicted_log[at] = math.log1p(predicted_s) / TIME_SCALE
         own.spread[at] = min(job.spread[slot], 4.0) / 4.0
@@ -214,7 +215,7 @@ def _kth_smallest(values: NDArray[np.float64], count: int, k: int) -> float:
     return values[k - 1]
 
 
-@allocating_kernel
+@array_kernel
 def fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
     """Predicted seconds until a gang that does not fit does, if nothing else starts; infinite if never.
 

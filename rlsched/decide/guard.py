@@ -58,7 +58,7 @@ class Guarded:
         began = self._clock()
         try:
             decision = self._policy.decide(state, partition, now_s, record=record)
-            _check(decision.action, state)
+            _check(decision.action, state, now_s)
         except AllocationError as error:
             return self._fall_back(f"illegal: {error}", state, partition, now_s, record)
         except Exception as error:  # whatever a policy raises, the cluster goes on
@@ -80,9 +80,13 @@ class Guarded:
         return msgspec.structs.replace(decision, source="guard", record=noted)
 
 
-def _check(action: Action, state: ClusterState) -> None:
+def _check(action: Action, state: ClusterState, now_s: float) -> None:
     """Raise an AllocationError if the ledger would refuse this action."""
     if isinstance(action, Start):
-        state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac)
-    elif not isinstance(action, Wait):
-        raise AllocationError(f"{type(action).__name__} is never legal: no model gives its cost")
+        state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac, action.node)
+    elif isinstance(action, Wait):
+        action.check(now_s)
+    else:
+        raise AllocationError(
+            f"{type(action).__name__} is never legal on a live cluster: no model gives its cost there"
+        )

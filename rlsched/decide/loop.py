@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Start, Wait
+from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
-from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.scheduler import Decision, Scheduler, may_preempt
 
 
 def decide_all(
@@ -15,23 +15,27 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
 
-    A partition is asked again where a start in another one ended a hold in it. Yields (partition, decision),
-    each already applied. A *wait* is yielded only where the scheduler could have started something.
+    A partition is asked while some waiting job can start there; for a scheduler that preempts, while any job
+    waits. It is asked again where a start in another one ended a hold in it, and, if the scheduler preempts,
+    after each pass with a preemption: the job may wait for another partition too. Yields (partition,
+    decision), each already applied. A *wait* is yielded only where the scheduler could have done something.
     """
-    first, started = True, True
+    preempts = may_preempt(scheduler)
+    first, started, preempted = True, True, False
     while started:
-        started = False
+        everywhere = first or preempted
+        first, started, preempted = False, False, False
         for partition in range(state.num_partitions):
-            if not first and not has_released(state, partition, now_s):
+            if not everywhere and not has_released(state, partition, now_s):
                 continue
-            while has_startable(state, partition, now_s):
+            while has_startable(state, partition, now_s) or (preempts and len(state.queue(partition))):
                 decision = scheduler.decide(state, partition, now_s, record=record)
                 apply(state, partition, decision, now_s)
                 yield partition, decision
                 if isinstance(decision.action, Wait):
                     break
                 started = True
-        first = False
+                preempted = preempted or isinstance(decision.action, Preempt)
 
 
 def apply(state: ClusterState, partition: int, decision: Decision, now_s: float) -> None:
@@ -43,9 +47,17 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
     action = decision.action
     if isinstance(action, Start):
         state.start(
-            action.seq, action.gpus, now_s, share_milli=action.share_milli, sm_clock_frac=action.sm_clock_frac
+            action.seq,
+            action.gpus,
+            now_s,
+            share_milli=action.share_milli,
+            sm_clock_frac=action.sm_clock_frac,
+            node=action.node,
         )
+    elif isinstance(action, Preempt):
+        state.preempt(action.seq, now_s)
     elif isinstance(action, Wait):
+        action.check(now_s)
         if decision.marks_hold:
             hold(state, job_candidates(state, partition, now_s), now_s)
     else:

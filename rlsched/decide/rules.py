@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.placement import first_fitting, fits
+from rlsched.cluster.lanes import comes_before
+from rlsched.cluster.placement import class_fits, fits_slot
 from rlsched.decide.scheduler import Information, Order
 from rlsched.jit import kernel
 
@@ -27,13 +28,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @kernel
-def next_by_rule(s: StateArrays, p: int, blocks: bool, position: int) -> int:
-    """Queue position of the next job that the rule starts in partition `p`, -1 for none.
+def next_by_rule(s: StateArrays, p: int, blocks: bool) -> int:
+    """Slot of the next job that the rule starts in partition `p`, -1 for none.
 
-    `position`: where to go on; jobs before it are known not to fit.
+    The first of the queue order, where it fits, or, for a rule that does not block, the first that fits: the
+    first among the tops of the demand classes that fit.
     """
-    if not blocks:
-        return first_fitting(s, p, position)
-    if s.derived.part.queue_len[p] > 0 and fits(s, p, s.job.gpus[s.derived.queue[p, 0]]):
-        return 0
-    return -1
+    lane, first = s.derived.lane, -1
+    for c in range(lane.shape[1]):
+        top = lane.root[p, c]
+        if top >= 0 and (first < 0 or comes_before(s, top, first)) and (blocks or class_fits(s, p, c)):
+            first = top
+    return first if first < 0 or not blocks or fits_slot(s, p, first) else -1

@@ -42,6 +42,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class Scheduler(Protocol):
     """State in, decision out. No I/O, no clock, no hidden state that changes a decision.
 
+    A scheduler that may answer `Preempt` has an attribute `preempts` that is True, and is asked at every
+    event and timer at which jobs wait (`may_preempt`).
+
     Attributes:
         name: The name by which it was asked for.
         order: The queue order that `ClusterState` keeps for it.
@@ -58,6 +61,11 @@ class Scheduler(Protocol):
         Called at a decision point (some waiting job can start now), again and again until it waits.
         `record` asks for a `DecisionRecord`.
         """
+
+
+def may_preempt(scheduler: Scheduler) -> bool:
+    """Whether a scheduler preempts; one that does not say so does not."""
+    return bool(getattr(scheduler, "preempts", False))
 
 
 def scheduler_names() -> list[str]:

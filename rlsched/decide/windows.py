@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import Records, StateArrays, records
-from rlsched.cluster.placement import first_node_of, fits, largest_hole, node_with
+from rlsched.cluster.arrays import PLACEMENT, SPREAD, Records, StateArrays, records
+from rlsched.cluster.choose import host_of
+from rlsched.cluster.placement import class_fits, largest_hole, node_with
 from rlsched.decide.features import (
     FEASIBLE,
     FIT_IN,
@@ -35,7 +36,6 @@ from rlsched.decide.features import (
     PREDICTED,
     PROFILE,
     RANK,
-    SPREAD,
     TIME_SCALE,
     WAITED,
     against_blocked,
@@ -48,6 +48,7 @@ from rlsched.decide.features import (
     release_profile,
 )
 from rlsched.decide.features import HELD as HELD_FOR
+from rlsched.decide.features import SPREAD as SPREAD_COLUMN
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
 from rlsched.decide.schema import (
@@ -57,7 +58,7 @@ from rlsched.decide.schema import (
     OLDEST_ROWS,
     WINDOW_ROWS,
 )
-from rlsched.jit import kernel
+from rlsched.jit import array_kernel, kernel
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -104,15 +105,15 @@ class WindowArrays(NamedTuple):
     logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
     shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
     profile: NDArray[np.int64]  # (PROFILE,) scratch
-    places: Records  # (SIZES,) PLACE, by the GPUs of a gang: scratch
+    places: Records  # (PLACES,) PLACE, by demand class + 1; 0 is for classes beyond: scratch
     own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
 
 
 _POSITION, _STATE, _AHEAD, _OLD, _OLD_STATE, _REST, _REST_STATE = range(7)
 PICKS: Final = 7
 """By row: queue position, what the job is, jobs ahead that do not fit. Then what may still be shown."""
-SIZES: Final = 17
-"""Gangs of up to 16 GPUs on one node share what is said about where they would go."""
+PLACES: Final = 33
+"""Jobs of one of the first 32 demand classes share what is said about where they would go."""
 OWN_ENTRIES: Final = 32
 
 
@@ -128,7 +129,7 @@ def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArray
         log_arrays(2 * rows),
         np.zeros(NUM_FEATURES, np.float32),
         np.zeros(PROFILE, np.int64),
-        records(SIZES, PLACE),
+        records(PLACES, PLACE),
         nobody(records(own, OWN)),
     )
 
@@ -161,19 +162,16 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
     queue, job, own, picks = s.derived.queue[p], s.job, w.own, w.picks
     rows = w.slot.shape[0]
     feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
-    size, largest, nothing_held = s.derived.part.node_size[p], largest_hole(s, p), half_free(s, p)
+    nothing_held = half_free(s, p)
     fit, old, rest, ahead, blocked = 0, 0, 0, 0, -1
-    gang, gang_fits, youngest = 0, False, np.int64(0)
+    youngest = np.int64(0)
     demand, work = 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
         slot = queue[position]
         at = own_columns(job, slot, own)
-        gpus = own.gpus[at]
-        demand += gpus
+        demand += own.gpus[at]
         work += own.predicted_gpu_s[at]
-        if gpus > size and gpus != gang:
-            gang, gang_fits = gpus, fits(s, p, gpus)
-        if not (gpus <= largest if gpus <= size else gang_fits):
+        if not class_fits(s, p, own.demand[at]):
             state = NO_FIT
             ahead += 1
             if blocked < 0:
@@ -306,7 +304,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
         node = -1
         if state >= CAN_START:
             w.reason[at] = LEGAL
-            node = _set_place(s, p, gpus, first_node_by_size(s, p, gpus, now_s, w), w.places, row)
+            node = _set_place(s, p, gpus, _host_by_class(s, p, slot, now_s, w), w.places, row)
         elif state == KEPT:
             w.reason[at] = HELD
         else:
@@ -322,19 +320,25 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
 def _set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
     """Fill the columns that stay with a job, entry `mine` of `own`."""
     row[PREDICTED] = own.predicted_log[mine]
-    row[SPREAD] = own.spread[mine]
+    row[SPREAD_COLUMN] = own.spread[mine]
     row[GPU_TIME] = own.gpu_time_log[mine]
     row[GPUS] = own.gpus_log[mine]
     row[GPUS_FRAC] = own.gpus[mine] / max(s.derived.part.open_gpus[p], 1)
 
 
+@array_kernel
+def _host(s: StateArrays, p: int, slot: int) -> int:
+    """First node that the placement rule would use for a job that fits."""
+    return host_of(s, p, slot, np.empty(s.job.gpus[slot], np.int32))
+
+
 @kernel
-def first_node_by_size(s: StateArrays, p: int, gpus: int, now_s: float, w: WindowArrays) -> int:
-    """Entry of `w.places` that says where *consolidate* would put a gang of this size in this window."""
-    known = gpus < SIZES and gpus <= s.derived.part.node_size[p]
-    at = gpus if known else 0
-    if not known or w.places.node[at] == NOT_ASKED:
-        _look_at(s, first_node_of(s, p, gpus), gpus, now_s, w.places, at)
+def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> int:
+    """Entry of `w.places` that says where the placement rule would put such a job in this window."""
+    demand = s.job.demand[slot]
+    at = demand + 1 if demand + 1 < w.places.shape[0] else 0
+    if at == 0 or w.places.node[at] == NOT_ASKED:
+        _look_at(s, _host(s, p, slot), s.job.gpus[slot], now_s, w.places, at)
     return at
 
 
@@ -380,10 +384,17 @@ def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
 
 
 @kernel
+def _has_one_way(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether it is for the placement rule to say where a job goes."""
+    many = s.job.gpus[slot] > s.derived.part.node_size[p]
+    return many or s.demand.plain[s.job.demand[slot]] == 0 or s.counters[PLACEMENT] == SPREAD
+
+
+@kernel
 def num_variants(s: StateArrays, p: int, slot: int) -> int:
     """How many rows `variant_window` has for a job that fits."""
     gpus = s.job.gpus[slot]
-    if gpus > s.derived.part.node_size[p]:
+    if _has_one_way(s, p, slot):
         return 1
     found = 0
     for free in range(gpus, s.derived.holes.shape[1]):
@@ -396,7 +407,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
 
     A gang on one node has a row for each number of free GPUs on nodes that hold it: the fullest three and
-    the emptiest; a gang over several nodes has one way.
+    the emptiest; a gang over several nodes, and a job that asks for more than whole GPUs, has one way.
     """
     gpus, shared, demand, work = s.job.gpus[slot], w.shared, 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
@@ -407,8 +418,8 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     partition_columns(s, p, demand, work, shared)
     shared[IS_VARIANT] = 1.0
     w.info[0] = 0
-    if gpus > s.derived.part.node_size[p]:
-        _add_variant(s, p, slot, first_node_of(s, p, gpus), now_s, w)
+    if _has_one_way(s, p, slot):
+        _add_variant(s, p, slot, _host(s, p, slot), now_s, w)
     else:
         emptiest = largest_hole(s, p)
         for free in range(gpus, emptiest + 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["text", "seconds", "gpus", "amount", "flag"]
+Kind = Literal["text", "seconds", "gpus", "amount", "flag", "times"]
 
 EXPECTED: dict[str, str] = {
     "text": "text",
@@ -12,6 +12,7 @@ EXPECTED: dict[str, str] = {
     "gpus": "a whole number of GPUs, or a share between 0 and 1",
     "amount": "a finite number, 0 or more",
     "flag": "true or false",
+    "times": "seconds, finite and 0 or more, with ';' between",
 }
 """What a cell of each kind may hold, in the words of an error message."""
 
@@ -57,8 +58,10 @@ OPTIONAL: tuple[Column, ...] = (
     Column("preemptible", None, "flag"),
     Column("checkpoint_s", None, "seconds"),
     Column("restart_s", None, "seconds"),
+    Column("fail_after_s", None, "times"),
     Column("depends_on", None, "text"),
     Column("array_id", None, "text"),
+    Column("array_limit", None, "amount"),
 )
 """Written only where something is known. `predicted_spread` is the sd of ln(true / predicted)."""
 

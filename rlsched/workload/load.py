@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import NamedTuple
 
@@ -9,15 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.demand import Demand, holds
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
+from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
 
-NO_GPU = "asks for no GPU (CPU-only jobs are not supported)"
-FRACTIONAL = "asks for a share of a GPU (fractional GPUs are not supported)"
-
-Sizes = Counter[int]
-"""Nodes of one partition, counted by their GPUs; nodes without GPUs are left out."""
+NO_GPU = "asks for no GPU, and its CPU cores are not known"
+NO_CPU = "asks for CPU cores alone, and those of the nodes are not known"
 
 
 class Runnable(NamedTuple):
@@ -37,31 +37,53 @@ class Runnable(NamedTuple):
         return dict(Counter(self.reasons[~self.mask].tolist()).most_common())
 
 
-def partition_sizes(spec: ClusterSpec) -> dict[str | None, Sizes]:
-    """Node sizes of each VC's own partition, and under None those of the nodes that serve every VC."""
-    sizes: dict[str | None, Sizes] = {}
+def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
+    """Nodes of each partition by their GPUs, without those that have none."""
+    found: dict[str | None, Counter[int]] = {}
+    for vc, groups in partition_groups(spec).items():
+        for group in groups:
+            if group.gpus:
+                found.setdefault(vc, Counter())[group.gpus] += group.count
+    return found
+
+
+def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
+    """Each VC's own nodes, and under None those that serve every VC; groups of no nodes are left out."""
+    groups: dict[str | None, list[NodeGroup]] = {}
     for group in spec.nodes:
-        if group.count and group.gpus:
-            sizes.setdefault(group.vc, Counter())[group.gpus] += group.count
-    return sizes
+        if group.count:
+            groups.setdefault(group.vc, []).append(group)
+    return groups
 
 
-def holds(sizes: Sizes, gpus: int) -> bool:
-    """Whether a gang fits these nodes when all of them are free, by the placement rule *consolidate*.
-
-    A gang that is no larger than the largest node goes on one node; a larger one takes whole nodes, largest
-    first, and one more node for the remainder.
-    """
-    if not sizes:
-        return False
-    if gpus <= max(sizes):
-        return True
-    untouched = Counter(sizes)
-    for size in sorted(sizes, reverse=True):
-        whole = min(sizes[size], gpus // size)
-        untouched[size] -= whole
-        gpus -= whole * size
-    return gpus == 0 or any(count and size >= gpus for size, count in untouched.items())
+def trace_demands(
+    trace: Trace, rows: NDArray[np.intp] | None = None
+) -> tuple[list[Demand], NDArray[np.intp]]:
+    """The different demands of a trace's rows, and which of them each row has (rows,)."""
+    unknown = np.full(len(trace), np.nan)
+    memory_mib = np.asarray(trace.extra.get("memory_mib", unknown), np.float64)
+    columns = [trace.num_gpus, trace.num_cpus, memory_mib, trace.gpu_type]
+    if rows is not None:
+        columns = [column[rows] for column in columns]
+    gpus, cpus, memory, kinds = columns
+    plain = np.isnan(cpus).all() and np.isnan(memory).all() and not (kinds != "").any()
+    if plain:
+        numbers, which = np.unique(gpus, return_inverse=True)
+        return [Demand.of(value) for value in numbers.tolist()], which
+    found: dict[tuple[float, float, float, str], int] = {}
+    blank = [np.nan_to_num(column, nan=-1.0).tolist() for column in (cpus, memory)]
+    asked = zip(gpus.tolist(), *blank, kinds.tolist(), strict=True)
+    which = np.array([found.setdefault(one, len(found)) for one in asked], np.intp)
+    demands = [
+        Demand.of(
+            value,
+            gpu_type=kind,
+            num_cpus=math.nan if cores < 0 else cores,
+            memory_mib=math.nan if mib < 0 else mib,
+        )
+        for value, cores, mib, kind in found
+    ]
+    return demands, which
 
 
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
@@ -69,28 +91,55 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
 
     A node with `vc` serves that VC alone, a node without serves every VC; a gang stays inside one partition.
     """
-    sizes = partition_sizes(spec)
-    kinds: dict[tuple[str, float], str] = {}
-    for vc, gpus in zip(trace.vc.tolist(), trace.num_gpus.tolist(), strict=True):
-        if (vc, gpus) not in kinds:
-            kinds[vc, gpus] = _reason(vc, gpus, sizes)
-    reasons = np.array(
-        [kinds[pair] for pair in zip(trace.vc.tolist(), trace.num_gpus.tolist(), strict=True)], dtype=np.str_
-    )
+    groups = partition_groups(spec)
+    demands, which = trace_demands(trace)
+    kinds: dict[tuple[str, int], str] = {}
+    pairs = list(zip(trace.vc.tolist(), which.tolist(), strict=True))
+    for vc, number in pairs:
+        if (vc, number) not in kinds:
+            kinds[vc, number] = _reason(vc, demands[number], groups)
+    reasons = reject_dependents(trace, np.array([kinds[pair] for pair in pairs], dtype=np.str_))
     return Runnable(reasons == "", reasons)
 
 
-def _reason(vc: str, gpus: float, sizes: dict[str | None, Sizes]) -> str:
-    if gpus == 0:
+def _holds(groups: list[NodeGroup], demand: Demand) -> bool:
+    """Whether a job fits these nodes when all of them are free."""
+    sizes: Counter[int] = Counter()
+    for group in groups:
+        sizes[demand.places_on_node(group)] += group.count
+    return holds(sizes, demand.places)
+
+
+def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) -> str:
+    if not demand.gpus and not demand.cpu_milli:
         return NO_GPU
-    if gpus != int(gpus):
-        return FRACTIONAL
-    usable = [sizes[key] for key in ({vc, None} if vc else {None}) if key in sizes]
+    usable = [groups[key] for key in ({vc, None} if vc else {None}) if key in groups]
+    if demand.gpus:
+        usable = [nodes for nodes in usable if any(group.gpus for group in nodes)]
     if not usable:
         return f"VC {vc!r} has no nodes" if vc else "has no VC, and every node belongs to one"
-    if not any(holds(nodes, int(gpus)) for nodes in usable):
-        return f"gang of {int(gpus)} GPUs is larger than {f'VC {vc!r}' if vc else 'the cluster'} holds"
-    return ""
+    if any(_holds(nodes, demand) for nodes in usable):
+        return ""
+    if not demand.gpus:
+        known = any(group.cpus for nodes in usable for group in nodes)
+        return _too_large(vc, demand) if known else NO_CPU
+    kinds = {group.gpu_type for nodes in usable for group in nodes if group.gpus}
+    if demand.gpu_types and not kinds & set(demand.gpu_types):
+        return (
+            f"asks for GPU type {'|'.join(demand.gpu_types)}, and there are {', '.join(sorted(kinds))} only"
+        )
+    if any(_holds(nodes, Demand(gpus=demand.gpus)) for nodes in usable):
+        return _too_large(vc, demand)
+    return f"gang of {demand.gpus} GPUs is larger than {f'VC {vc!r}' if vc else 'the cluster'} holds"
+
+
+def _too_large(vc: str, demand: Demand) -> str:
+    """A job whose GPUs alone would fit."""
+    asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
+    asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
+    asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
+    where = f"VC {vc!r}" if vc else "the cluster"
+    return f"asks for more than nodes of {where} hold together: {', '.join(one for one in asks if one)}"
 
 
 def span_s(trace: Trace) -> float:
@@ -153,42 +202,48 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
         raise InputError(
             f"{trace.name}: expected runnable jobs over some time to scale {spec.name} to a load"
         )
-    home = _home_partition(trace, mask, partition_sizes(spec))
+    home = _home_partition(trace, mask, partition_groups(spec))
     work = trace.duration_s * trace.num_gpus
-    groups = [group for group in spec.nodes if group.count and group.gpus]
+    demands, which = trace_demands(trace)
+    groups = [group for group in spec.nodes if group.count]
     counts = [0] * len(groups)
     for vc in {group.vc for group in groups}:
         own = [k for k, group in enumerate(groups) if group.vc == vc]
         here = np.array([key == (vc,) for key in home], dtype=np.bool_)
         gpus_needed = float(work[here].sum()) / (load * span_s(trace))
-        largest = int(trace.num_gpus[here].max()) if here.any() else 1
-        for k, count in zip(own, _counts_for([groups[k] for k in own], gpus_needed, largest), strict=True):
+        wanted = [demands[number] for number in np.unique(which[here]).tolist()]
+        for k, count in zip(own, _counts_for([groups[k] for k in own], gpus_needed, wanted), strict=True):
             counts[k] = count
     return _with_counts(spec, groups, counts)
 
 
 def _home_partition(
-    trace: Trace, mask: NDArray[np.bool_], sizes: dict[str | None, Sizes]
+    trace: Trace, mask: NDArray[np.bool_], groups: dict[str | None, list[NodeGroup]]
 ) -> list[tuple[str | None] | None]:
     """The partition each job counts for, in a tuple of its own; None: it can never run."""
+    demands, which = trace_demands(trace)
+    homes: dict[tuple[str, int], tuple[str | None]] = {}
+    for vc, number in set(zip(trace.vc.tolist(), which.tolist(), strict=True)):
+        homes[vc, number] = (vc,) if vc in groups and _holds(groups[vc], demands[number]) else (None,)
     return [
-        None if not ok else (vc,) if vc in sizes and holds(sizes[vc], int(gpus)) else (None,)
-        for ok, vc, gpus in zip(mask.tolist(), trace.vc.tolist(), trace.num_gpus.tolist(), strict=True)
+        homes[vc, number] if ok else None
+        for ok, vc, number in zip(mask.tolist(), trace.vc.tolist(), which.tolist(), strict=True)
     ]
 
 
-def _counts_for(groups: list[NodeGroup], gpus_needed: float, largest: int) -> list[int]:
-    """Nodes of each group, in proportion: about `gpus_needed` GPUs, and room for the largest gang."""
+def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:
+    """Nodes of each group, in proportion: about `gpus_needed` GPUs, and room for each of these demands."""
     before = [group.count for group in groups]
     gpus_before = sum(group.count * group.gpus for group in groups)
+    if gpus_before == 0:
+        return before
     total = max(1, round(sum(before) * gpus_needed / gpus_before))
     while True:
         counts = _proportional(before, total)
-        sizes: Sizes = Counter()
-        for group, count in zip(groups, counts, strict=True):
-            if count:
-                sizes[group.gpus] += count
-        if holds(sizes, largest):
+        sized = [
+            msgspec.structs.replace(group, count=count) for group, count in zip(groups, counts, strict=True)
+        ]
+        if sum(group.count * group.gpus for group in sized) and all(_holds(sized, one) for one in wanted):
             return counts
         total += 1
 

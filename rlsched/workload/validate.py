@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
 from rlsched.workload.columns import EXPECTED, KNOWN, PASS_THROUGH, Column, column_of, known_names
+from rlsched.workload.relations import check_relations, entries
 
 MAX_TEXT = 1000
 """Characters in one cell; numpy pads every cell of a column to the longest."""
@@ -90,6 +91,7 @@ def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray
         raise TraceError(f"{where.source}: columns differ in length: {lengths}")
     columns = {name: _typed(_known(name), values, where) for name, values in cells.items()}
     _check_unique(columns["job_id"], where)
+    check_relations(columns, where)
     return columns
 
 
@@ -104,6 +106,8 @@ def _typed(column: Column, values: Cells, where: Where) -> NDArray[Any]:
         return _text(column, values, where)
     if column.kind == "flag":
         return _flags(column, values, where)
+    if column.kind == "times":
+        return _times(column, values, where)
     return _numbers(column, values, where)
 
 
@@ -127,6 +131,15 @@ def _flags(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
         if text not in _FLAGS:
             where.refuse(position, column.name, EXPECTED[column.kind], values[position])
     return np.array([_FLAGS[text] for text in texts], dtype=np.str_)
+
+
+def _times(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
+    array = _text(column, values, where)
+    for position in np.flatnonzero(array != "").tolist():
+        for entry in entries(str(array[position])):
+            if not _NUMBER.fullmatch(entry) or not 0 <= float(entry) < np.inf:
+                where.refuse(position, column.name, EXPECTED[column.kind] + ", or blank", array[position])
+    return array
 
 
 def _numbers(column: Column, values: Cells, where: Where) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ CONTRACT_FIELDS = (
 )
 LATER_FIELDS = (
     "by_source jct_p90_s queue_p90_s bounded_slowdown_mean bounded_slowdown_p99 lost_gpu_s decision_p50_us "
-    "gpu_used_frac fragmentation_frac over_time"
+    "gpu_used_frac fragmentation_frac over_time by_end"
 )
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"
@@ -81,6 +81,7 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
         assert one["gpu_used_frac"] is None
         assert one["over_time"]["gpus_used"] is None
         assert (one["preemptions"], one["lost_gpu_s"]) == (0, 0)
+        assert one["by_end"] == {"completed": 119, "timeout": 0, "failed": 0}
         assert (one["jobs"], one["rejected"], one["unfinished"]) == (120, 1, 0)
         assert sum(group["jobs"] for group in one["by_vc"].values()) == 120
         assert set(one["by_gpus"]) == {"1", "2", "4", "8", "64"}
@@ -327,3 +328,56 @@ def test_bad_input(
 
 def test_help_has_an_example(workload: tuple[Path, Path]) -> None:
     assert "Example:" in run(workload, "--help").output
+
+
+LIVES = """\
+job_id,submit_time,duration,num_gpus,time_limit,fail_after_s,depends_on,array_id,array_limit,restart_s
+a,0,100,4,,30,,,,10
+b,0,50,4,40,,,x,1,
+c,0,50,4,,,,x,1,
+d,10,5,4,,,a;b,,,
+e,20,5,9,,,,,,
+f,30,5,1,,,e,,,
+"""
+"""On two nodes of 4 GPUs: a fails at 30; b is killed at 40, and only then c is eligible; f waits for e."""
+
+
+def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(LIVES)
+    (tmp_path / "c.toml").write_text(ClusterSpec.uniform(2, 4).to_toml())
+    (tmp_path / "events.csv").write_text("time,node,event\n70,n1,down\n80,n1,up\n")
+    files = tmp_path / "t.csv", tmp_path / "c.toml"
+    events = ("--node-events", str(tmp_path / "events.csv"), "--max-retries", "1")
+    report = report_of(files, tmp_path, "--policy", "fifo", *events, "--jobs-out", str(tmp_path / "jobs"))
+    one = report["policies"]["fifo"]
+    assert one["by_end"] == {"completed": 3, "timeout": 1, "failed": 0}
+    assert (one["jobs"], one["rejected"], one["unfinished"], one["preemptions"]) == (6, 2, 0, 0)
+    assert report["rejected_reasons"] == {
+        "gang of 9 GPUs is larger than the cluster holds": 1,
+        "depends on job e, which can never run": 1,
+    }
+    with (tmp_path / "jobs" / "fifo.segments.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    rows = [(row["job_id"], row["start_time"], row["end_time"], row["reason"]) for row in found]
+    assert rows == [
+        ("a", "0", "30", "failed"),
+        ("a", "30", "140", "ended"),
+        ("b", "0", "40", "timeout"),
+        ("c", "40", "70", "node_failure"),
+        ("c", "80", "170", "ended"),
+        ("d", "140", "145", "ended"),
+    ]
+    assert one["lost_gpu_s"] == 4 * (30 + 10 + 30 + 40)
+    assert one["queue_mean_s"] == 0.0
+    title = "interrupted work, and jobs that did not finish"
+    assert title in run(files, "--policy", "fifo", *events).output
+    assert title not in run(workload, "--policy", "fifo").output
+
+
+def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("time,node,event\n70,n9,down\n")
+    result = run(workload, "--policy", "fifo", "--node-events", str(tmp_path / "events.csv"))
+    assert isinstance(result.exception, InputError)
+    assert "events.csv: row 2, column 'node': expected a node of the cluster, n0 to n1" in str(
+        result.exception
+    )

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rlsched.cluster import kernels
+from rlsched.cluster import kernels, placement
 from rlsched.cluster.arrays import (
     MAX_TENANTS,
     NODE_DOWN,
@@ -219,7 +219,9 @@ class Ledger(RuleBasedStateMachine):
         self.refused(lambda: self.state.check_start(seq, free[: gpus + 1]), "different GPUs")
         if gpus > 1:
             self.refused(lambda: self.state.start(seq, [free[0]] * gpus, self.now_s), "different GPUs")
-        self.refused(lambda: self.state.start(seq, free[:gpus], self.now_s, share_milli=500), "whole GPUs")
+        self.refused(
+            lambda: self.state.start(seq, free[:gpus], self.now_s, share_milli=500), "milli of each GPU"
+        )
         self.refused(lambda: self.state.start(seq, free[:gpus], self.now_s, sm_clock_frac=0.5), "SM clock")
 
     @precondition(lambda self: self.numbers(running=False))
@@ -328,13 +330,39 @@ class Ledger(RuleBasedStateMachine):
         assert self.ended_gpu_s + sum(attained.values()) == self.served_gpu_s
 
     @invariant()
+    def every_lane_is_a_heap_of_the_waiting_jobs_of_its_class(self) -> None:
+        a = self.state.arrays
+        for p in range(self.state.num_partitions):
+            queue = self.state.queue(p).tolist()
+            for c in range(a.demand.shape[0]):
+                members = [slot for slot in queue if a.job.demand[slot] == c]
+                root = int(a.derived.lane.root[p, c])
+                assert root == (members[0] if members else -1)
+                assert sorted(self.linked(root, p)) == sorted(members)
+                if members:
+                    fits = placement.class_fits(a, p, c)
+                    assert fits == placement.fits(a, p, int(a.demand.gpus[c])), "no stale answer is kept"
+
+    def linked(self, root: int, p: int) -> list[int]:
+        """All slots of a heap, by its links."""
+        slot, job, found = self.state.arrays.derived.slot, self.state.arrays.job, []
+        todo = [root] if root >= 0 else []
+        while todo:
+            at = todo.pop()
+            found.append(at)
+            side = 0 if job.own_partition[at] == p else 1
+            todo += [int(x) for x in (slot.child[at, side], slot.next[at, side]) if x >= 0]
+        return found
+
+    @invariant()
     def the_index_is_what_a_rebuild_gives(self) -> None:
         kept = self.state.arrays
         fresh = copy.deepcopy(kept)
         for part in (
             fresh.derived.holes,
             fresh.derived.whole,
-            fresh.derived.waiting_sizes,
+            fresh.derived.by_free,
+            fresh.derived.by_whole,
             fresh.derived.queue,
         ):
             part[:] = 77
@@ -342,10 +370,14 @@ class Ledger(RuleBasedStateMachine):
             fresh.derived.part[name] = 77
         kernels.rebuild_index(fresh)
         old, new = kept.derived, fresh.derived
-        np.testing.assert_array_equal(old.part, new.part)
+        for name in ("open_gpus", "open_nodes", "free_gpus", "node_size", "queue_len"):
+            np.testing.assert_array_equal(old.part[name], new.part[name])
         np.testing.assert_array_equal(old.holes, new.holes)
         np.testing.assert_array_equal(old.whole, new.whole)
-        np.testing.assert_array_equal(old.waiting_sizes, new.waiting_sizes)
+        np.testing.assert_array_equal(old.by_free, new.by_free)
+        np.testing.assert_array_equal(old.by_whole, new.by_whole)
+        np.testing.assert_array_equal(old.lane.waiting, new.lane.waiting)
+        np.testing.assert_array_equal(old.lane.node_size, new.lane.node_size)
         for p in range(self.state.num_partitions):
             length = old.part.queue_len[p]
             np.testing.assert_array_equal(old.queue[p, :length], new.queue[p, :length])

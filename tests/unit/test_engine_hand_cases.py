@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.workload.load import FRACTIONAL, NO_GPU
+from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine, JobTable, Predictions
@@ -167,11 +167,11 @@ class TestGangs:
 
 class TestRejections:
     def test_named_and_nothing_else_changes(self) -> None:
-        jobs = [(0, 5, 0.5), (0, 5, 0), (0, 5, 1), (0, 5, 9), (1, 5, 2)]
+        jobs = [(0, 5, 12), (0, 5, 0), (0, 5, 1), (0, 5, 9), (1, 5, 2)]
         table = play(jobs, ClusterSpec.uniform(2, 4), "fifo")
         assert table.rejected.tolist() == [True, True, False, True, False]
         assert table.reject_reason.tolist() == [
-            FRACTIONAL,
+            "gang of 12 GPUs is larger than the cluster holds",
             NO_GPU,
             "",
             "gang of 9 GPUs is larger than the cluster holds",

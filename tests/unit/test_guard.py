@@ -115,8 +115,9 @@ def test_a_person_who_stops_it_is_obeyed() -> None:
         (Start(seq=99, gpus=(0,)), "no live job"),
         (Start(seq=0, gpus=(0, 1)), "different GPUs"),
         (Start(seq=0, gpus=(5,)), "no GPU 5"),
-        (Start(seq=0, gpus=(0,), share_milli=500), "whole GPUs"),
+        (Start(seq=0, gpus=(0,), share_milli=500), "milli of each GPU"),
         (Start(seq=0, gpus=(0,), sm_clock_frac=0.5), "SM clock"),
+        (Wait(until_s=0.0), "has to end after now"),
         (Preempt(seq=0), "never legal"),
         (SetClock(seq=0, sm_clock_frac=0.5), "never legal"),
     ],
@@ -194,8 +195,10 @@ def test_without_a_guard_the_loop_refuses() -> None:
     before = state.digest()
     with pytest.raises(AllocationError):
         list(decide_all(state, Scripted(lambda: Start(seq=99, gpus=(0,))), 0.0))
-    with pytest.raises(TypeError, match="never legal"):
+    with pytest.raises(AllocationError, match="job 0 is not running"):
         list(decide_all(state, Scripted(lambda: Preempt(seq=0)), 0.0))
+    with pytest.raises(TypeError, match="never legal"):
+        list(decide_all(state, Scripted(lambda: SetClock(seq=0, sm_clock_frac=0.5)), 0.0))
     assert state.digest() == before
     assert state.decisions == 0
 

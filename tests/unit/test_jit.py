@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from rlsched.jit import allocating_kernel, kernel
+from rlsched.jit import array_kernel, kernel
 
 
-@allocating_kernel
+@array_kernel
 def doubled_sum(values: np.ndarray) -> float:
     copy = np.empty(values.shape[0])
     for k in range(values.shape[0]):

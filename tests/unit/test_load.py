@@ -8,7 +8,6 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
 from rlsched.workload.load import (
-    FRACTIONAL,
     NO_GPU,
     holds,
     nodes_for_load,
@@ -39,12 +38,12 @@ def trace_of(gpus: list[float], *, duration_s: float = 100.0, vc: list[str] | No
 def test_load_by_hand_counts_only_what_can_run() -> None:
     trace = trace_of([1, 2, 8, 16, 0.5, 0, 1])
     spec = spec_of((1, 8, None))
-    # (1 + 2 + 8 + 1) GPUs x 100 s over 8 GPUs x 1000 s; the gang of 16, the share and the CPU job cannot run.
-    assert offered_load(trace, spec) == pytest.approx(1200 / 8000)
+    # (1 + 2 + 8 + 0.5 + 1) GPUs x 100 s over 8 GPUs x 1000 s; the gang of 16 and the CPU job cannot run.
+    assert offered_load(trace, spec) == pytest.approx(1250 / 8000)
     runnable = runnable_mask(trace, spec)
-    assert runnable.mask.tolist() == [True, True, True, False, False, False, True]
+    assert runnable.mask.tolist() == [True, True, True, False, True, False, True]
     too_large = "gang of 16 GPUs is larger than the cluster holds"
-    assert runnable.counts == {too_large: 1, FRACTIONAL: 1, NO_GPU: 1}
+    assert runnable.counts == {too_large: 1, NO_GPU: 1}
     assert runnable.reasons[0] == ""
 
 
@@ -141,7 +140,7 @@ def test_nodes_for_load_refuses_what_is_no_load(load: float) -> None:
 
 def test_nodes_for_load_needs_runnable_jobs() -> None:
     with pytest.raises(InputError, match="runnable jobs over some time"):
-        nodes_for_load(trace_of([0.5, 0]), spec_of((1, 8, None)), 1.0)
+        nodes_for_load(trace_of([9, 0]), spec_of((1, 8, None)), 1.0)
 
 
 def test_scaled_to_nodes() -> None:

@@ -68,8 +68,8 @@ def start(state: ClusterState, gpus: int, where: list[int]) -> None:
 def placed(state: ClusterState, gpus: int) -> list[int] | None:
     """What the kernels choose; None where they say that it does not fit."""
     out = np.full(max(gpus, 1), -1, np.int32)
-    given_gpus = placement.choose_gpus(state.arrays, 0, gpus, -1, out)
-    return out.tolist() if given_gpus == gpus else None
+    host = placement.consolidate(state.arrays, 0, gpus, out)
+    return out.tolist() if host >= 0 else None
 
 
 class TestOneNode:

@@ -35,6 +35,18 @@ if TYPE_CHECKING:
 )
 @click.option("--until", type=float, metavar="S", help="Measure jobs submitted before this.")
 @click.option(
+    "--node-events",
+    "node_events_path",
+    metavar="FILE",
+    help="Nodes that go down, drain and come up: CSV with time,node,event (down, drain, up).",
+)
+@click.option(
+    "--max-retries",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How often a job that fails is queued again [default: always].",
+)
+@click.option(
     "--seed",
     "seeds",
     type=click.IntRange(min=0),
@@ -65,6 +77,8 @@ def evaluate(
     load: float | None,
     since: float | None,
     until: float | None,
+    node_events_path: str | None,
+    max_retries: int | None,
     seeds: tuple[int, ...],
     json_path: str | None,
     jobs_out: str | None,
@@ -96,6 +110,8 @@ def evaluate(
     from rlsched_agents.evaluate.tables import print_report
     from rlsched_agents.evaluate.windows import scaled_cluster, window_of
     from rlsched_envs.engine import predict_trace
+    from rlsched_envs.lives import LifeRules
+    from rlsched_envs.node_events import read_node_events
 
     if baseline is not None and baseline not in policies:
         raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(policies)}")
@@ -107,6 +123,7 @@ def evaluate(
         got = offered_load(trace.select(window.measured(trace)), spec)
         notes.print(f"load {load:g} asked for, {got:.3f} on {spec.num_nodes} nodes, {spec.num_gpus} GPUs")
     seeds = tuple(dict.fromkeys(seeds))
+    node_events = read_node_events(node_events_path, spec) if node_events_path is not None else ()
     tasks = replay_tasks(
         trace,
         spec,
@@ -116,6 +133,7 @@ def evaluate(
         list(seeds),
         records=Path(records) if records else None,
         logdir=Path(logdir) if logdir else None,
+        rules=LifeRules(max_retries=max_retries, node_events=node_events),
     )
     outcomes = _run(tasks, workers or len(os.sched_getaffinity(0)), notes)
     report = build_report(trace, spec, window, list(seeds), outcomes, baseline)

@@ -88,14 +88,17 @@ def write_jobs(
     """Write `folder`/`stem`.csv and `stem`.segments.csv for the measured jobs, in submission order.
 
     Times are seconds of the trace; blank where unknown or never. A job that did not start has its row in the
-    first file and none in the second. Jobs have their GPUs to themselves, at full clock; there is no model
-    of energy.
+    first file and none in the second; one of several attempts has its first start, its last end and its last
+    GPUs in the first file. Jobs have their GPUs to themselves, at full clock; there is no model of energy.
 
     Raises:
         InputError: the folder cannot be written to.
     """
     folder = Path(folder)
     places = Places(spec)
+    attempts = table.attempts
+    order = np.lexsort((attempts.attempt, attempts.job))
+    bounds = np.searchsorted(attempts.job[order], np.arange(len(table.trace) + 1))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -110,10 +113,14 @@ def write_jobs(
                 if np.isnan(table.start_s[job]):
                     jobs.writerow([job_id, submit, "", "", "", "", "", "", ""])
                     continue
+                mine = order[bounds[job] : bounds[job + 1]].tolist()
+                for k in mine:
+                    times = [seconds(attempts.start_s[k]), seconds(attempts.end_s[k])]
+                    where = [*places.cells(attempts.gpus(k)), "1", "1", ""]
+                    row = [job_id, attempts.attempt[k], *times, *where, attempts.reason_name(k)]
+                    segments.writerow(row)
                 times = [seconds(table.start_s[job]), seconds(table.end_s[job])]
-                where = [*places.cells(table.gpus[job]), "1", "1", ""]
                 jobs.writerow([job_id, submit, *times, *where])
-                segments.writerow([job_id, 1, *times, *where, "ended" if times[1] else "running"])
     except OSError as error:
         raise InputError(f"{folder}: cannot write job files here: {error.strerror}") from error
 

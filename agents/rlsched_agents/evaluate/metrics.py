@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched_agents.evaluate.occupancy import Fragmentation, OverTime, fragmentation, over_time, step_edges
+from rlsched_envs.life import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 
 if TYPE_CHECKING:
     from rlsched_envs.engine import JobTable
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+
+END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
 """Jobs that run shorter than this count as if they ran so long (Feitelson 2001, see `bounded_slowdown`)."""
@@ -31,7 +34,7 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
         unfinished: Those that had not ended when the replay stopped.
         jct_mean_s: Mean JCT (last end - submission) of those that ended.
         jct_p99_s: Its 99th percentile; so the others.
-        queue_mean_s: Mean queueing delay (first start - submission) of those that ended.
+        queue_mean_s: Mean queueing delay (`queue_s`) of those that ended.
         queue_p50_s: Its median; so the other percentiles.
         queue_p99_s: Its 99th percentile.
         queue_max_s: The longest queueing delay: how far starvation went.
@@ -73,13 +76,13 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         rejected: Jobs that can never run on this cluster.
         unfinished: Jobs that had not ended when the replay stopped.
         jct_mean_s: Mean of last end - submission, seconds; so its percentiles.
-        queue_mean_s: Mean of first start - submission, seconds; so its percentiles and its maximum (how far
+        queue_mean_s: Mean queueing delay (`queue_s`), seconds; so its percentiles and its maximum (how far
             starvation went).
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
             submitted before the window count while they run in it.
         energy_kwh: None: no model of power yet.
-        preemptions: Attempts that were stopped for another job's sake.
+        preemptions: Attempts of measured jobs that were stopped for another job's sake.
         decisions: Decisions that the scheduler took over the whole replay, warm-up included.
         decision_p99_us: 99th percentile of the time that a decision took; None where decisions were not
             timed one by one (compiled rules).
@@ -88,7 +91,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_vc: By VC, `-` for jobs without one.
         by_source: Decisions by who took them; empty where that was not counted.
         bounded_slowdown_mean: Mean `bounded_slowdown`; so its percentile.
-        lost_gpu_s: GPU-seconds of work that preempted jobs had to do again.
+        lost_gpu_s: GPU-seconds that attempts of measured jobs held and that brought the jobs no further:
+            work thrown away by a preemption, a failure or a node's failure, and restart costs. Work that a
+            time limit ended is not part of it: nobody does it again.
         decision_p50_us: Median of the time that a decision took; None where `decision_p99_us` is.
         gpu_used_frac: As `gpu_utilisation_frac`, of GPUs at work instead of allocated ones. None: no model
             computes it yet.
@@ -96,6 +101,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             drawn at random could not have used (`occupancy.fragmentation`). None where placements were not
             kept, and where nothing was free.
         over_time: Allocation and fragmentation in steps of time; None where that time is zero.
+        by_end: Jobs that ended, by how: `completed`, `timeout` (killed at the time limit), `failed` (a
+            failure, and no retry left).
     """
 
     jobs: int
@@ -129,6 +136,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     gpu_used_frac: float | None = None
     fragmentation_frac: float | None = None
     over_time: OverTime | None = None
+    by_end: dict[str, int] = {}
 
 
 def jct_s(table: JobTable) -> Floats:
@@ -137,8 +145,13 @@ def jct_s(table: JobTable) -> Floats:
 
 
 def queue_s(table: JobTable) -> Floats:
-    """Queueing delay of every job, (J,) seconds: first start - submission; nan where it did not start."""
-    return np.asarray(table.start_s - table.trace.submit_s, dtype=np.float64)
+    """Queueing delay of every job, (J,) seconds: first start - submission; nan where it did not start.
+
+    A job that had to wait for others, or for room in its array, is counted from when it was eligible, as in
+    Slurm's accounting (`sacct`, field Eligible).
+    """
+    since_s = table.trace.submit_s if table.eligible_s is None else table.eligible_s
+    return np.asarray(table.start_s - since_s, dtype=np.float64)
 
 
 def bounded_slowdown(table: JobTable) -> Floats:
@@ -148,6 +161,25 @@ def bounded_slowdown(table: JobTable) -> Floats:
     Parallel Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
     """
     return np.maximum(1.0, jct_s(table) / np.maximum(table.trace.duration_s, SLOWDOWN_THRESHOLD_S))
+
+
+def ends(table: JobTable, which: Mask) -> dict[str, int]:
+    """Some of the jobs by how they ended; those that did not are left out."""
+    done = which & ended(table)
+    by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
+    return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
+
+
+def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
+    """Preemptions of some of the jobs, and the GPU-seconds that their attempts held for nothing.
+
+    The second is the sum of (end - start - useful work) x GPUs over the attempts that are over.
+    """
+    attempts = table.attempts
+    mine = which[attempts.job] & ~np.isnan(attempts.end_s)
+    held_s = attempts.end_s[mine] - attempts.start_s[mine] - attempts.useful_s[mine]
+    gpus = table.trace.num_gpus[attempts.job[mine]]
+    return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(held_s * gpus))
 
 
 def ended(table: JobTable) -> Mask:
@@ -174,11 +206,10 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     if not len(times) or times[-1] <= times[0]:
         return None
     first, last = float(times[0]), float(times[-1])
-    started = ~np.isnan(table.start_s)
-    start = table.start_s[started]
-    end = np.where(np.isnan(table.end_s[started]), last, table.end_s[started])
-    overlap_s = np.clip(np.minimum(end, last) - np.maximum(start, first), 0.0, None)
-    gpu_seconds = float(np.sum(overlap_s * table.trace.num_gpus[started]))
+    attempts = table.attempts
+    end = np.where(np.isnan(attempts.end_s), last, attempts.end_s)
+    overlap_s = np.clip(np.minimum(end, last) - np.maximum(attempts.start_s, first), 0.0, None)
+    gpu_seconds = float(np.sum(overlap_s * table.trace.num_gpus[attempts.job]))
     return gpu_seconds / (num_gpus * (last - first))
 
 
@@ -239,6 +270,7 @@ def schedule_metrics(
     """
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
+    preemptions, lost_gpu_s = interruptions(table, measured)
     done = measured & ended(table)
     decision_us = np.asarray(table.decision_us, dtype=np.float64)
     edges = step_edges(table, measured)
@@ -259,7 +291,7 @@ def schedule_metrics(
         makespan_s=float(table.end_s[done].max() - table.trace.submit_s[measured][0]) if done.any() else None,
         gpu_utilisation_frac=utilisation(table, num_gpus, measured),
         energy_kwh=None,
-        preemptions=0,
+        preemptions=preemptions,
         decisions=int(table.decisions),
         decision_p99_us=quantile(decision_us, 99),
         wall_s=wall_s,
@@ -270,11 +302,12 @@ def schedule_metrics(
         queue_p90_s=total.queue_p90_s,
         bounded_slowdown_mean=total.bounded_slowdown_mean,
         bounded_slowdown_p99=total.bounded_slowdown_p99,
-        lost_gpu_s=0.0,
+        lost_gpu_s=lost_gpu_s,
         decision_p50_us=quantile(decision_us, 50),
         gpu_used_frac=None,
         fragmentation_frac=None if fragments is None else fragments.total_frac,
         over_time=None if edges is None else over_time(table, edges, fragments),
+        by_end=ends(table, measured),
     )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.load import holds, partition_sizes
+from rlsched.cluster.demand import holds
+from rlsched.workload.load import partition_sizes
 
 if TYPE_CHECKING:
     from rlsched_envs.engine import JobTable
+    from rlsched_envs.lives import Segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -94,8 +95,9 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
         edges: What `step_edges` gave.
         fragments: What `fragmentation` gave for the same edges.
     """
-    job, start_s, end_s = _intervals(table, edges)
-    gpus = table.trace.num_gpus[job]
+    attempts, kept = _attempts(table, edges)
+    start_s, end_s = _clipped(attempts, kept, edges)
+    gpus = table.trace.num_gpus[attempts.job[kept]]
     allocated = _integral(np.concatenate((start_s, end_s)), np.concatenate((gpus, -gpus)), 0.0, edges)
     return OverTime(
         from_s=float(edges[0]),
@@ -157,16 +159,16 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Between the first and the last edge; None where a job ran whose placement was not kept."""
-    job, start_s, end_s = _intervals(table, edges)
-    gpus_of = [table.gpus[k] for k in job.tolist()]
-    counts = np.array([len(gpus) for gpus in gpus_of], dtype=np.int64)
-    if np.any(counts == 0):
+    """Between the first and the last edge; None where an attempt's placement was not kept."""
+    attempts, kept = _attempts(table, edges)
+    start_s, end_s = _clipped(attempts, kept, edges)
+    counts = np.diff(attempts.gpu_at)
+    if np.any(counts[kept] == 0):
         return None
-    gpu = np.fromiter(chain.from_iterable(gpus_of), dtype=np.int64, count=int(counts.sum()))
+    gpu = attempts.gpu[np.repeat(kept, counts)]
     num_nodes = table.spec.num_nodes
     pair, taken = np.unique(
-        np.repeat(np.arange(len(job)), counts) * num_nodes + table.gpu_node[gpu], return_counts=True
+        np.repeat(np.arange(len(start_s)), counts[kept]) * num_nodes + table.gpu_node[gpu], return_counts=True
     )
     owner, node = np.divmod(pair, num_nodes)
     time_s, node = np.concatenate((start_s[owner], end_s[owner])), np.concatenate((node, node))
@@ -231,12 +233,17 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
     return table, np.array([kind in useless for kind in kinds], dtype=np.bool_)
 
 
-def _intervals(table: JobTable, edges: Floats) -> tuple[Ints, Floats, Floats]:
-    """Jobs that ran between the first and the last edge, and from when to when they did in there."""
-    first, last = edges[0], edges[-1]
-    end_s = np.where(np.isnan(table.end_s), last, table.end_s)
-    job = np.flatnonzero(~np.isnan(table.start_s) & (table.start_s < last) & (end_s > first))
-    return job, np.maximum(table.start_s[job], first), np.minimum(end_s[job], last)
+def _attempts(table: JobTable, edges: Floats) -> tuple[Segments, Mask]:
+    """All attempts, and which of them ran between the first and the last edge."""
+    attempts = table.attempts
+    over = ~np.isnan(attempts.end_s) & (attempts.end_s <= edges[0])
+    return attempts, np.asarray((attempts.start_s < edges[-1]) & ~over, dtype=np.bool_)
+
+
+def _clipped(attempts: Segments, kept: Mask, edges: Floats) -> tuple[Floats, Floats]:
+    """From when to when these attempts ran between the first and the last edge."""
+    end_s = np.where(np.isnan(attempts.end_s[kept]), edges[-1], attempts.end_s[kept])
+    return np.maximum(attempts.start_s[kept], edges[0]), np.minimum(end_s, edges[-1])
 
 
 def _running_sum(node: Ints, change: Ints) -> Ints:

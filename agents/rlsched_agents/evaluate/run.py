@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -25,6 +25,7 @@ from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RecordFile
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
+from rlsched_envs.lives import LifeRules, has_lives
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
@@ -44,6 +45,7 @@ class Task:
         predictions: The stamps of `trace`, the same for every policy that is fed causal predictions.
         records: File for the decision records; None: none are made.
         logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
+        rules: Restart costs, retries and node events.
     """
 
     policy: str
@@ -54,6 +56,7 @@ class Task:
     predictions: Predictions
     records: Path | None = None
     logdir: Path | None = None
+    rules: LifeRules = field(default_factory=LifeRules)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def replay_tasks(
     *,
     records: Path | None = None,
     logdir: Path | None = None,
+    rules: LifeRules | None = None,
 ) -> list[Task]:
     """A task for every policy and seed; one alone for a policy that is the same with every seed.
 
@@ -100,6 +104,7 @@ def replay_tasks(
                     stamps,
                     _record_path(stem, records, logdir),
                     logdir / stem if logdir else None,
+                    rules or LifeRules(),
                 )
             )
     return tasks
@@ -140,6 +145,7 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
             task,
             trace=task.trace.select(slice(0, 2)),
             predictions=Predictions(*(stamp[:2] for stamp in task.predictions)),
+            rules=replace(task.rules, always=has_lives(task.trace, task.rules)),
         ),
         None,
         None,
@@ -154,19 +160,20 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
         records_to_run(task.records, task.logdir)
     progress(1.0)
     rows = int(np.searchsorted(task.trace.submit_s, task.window.until_s))
-    return Outcome(task.policy, task.seed, _first_rows(table, rows), wall_s)
+    return Outcome(task.policy, task.seed, table.first_rows(rows), wall_s)
 
 
 def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], None] | None) -> JobTable:
     """Replay the trace until the warm-up and the measured jobs have started, whatever has arrived by then.
 
-    A start cannot depend on jobs that come after it, and an end follows from the start.
+    A start cannot depend on jobs that come after it, and an end follows from the start; where jobs can be
+    interrupted, the replay goes on until those jobs have ended.
     """
     scheduler = load_scheduler(task.policy, seed=task.seed)
     trace, stamps = task.trace, task.predictions
     if scheduler.information == "oracle":
         stamps = predict_trace(trace, task.spec, "oracle")
-    engine = Engine(trace, task.spec, order=scheduler.order, predictions=stamps)
+    engine = Engine(trace, task.spec, order=scheduler.order, predictions=stamps, rules=task.rules)
     until_started = trace.submit_s < task.window.until_s
     rule = _rule(scheduler)
     if rule is not None and records is None:
@@ -187,20 +194,6 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
             progress(min((now_s - first_s) / span_s, 0.99))
 
     return tick
-
-
-def _first_rows(table: JobTable, rows: int) -> JobTable:
-    """The table without the jobs submitted after the window: the same rows whatever came after them."""
-    keep = slice(0, rows)
-    return replace(
-        table,
-        trace=table.trace.select(keep),
-        start_s=table.start_s[keep],
-        end_s=table.end_s[keep],
-        rejected=table.rejected[keep],
-        reject_reason=table.reject_reason[keep],
-        gpus=table.gpus[keep],
-    )
 
 
 def _needs_seeds(policy: str, seeds: list[int]) -> bool:

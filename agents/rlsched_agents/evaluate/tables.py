@@ -64,6 +64,7 @@ def print_report(report: Report, console: Console) -> None:
         },
         spare=_SPARE_TAILS,
     )
+    _print_lives(report, console)
     if report.paired:
         _print_table(
             console,
@@ -97,6 +98,26 @@ def print_report(report: Report, console: Console) -> None:
             for name, one in report.policies.items()
         },
     )
+
+
+def _print_lives(report: Report, console: Console) -> None:
+    """What happened to jobs besides running to their end, if anything did under any policy."""
+    rows: dict[str, tuple[str, ...]] = {
+        name: (
+            f"{one.preemptions:,}",
+            f"{one.lost_gpu_s / 3600:,.0f}",
+            f"{one.by_end.get('timeout', 0):,}",
+            f"{one.by_end.get('failed', 0):,}",
+        )
+        for name, one in report.policies.items()
+    }
+    if any(cell != "0" for cells in rows.values() for cell in cells):
+        _print_table(
+            console,
+            "interrupted work, and jobs that did not finish",
+            ("preemptions", "lost GPU-h", "timed out", "failed"),
+            rows,
+        )
 
 
 def _print_groups(report: Report, title: str, what: str, by: str, field: str, console: Console) -> None:

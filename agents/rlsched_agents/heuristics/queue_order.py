@@ -27,8 +27,8 @@ class QueueOrder:
         """Start the rule's next job on the GPUs that *consolidate* picks, or wait."""
         recording = Recording(state, partition, now_s, wanted=record)
         window = job_candidates(state, partition, now_s) if record else None
-        position = next_by_rule(state.arrays, partition, self.rule.blocks, 0)
-        seq = int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
+        slot = next_by_rule(state.arrays, partition, self.rule.blocks)
+        seq = int(state.arrays.job.seq[slot]) if slot >= 0 else -1
         action = start_action(state, partition, seq) if seq >= 0 else Wait()
         halves = [window.half(None, row_of(window, seq))] if window is not None else []
         return recording.decision(action, "rule", self.name, halves=halves)

@@ -148,6 +148,10 @@ class Jobs:
         for column, value in zip(self._columns.values(), row, strict=True):
             column.append(value)
 
+    def has(self, job_id: str) -> bool:
+        """Whether a job of this id has been taken."""
+        return job_id in self._ids
+
     def trace(self, name: str, account: Account) -> tuple[Trace, float]:
         """The trace, and its origin: the first submission in the publisher's clock, which becomes second 0.
 

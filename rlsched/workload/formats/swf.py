@@ -30,7 +30,8 @@ LOST = (
     "a processor is a CPU core, or with --processors gpus a GPU; the format knows no GPUs",
     "CPU time and memory that were used; group, queue and think time are carried along as x_group, "
     "x_queue and x_think_time_s",
-    "time between the end of the preceding job and the submission: depends_on keeps the order alone",
+    "time between the end of the preceding job and the submission: depends_on keeps the order alone; "
+    "a preceding job that was skipped, or that stands below",
     "the wall clock: second 0 is the first submission",
 )
 
@@ -115,6 +116,7 @@ def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
     if processors <= 0:
         raise LeftOutError("processors unknown")
     memory_kib = _known(field["requested memory"])
+    preceding = f"{field['preceding job']:.0f}"
     jobs.add(
         job_id=f"{field['job number']:.0f}",
         submit_s=field["submit time"],
@@ -129,7 +131,7 @@ def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
         extra=(
             _known(field["wait time"]),
             None if memory_kib is None else memory_kib * processors / _KIB_PER_MIB,
-            _id(field["preceding job"]) if field["preceding job"] > 0 else "",
+            preceding if jobs.has(preceding) else "",
             _id(field["queue"]),
             _id(field["group"]),
             _id(field["think time"]),

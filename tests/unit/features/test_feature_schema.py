@@ -147,6 +147,7 @@ class TestNoTruthInFeatures:
             submit_s=trace.submit_s,
             duration_s=longer,
             num_gpus=trace.num_gpus,
+            num_cpus=trace.num_cpus,
             vc=trace.vc,
             **columns,
         )

@@ -1,0 +1,472 @@
+"""The event loop of jobs that live through more than one attempt, compiled.
+
+Used where something can interrupt a job or keep it from the queue: a scheduler that preempts, failures, node
+events, dependencies, array limits. A run without any of these takes `simulation.next_instant` alone, and
+both give the same schedule then. At equal times: ends, node events, arrivals (and jobs that become eligible,
+before those submitted now), then decisions; the trace's row order breaks ties.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster import kernels as ledger
+from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, NODE_DOWN, Records, records
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.decide.rules import next_by_rule
+from rlsched.jit import kernel
+from rlsched_envs.simulation import (
+    ALLOCATED_MILLI,
+    FINISHED,
+    GPU_SECONDS,
+    HEAP_LEN,
+    MOVED,
+    NEED_SLOTS,
+    NEXT_ROW,
+    NOW,
+    QUEUED_S,
+    STARTS,
+    STOPPED,
+    TIMER,
+    SimArrays,
+    allocate_slot,
+    forget_end,
+    next_event_s,
+    nothing_new,
+    pop_end,
+    push_end,
+    put_slot,
+)
+
+NEED_ROOM: Final = 4
+"""The record of attempts is full: `grown_life`, then go on."""
+
+ONGOING: Final = 0
+ENDED: Final = 1
+TIMEOUT: Final = 2
+FAILED: Final = 3
+PREEMPTED: Final = 4
+NODE_FAILURE: Final = 5
+REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure")
+"""Why an attempt ended, by code; the first three after *running* can also be how its job ended."""
+
+SEGMENTS: Final = 0
+SEGMENT_GPUS: Final = 1
+NEXT_NODE_EVENT: Final = 2
+AT_GATE: Final = 3
+READY: Final = 4
+UNDECIDED: Final = 5
+"""1: an instant's events have happened, and its decisions are still to come."""
+MAX_RETRIES: Final = 6
+NUM_LIFE_COUNTS: Final = 7
+
+LIFE: Final = np.dtype(
+    [
+        ("duration_s", np.float64),  # work of the whole job, seconds at full speed
+        ("limit_s", np.float64),  # an attempt is killed after running so long, nan: never
+        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: it saves when it is told to
+        ("restart_s", np.float64),  # what every attempt after the first takes longer
+        ("saved_s", np.float64),  # work that the next attempt does not have to do again
+        ("run_s", np.float64),  # time run since the last failure
+        ("eligible_s", np.float64),  # when it came to the queue first, nan until then
+        ("segment", np.int64),  # its current or latest attempt, -1 before the first
+        ("first_failure", np.int32),  # its failures to come: position in `fail_after_s` ...
+        ("failures_given", np.int32),  # ... and their number
+        ("failures", np.int32),  # failures so far
+        ("first_child", np.int32),  # rows that wait for its end: position in `children` ...
+        ("children", np.int32),  # ... and their number
+        ("waits_for", np.int32),  # jobs that have to end before it is eligible
+        ("array", np.int32),  # number of its array, -1 where it is in none that has a limit
+        ("pinned", np.int32),  # 1: must not be preempted
+        ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
+        ("ends_by", np.int32),  # what ends the current attempt if nothing interrupts it
+        ("over_by", np.int32),  # how the job ended: ENDED, TIMEOUT, FAILED; ONGOING until it does
+    ]
+)
+"""One entry a row of the run."""
+
+TO_COME: Final = 0
+HELD_BACK: Final = 1
+"""Submitted, and not eligible yet."""
+LET_IN: Final = 2
+
+SEGMENT: Final = np.dtype(
+    [
+        ("start_s", np.float64),
+        ("end_s", np.float64),  # nan while it runs
+        ("useful_s", np.float64),  # work of it that no later attempt has to do again
+        ("gpu_at", np.int64),  # where its GPUs begin in `segment_gpu`
+        ("row", np.int32),
+        ("attempt", np.int32),  # 1 for the first
+        ("gpus", np.int32),
+        ("reason", np.int32),  # position in REASONS
+    ]
+)
+"""One entry an attempt, in the order of their starts."""
+
+NODE_EVENT: Final = np.dtype([("time_s", np.float64), ("node", np.int32), ("status", np.int32)])
+"""One entry an event; `status` is what the node becomes."""
+
+ARRAY: Final = np.dtype(
+    [
+        ("first", np.int32),  # its tasks: position in `tasks` ...
+        ("length", np.int32),  # ... and their number
+        ("limit", np.int32),
+        ("inside", np.int32),  # tasks past the gate that have not ended
+        ("passed", np.int32),  # all tasks before this one are past the gate
+    ]
+)
+"""One entry a job array that has a limit."""
+
+
+class LifeArrays(NamedTuple):
+    """What the lives of a run's jobs are made of; T rows."""
+
+    jobs: Records  # (T,) LIFE
+    segments: Records  # (S,) SEGMENT, the first counts[SEGMENTS] in use
+    segment_gpu: NDArray[np.int32]  # GPUs of the attempts, (0,) where placements are not kept
+    fail_after_s: NDArray[np.float64]  # (failures,) run time up to each, since the failure before it
+    children: NDArray[np.int32]  # (dependencies,) rows
+    arrays: Records  # (A,) ARRAY
+    tasks: NDArray[np.int32]  # (tasks of these arrays,) rows, ascending in each
+    node_events: Records  # (E,) NODE_EVENT, by time
+    ready: NDArray[np.int32]  # (T,) the first counts[READY]: eligible rows that still have no slot, a heap
+    counts: NDArray[np.int64]  # (NUM_LIFE_COUNTS,)
+
+
+def grown_life(life: LifeArrays) -> LifeArrays:
+    """The same lives with room for twice as many attempts."""
+    segments = records(2 * life.segments.shape[0], SEGMENT)
+    segments[: life.segments.shape[0]] = life.segments
+    gpu = np.zeros(2 * life.segment_gpu.shape[0], np.int32)
+    gpu[: life.segment_gpu.shape[0]] = life.segment_gpu
+    return life._replace(segments=segments, segment_gpu=gpu)
+
+
+# ---- attempts -------------------------------------------------------------------------------------
+
+
+@kernel
+def has_room(sim: SimArrays, life: LifeArrays, jobs: int) -> bool:
+    """Whether so many jobs can start, on whatever is free, without the record of attempts growing."""
+    if life.segments.shape[0] - life.counts[SEGMENTS] < jobs:
+        return False
+    gpus = MAX_TENANTS * sim.state.gpu.shape[0]
+    return life.segment_gpu.shape[0] == 0 or life.segment_gpu.shape[0] - life.counts[SEGMENT_GPUS] >= gpus
+
+
+@kernel
+def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """A slot has just been allocated: its attempt begins. There is room for one more (`has_room`)."""
+    s, r, jobs, count = sim.state, sim.progress, life.jobs, life.counts
+    row, now_s = r.ends.row[slot], r.clock[NOW]
+    if np.isnan(r.outcome.start_s[row]):
+        r.outcome.start_s[row] = now_s
+    r.tally[ALLOCATED_MILLI] += s.job.gpus[slot] * s.job.share_milli[slot]
+    r.tally[STARTS] += 1
+    at = count[SEGMENTS]
+    count[SEGMENTS] += 1
+    jobs.segment[row] = at
+    segments = life.segments
+    segments.row[at], segments.attempt[at], segments.gpus[at] = row, s.job.attempt[slot], s.job.gpus[slot]
+    segments.start_s[at], segments.end_s[at], segments.useful_s[at] = now_s, np.nan, 0.0
+    segments.reason[at], segments.gpu_at[at] = ONGOING, count[SEGMENT_GPUS]
+    if life.segment_gpu.shape[0] > 0:
+        place = s.job.head[slot]
+        while place >= 0:
+            life.segment_gpu[count[SEGMENT_GPUS]] = place // MAX_TENANTS
+            count[SEGMENT_GPUS] += 1
+            place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    reason = ENDED
+    takes_s = s.job.overhead_left_s[slot] + (jobs.duration_s[row] - jobs.saved_s[row])
+    if jobs.failures[row] < jobs.failures_given[row]:
+        left_s = life.fail_after_s[jobs.first_failure[row] + jobs.failures[row]] - jobs.run_s[row]
+        if left_s < takes_s:
+            takes_s, reason = max(left_s, 0.0), FAILED
+    if jobs.limit_s[row] < takes_s:
+        takes_s, reason = jobs.limit_s[row], TIMEOUT
+    end_s = now_s + takes_s
+    if not np.isnan(sim.truth.fixed_end_s[row]):
+        end_s, reason = max(sim.truth.fixed_end_s[row], now_s), ENDED
+    jobs.ends_by[row] = reason
+    push_end(r, end_s, slot)
+
+
+@kernel
+def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
+    """How much of the work that an attempt did need not be done again.
+
+    A preempted job saves when it is told to, unless it says when it saves (`checkpoint_s`); a job that fails,
+    itself or its node, has what it last saved. A time limit ends the job: nothing is done again.
+    """
+    left_s = jobs.duration_s[row] - jobs.saved_s[row]
+    if reason == ENDED:
+        return left_s
+    done_s = min(done_s, left_s)
+    every_s = jobs.checkpoint_s[row]
+    if reason == TIMEOUT or every_s == 0.0:
+        return done_s
+    if np.isnan(every_s):
+        return done_s if reason == PREEMPTED else 0.0
+    saved_s = np.floor((jobs.saved_s[row] + done_s) / every_s) * every_s
+    return max(saved_s - jobs.saved_s[row], 0.0)
+
+
+@kernel
+def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
+    """The attempt in this slot is over: write it down, and what is left of its work."""
+    r, jobs = sim.progress, life.jobs
+    row, now_s = r.ends.row[slot], r.clock[NOW]
+    at = jobs.segment[row]
+    ran_s = now_s - life.segments.start_s[at]
+    kept_s = _work_kept_s(jobs, row, max(ran_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
+    life.segments.end_s[at], life.segments.reason[at], life.segments.useful_s[at] = now_s, reason, kept_s
+    jobs.saved_s[row] += kept_s
+    jobs.run_s[row] += ran_s
+    if reason == FAILED:
+        jobs.failures[row] += 1
+        jobs.run_s[row] = 0.0
+    r.tally[ALLOCATED_MILLI] -= life.segments.gpus[at] * sim.state.job.share_milli[slot]
+
+
+@kernel
+def note_preemption(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """The ledger has preempted this slot and queued it again: write it down."""
+    forget_end(sim.progress, slot)
+    _close(sim, life, slot, PREEMPTED)
+    sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
+
+
+@kernel
+def preempt_slot(sim: SimArrays, life: LifeArrays, slot: int) -> bool:
+    """Stop a running job now and queue it again. False, and nothing happens, where that is not legal.
+
+    A job that must not be preempted is not, nor one that started at this very instant.
+    """
+    job = sim.state.job
+    if job.pinned[slot] or job.start_s[slot] == sim.progress.clock[NOW]:
+        return False
+    ledger.preempt(sim.state, slot, sim.progress.clock[NOW])
+    note_preemption(sim, life, slot)
+    return True
+
+
+@kernel
+def _try_again(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """A closed attempt's job goes back to the queue."""
+    ledger.release(sim.state, slot, sim.progress.clock[NOW])
+    ledger.wait_again(sim.state, slot)
+    sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
+
+
+@kernel
+def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """A running job has come to the end of its attempt: by itself, by its limit, or by a failure."""
+    row = sim.progress.ends.row[slot]
+    reason = life.jobs.ends_by[row]
+    _close(sim, life, slot, reason)
+    if reason == FAILED and life.jobs.failures[row] <= life.counts[MAX_RETRIES]:
+        _try_again(sim, life, slot)
+        return
+    sim.progress.outcome.end_s[row] = sim.progress.clock[NOW]
+    life.jobs.over_by[row] = reason
+    ledger.release(sim.state, slot, sim.progress.clock[NOW])
+    ledger.forget(sim.state, slot)
+    for position in range(life.jobs.first_child[row], life.jobs.first_child[row] + life.jobs.children[row]):
+        child = life.children[position]
+        life.jobs.waits_for[child] -= 1
+        if life.jobs.stage[child] == HELD_BACK and _may_enter(life, child):
+            _make_ready(life, child)
+    if life.jobs.array[row] >= 0:
+        _next_task(life, life.jobs.array[row])
+
+
+@kernel
+def _set_node(sim: SimArrays, life: LifeArrays, n: int, status: int) -> None:
+    """A node goes down, drains or comes up; where it goes down, its jobs start over elsewhere."""
+    s = sim.state
+    ledger.set_node_status(s, n, status)
+    if status != NODE_DOWN:
+        return
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        for k in range(MAX_TENANTS):
+            if s.gpu.tenant[g, k] >= 0:
+                _fail_with_node(sim, life, s.gpu.tenant[g, k])
+    position = 0
+    while position < s.derived.running_len[0]:
+        slot = s.derived.slot.running[position]
+        if s.job.host[slot] == n:
+            _fail_with_node(sim, life, slot)
+        else:
+            position += 1
+
+
+@kernel
+def _fail_with_node(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """The node of a running job has gone down."""
+    forget_end(sim.progress, slot)
+    _close(sim, life, slot, NODE_FAILURE)
+    _try_again(sim, life, slot)
+
+
+# ---- the gate: who is eligible --------------------------------------------------------------------
+
+
+@kernel
+def _may_enter(life: LifeArrays, row: int) -> bool:
+    if life.jobs.waits_for[row] > 0:
+        return False
+    a = life.jobs.array[row]
+    return a < 0 or life.arrays.inside[a] < life.arrays.limit[a]
+
+
+@kernel
+def _make_ready(life: LifeArrays, row: int) -> None:
+    """A job that was held back becomes eligible: it comes to the queue at this instant, in row order."""
+    life.jobs.stage[row] = LET_IN
+    life.counts[AT_GATE] -= 1
+    if life.jobs.array[row] >= 0:
+        life.arrays.inside[life.jobs.array[row]] += 1
+    ready, at = life.ready, life.counts[READY]
+    ready[at] = row
+    life.counts[READY] += 1
+    while at > 0 and ready[at] < ready[(at - 1) // 2]:
+        ready[at], ready[(at - 1) // 2] = ready[(at - 1) // 2], ready[at]
+        at = (at - 1) // 2
+
+
+@kernel
+def _pop_ready(life: LifeArrays) -> int:
+    ready = life.ready
+    row = ready[0]
+    last = life.counts[READY] - 1
+    life.counts[READY] = last
+    ready[0] = ready[last]
+    at = 0
+    while 2 * at + 1 < last:
+        child = 2 * at + 1
+        if child + 1 < last and ready[child + 1] < ready[child]:
+            child += 1
+        if ready[at] <= ready[child]:
+            break
+        ready[at], ready[child] = ready[child], ready[at]
+        at = child
+    return row
+
+
+@kernel
+def _next_task(life: LifeArrays, a: int) -> None:
+    """A task of an array has ended: the first one that only the limit held back becomes eligible."""
+    arrays = life.arrays
+    arrays.inside[a] -= 1
+    position = arrays.passed[a]
+    while position < arrays.length[a] and life.jobs.stage[life.tasks[arrays.first[a] + position]] == LET_IN:
+        position += 1
+    arrays.passed[a] = position
+    while position < arrays.length[a]:
+        row = life.tasks[arrays.first[a] + position]
+        if life.jobs.stage[row] == HELD_BACK and _may_enter(life, row):
+            _make_ready(life, row)
+            return
+        position += 1
+
+
+@kernel
+def _enter(sim: SimArrays, life: LifeArrays, row: int) -> None:
+    """An eligible row comes to the queue; there is a free slot."""
+    at_s = sim.progress.clock[NOW]
+    slot = put_slot(sim, row, at_s)
+    sim.state.job.pinned[slot] = life.jobs.pinned[row]
+    life.jobs.eligible_s[row] = at_s
+
+
+# ---- the event loop -------------------------------------------------------------------------------
+
+
+@kernel
+def _next_s(sim: SimArrays, life: LifeArrays) -> float:
+    """Time of the next event; node events alone do not keep a run going."""
+    r = sim.progress
+    at_s = next_event_s(sim)
+    if life.counts[READY] > 0:
+        at_s = min(at_s, r.clock[NOW])
+    left = r.tally[NEXT_ROW] < sim.truth.shape[0] or sim.state.counters[LIVE_JOBS] > 0
+    if left and life.counts[NEXT_NODE_EVENT] < life.node_events.shape[0]:
+        at_s = min(at_s, life.node_events.time_s[life.counts[NEXT_NODE_EVENT]])
+    return at_s
+
+
+@kernel
+def next_instant(sim: SimArrays, life: LifeArrays) -> int:
+    """Go to the next time at which something happens, and let it happen; MOVED, FINISHED or NEED_SLOTS."""
+    s, truth, r = sim.state, sim.truth, sim.progress
+    at_s = _next_s(sim, life)
+    if at_s == np.inf:
+        return FINISHED
+    waiting = s.counters[LIVE_JOBS] - s.derived.running_len[0]
+    r.clock[QUEUED_S] += waiting * (at_s - r.clock[NOW])
+    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * (at_s - r.clock[NOW]) / WHOLE_GPU_MILLI
+    r.clock[NOW] = at_s
+    r.clock[TIMER] = np.inf
+    while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at_s:
+        _end_attempt(sim, life, pop_end(r))
+    events = life.node_events
+    while life.counts[NEXT_NODE_EVENT] < events.shape[0]:
+        k = life.counts[NEXT_NODE_EVENT]
+        if events.time_s[k] > at_s:
+            break
+        life.counts[NEXT_NODE_EVENT] += 1
+        _set_node(sim, life, events.node[k], events.status[k])
+    while life.counts[READY] > 0:
+        if s.counters[LIVE_JOBS] == s.job.shape[0]:
+            return NEED_SLOTS
+        _enter(sim, life, _pop_ready(life))
+    while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at_s:
+        row = r.tally[NEXT_ROW]
+        if not _may_enter(life, row):
+            life.jobs.stage[row] = HELD_BACK
+            life.counts[AT_GATE] += 1
+            r.tally[NEXT_ROW] += 1
+            continue
+        if s.counters[LIVE_JOBS] == s.job.shape[0]:
+            return NEED_SLOTS
+        life.jobs.stage[row] = LET_IN
+        if life.jobs.array[row] >= 0:
+            life.arrays.inside[life.jobs.array[row]] += 1
+        r.tally[NEXT_ROW] += 1
+        _enter(sim, life, row)
+    return MOVED
+
+
+@kernel
+def _decide_by_rule(sim: SimArrays, life: LifeArrays, blocks: bool) -> None:
+    """`simulation.decide_by_rule`, with attempts written down."""
+    part = sim.state.derived.part
+    for p in range(part.shape[0]):
+        if nothing_new(sim.state, p):
+            continue
+        slot = next_by_rule(sim.state, p, blocks)
+        while slot >= 0:
+            if allocate_slot(sim, p, slot, -1):
+                note_start(sim, life, slot)
+            slot = next_by_rule(sim.state, p, blocks)
+        part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
+
+
+@kernel
+def run_rule(sim: SimArrays, life: LifeArrays, blocks: bool, until_row: int) -> int:
+    """`simulation.run_rule`, for lives; also returns NEED_ROOM."""
+    while life.counts[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
+        if not life.counts[UNDECIDED]:
+            moved = next_instant(sim, life)
+            if moved != MOVED:
+                return moved
+            life.counts[UNDECIDED] = 1
+        if not has_room(sim, life, sim.state.counters[LIVE_JOBS] - sim.state.derived.running_len[0]):
+            return NEED_ROOM
+        _decide_by_rule(sim, life, blocks)
+        life.counts[UNDECIDED] = 0
+    return STOPPED

@@ -1,0 +1,228 @@
+"""What a trace says of its jobs' lives, as the compiled loop wants it; and the attempts that they came to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records, records
+from rlsched.workload.relations import dependencies, failures, flags
+from rlsched.workload.trace import Trace
+from rlsched_envs import life as kernels
+from rlsched_envs.life import LifeArrays
+from rlsched_envs.node_events import NodeEvent
+
+UNLIMITED: Final = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class PreemptionCosts:
+    """What it costs to start a job again, where the trace does not say (`restart_s`).
+
+    Every attempt after the first takes so much longer. The defaults are those of Lucid's simulator (the
+    artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning
+    Training Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
+
+    Attributes:
+        restart_s: Seconds for a job of up to `large_gpus` GPUs.
+        restart_large_s: Seconds for a larger one.
+        large_gpus: The largest job that is not large.
+    """
+
+    restart_s: float = 40.0
+    restart_large_s: float = 60.0
+    large_gpus: int = 8
+
+
+@dataclass(frozen=True)
+class LifeRules:
+    """What a run adds to what the trace says of its jobs' lives.
+
+    Attributes:
+        costs: Restart costs where the trace gives none.
+        max_retries: How often a job that fails is queued again; None: always.
+        node_events: Nodes that go down, drain and come up, by time.
+        always: Write attempts down one by one even where nothing can interrupt a job.
+    """
+
+    costs: PreemptionCosts = field(default_factory=PreemptionCosts)
+    max_retries: int | None = None
+    node_events: tuple[NodeEvent, ...] = ()
+    always: bool = False
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Attempts, in the order of their starts; S of them.
+
+    Attributes:
+        job: (S,) row of the job in the table's trace.
+        attempt: (S,) 1 for a job's first.
+        start_s: (S,) when it started.
+        end_s: (S,) when it was over, nan while it runs.
+        useful_s: (S,) work of it that was not done again, seconds; 0 while it runs.
+        reason: (S,) why it was over, position in `life.REASONS`.
+        gpu_at: (S + 1,) where its GPUs stand in `gpu`.
+        gpu: Global GPU numbers; empty where placements were not kept.
+    """
+
+    job: NDArray[np.intp]
+    attempt: NDArray[np.int32]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    useful_s: NDArray[np.float64]
+    reason: NDArray[np.int32]
+    gpu_at: NDArray[np.int64]
+    gpu: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def gpus(self, k: int) -> tuple[int, ...]:
+        """GPUs of one attempt, in the order of allocation."""
+        return tuple(self.gpu[self.gpu_at[k] : self.gpu_at[k + 1]].tolist())
+
+    def reason_name(self, k: int) -> str:
+        """Why one attempt was over, in a word."""
+        return kernels.REASONS[self.reason[k]]
+
+    def select(self, which: NDArray[np.bool_]) -> Segments:
+        """Some of them, by a mask (S,)."""
+        counts = np.diff(self.gpu_at)
+        return Segments(
+            self.job[which],
+            self.attempt[which],
+            self.start_s[which],
+            self.end_s[which],
+            self.useful_s[which],
+            self.reason[which],
+            np.append(0, np.cumsum(counts[which])),
+            self.gpu[np.repeat(which, counts)],
+        )
+
+
+def has_lives(trace: Trace, rules: LifeRules) -> bool:
+    """Whether something can interrupt a job of this trace, or keep it from the queue, whoever schedules."""
+    columns = ("fail_after_s", "depends_on", "array_limit")
+    return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
+
+
+def new_life(trace: Trace, rows: NDArray[np.intp], rules: LifeRules, *, keep_placements: bool) -> LifeArrays:
+    """Lives that have not begun.
+
+    Args:
+        trace: All jobs.
+        rows: (T,) those that can run, ascending.
+        rules: What the run adds.
+        keep_placements: Whether to remember the GPUs of every attempt.
+    """
+    jobs = records(len(rows), kernels.LIFE)
+    gpus = trace.num_gpus[rows]
+    jobs.duration_s, jobs.limit_s = trace.duration_s[rows], trace.time_limit_s[rows]
+    jobs.checkpoint_s = _number(trace, "checkpoint_s")[rows]
+    costs = rules.costs
+    default_s = np.where(gpus > costs.large_gpus, costs.restart_large_s, costs.restart_s)
+    restart_s = _number(trace, "restart_s")[rows]
+    jobs.restart_s = np.where(np.isnan(restart_s), default_s, restart_s)
+    jobs.pinned = flags(trace, "preemptible")[rows] == 0
+    jobs.eligible_s = math.nan
+    jobs.segment = jobs.array = -1
+    fail_after_s = _add_failures(trace, rows, jobs)
+    children = _add_dependencies(trace, rows, jobs)
+    arrays, tasks = _add_arrays(trace, rows, jobs)
+    count = np.zeros(kernels.NUM_LIFE_COUNTS, np.int64)
+    count[kernels.MAX_RETRIES] = UNLIMITED if rules.max_retries is None else rules.max_retries
+    room = int(np.ceil(gpus).sum()) + 1 if keep_placements else 0
+    return LifeArrays(
+        jobs=jobs,
+        segments=records(len(rows) + 1, kernels.SEGMENT),
+        segment_gpu=np.zeros(room, np.int32),
+        fail_after_s=fail_after_s,
+        children=children,
+        arrays=arrays,
+        tasks=tasks,
+        node_events=_events(rules.node_events),
+        ready=np.zeros(len(rows) + 1, np.int32),
+        counts=count,
+    )
+
+
+def segments_of(life: LifeArrays, rows: NDArray[np.intp]) -> Segments:
+    """The attempts so far; `rows` as given to `new_life`."""
+    count, gpus = int(life.counts[kernels.SEGMENTS]), int(life.counts[kernels.SEGMENT_GPUS])
+    used = life.segments[:count]
+    return Segments(
+        rows[used.row],
+        used.attempt.copy(),
+        used.start_s.copy(),
+        used.end_s.copy(),
+        used.useful_s.copy(),
+        used.reason.copy(),
+        np.append(used.gpu_at, gpus),
+        life.segment_gpu[:gpus].copy(),
+    )
+
+
+def _known(trace: Trace, name: str) -> bool:
+    cells = trace.extra.get(name)
+    if cells is None:
+        return False
+    return bool((cells != "").any()) if cells.dtype.kind == "U" else not bool(np.isnan(cells).all())
+
+
+def _number(trace: Trace, name: str) -> NDArray[np.float64]:
+    return np.asarray(trace.extra.get(name, np.full(len(trace), math.nan)), np.float64)
+
+
+def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.float64]:
+    found = failures(trace)
+    times: list[float] = []
+    for k, row in enumerate(rows.tolist() if found else ()):
+        mine = found.get(row, ())
+        jobs.first_failure[k], jobs.failures_given[k] = len(times), len(mine)
+        times.extend(mine)
+    return np.array(times, np.float64)
+
+
+def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
+    """Rows that wait for others; a job that is not part of the run has ended before it."""
+    found = dependencies(trace)
+    if not found:
+        return np.zeros(0, np.int32)
+    number = {row: k for k, row in enumerate(rows.tolist())}
+    children: list[list[int]] = [[] for _ in range(len(rows))]
+    for row, parents in found.items():
+        for parent in parents:
+            if row in number and parent in number:
+                children[number[parent]].append(number[row])
+                jobs.waits_for[number[row]] += 1
+    counts = np.array([len(mine) for mine in children])
+    jobs.children, jobs.first_child = counts, np.cumsum(counts) - counts
+    return np.array([child for mine in children for child in mine], np.int32)
+
+
+def _add_arrays(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> tuple[Records, NDArray[np.int32]]:
+    limit = _number(trace, "array_limit")[rows]
+    if np.isnan(limit).all():
+        return records(0, kernels.ARRAY), np.zeros(0, np.int32)
+    ids = trace.extra["array_id"][rows]
+    limited = np.flatnonzero(np.isin(ids, np.unique(ids[~np.isnan(limit)])))
+    _, number = np.unique(ids[limited], return_inverse=True)
+    jobs.array[limited] = number
+    tasks = limited[np.argsort(number, kind="stable")]
+    arrays = records(int(number.max()) + 1, kernels.ARRAY)
+    arrays.length = np.bincount(number)
+    arrays.first = np.cumsum(arrays.length) - arrays.length
+    arrays.limit = [int(np.nanmin(limit[limited[number == k]])) for k in range(len(arrays))]
+    return arrays, tasks.astype(np.int32)
+
+
+def _events(node_events: tuple[NodeEvent, ...]) -> Records:
+    events = records(len(node_events), kernels.NODE_EVENT)
+    for k, event in enumerate(sorted(node_events, key=lambda one: one.time_s)):
+        events[k] = (event.time_s, event.node, event.status)
+    return events

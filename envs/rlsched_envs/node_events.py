@@ -1,0 +1,84 @@
+"""Nodes that go down, drain and come up during a run: read from a failure log, given to the engine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+
+STATUS: Final = {"down": NODE_DOWN, "drain": NODE_DRAINED, "up": NODE_UP}
+COLUMNS: Final = ("time", "node", "event")
+
+
+class NodeEvent(NamedTuple):
+    """A node changes its status.
+
+    Attributes:
+        time_s: When, seconds of the trace.
+        node: Its number, as in `ClusterSpec.expand`.
+        status: What it becomes: NODE_DOWN ends the attempts there, NODE_DRAINED takes no new jobs, NODE_UP
+            takes jobs again.
+    """
+
+    time_s: float
+    node: int
+    status: int
+
+
+def read_node_events(path: str | Path, spec: ClusterSpec) -> tuple[NodeEvent, ...]:
+    """Read a CSV file with the columns `time,node,event`; events of the same time keep their order.
+
+    Args:
+        path: The file: seconds of the trace, a node's name (n0, n1, ...), and down, drain or up.
+        spec: The cluster that is replayed on.
+
+    Raises:
+        InputError: the file cannot be read, or a value is at fault: file, row, column, expected, got.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot read these node events: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8 text, got other bytes") from error
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names = {node.name: number for number, node in enumerate(spec.expand())}
+    try:
+        header = next(reader, [])
+        if sorted(header) != sorted(COLUMNS):
+            raise InputError(f"{path}: expected the columns {', '.join(COLUMNS)}, got {', '.join(header)}")
+        events = [_event(header, cells, names, f"{path}: row {reader.line_num}") for cells in reader if cells]
+    except csv.Error as error:
+        raise InputError(f"{path}: row {reader.line_num}: not valid CSV: {error}") from error
+    return tuple(sorted(events, key=lambda event: event.time_s))
+
+
+def _event(header: Sequence[str], cells: Sequence[str], names: dict[str, int], where: str) -> NodeEvent:
+    if len(cells) != len(header):
+        raise InputError(f"{where}: expected {len(header)} values as in the header, got {len(cells)}")
+    row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+    time_s = _seconds(row["time"])
+    if time_s is None:
+        expected = "seconds, finite and 0 or more"
+        raise InputError(f"{where}, column 'time': expected {expected}, got {row['time']!r}")
+    if row["node"] not in names:
+        expected = f"a node of the cluster, n0 to n{len(names) - 1}"
+        raise InputError(f"{where}, column 'node': expected {expected}, got {row['node']!r}")
+    if row["event"] not in STATUS:
+        raise InputError(f"{where}, column 'event': expected {', '.join(STATUS)}, got {row['event']!r}")
+    return NodeEvent(time_s, names[row["node"]], STATUS[row["event"]])
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,169 @@
+"""The placement rules, compiled: on which GPUs a job that fits is put.
+
+*consolidate*: see `placement`; a share of a GPU goes on the GPU with least left that has it.
+*best-fit*: as consolidate, but what a gang leaves over after whole nodes goes where fewest GPUs stay free.
+*worst-fit*: the node (or the GPU, for a share) with most free.
+*spread*: one GPU at a time on the node with most free, so a gang may go over many nodes although one would
+hold it; all other rules keep a gang on as few nodes as they can.
+*fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to
+the fewest free GPUs.
+
+Jobs without GPUs go on the node with the fewest GPUs, then with the fewest free cores (worst-fit: the most).
+All other ties go to the lowest node number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import CONSOLIDATE, FGD, PLACEMENT, SPREAD, WORST_FIT, StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
+from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
+from rlsched.cluster.room import has_tenant_place, loosest_gpu, open_places, tightest_gpu
+from rlsched.jit import array_kernel, kernel
+
+
+@kernel
+def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> int:
+    """GPU of node `n` that the rule gives to a share of class `c`, -1 if none has it."""
+    rule, share = s.counters[PLACEMENT], s.demand.share_milli[c]
+    if rule in (WORST_FIT, SPREAD):
+        return loosest_gpu(s, n, share)
+    if rule != FGD:
+        return tightest_gpu(s, n, share)
+    best, least = -1, np.inf
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        if s.gpu.free_milli[g] >= share and has_tenant_place(s, g):
+            added = added_by_share(s, n, c, g, classes)
+            if added < least:
+                best, least = g, added
+    return best
+
+
+@kernel
+def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
+    """What the rule has against node `n`, which fits a job of class `c` on its own: the least is taken."""
+    rule, d = s.counters[PLACEMENT], s.demand
+    sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
+    if d.gpus[c] == 0:
+        return float(s.node.gpus[n]), sign * s.node.cpu_free_milli[n]
+    free = float(s.node.free[n])
+    if d.share_milli[c] < WHOLE_GPU_MILLI:
+        g = _gpu_for_share(s, n, c, classes)
+        if rule == FGD:
+            return added_by_share(s, n, c, g, classes), free
+        return sign * s.gpu.free_milli[g], sign * free
+    if rule == FGD:
+        return added_by_gpus(s, n, c, d.gpus[c], classes), free
+    return sign * free, 0.0
+
+
+@kernel
+def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> int:
+    """Node that holds a whole job of class `c` and that the rule likes best, -1 if none holds it."""
+    best, first, second = -1, np.inf, np.inf
+    for n in range(s.node.shape[0]):
+        if open_places(s, c, p, n) >= max(s.demand.gpus[c], 1):
+            a, b = _cost(s, n, c, classes)
+            if a < first or (a == first and b < second):
+                best, first, second = n, a, b
+    return best
+
+
+@kernel
+def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Write the GPUs of node `n` for a job of class `c` that it holds."""
+    if s.demand.share_milli[c] < WHOLE_GPU_MILLI:
+        out[0] = _gpu_for_share(s, n, c, classes)
+    else:
+        take_from(s, n, s.demand.gpus[c], out, 0)
+
+
+@array_kernel
+def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
+    """A gang that no node holds: whole nodes, and one more for the rest. Returns its first node or -1."""
+    nodes, needed = s.node.shape[0], s.demand.gpus[c]
+    taken = np.zeros(nodes, np.bool_)
+    rest = needed - take_untouched(s, c, p, needed, taken)
+    last, places = -1, 0
+    most = s.counters[PLACEMENT] in (CONSOLIDATE, WORST_FIT)
+    if rest > 0:
+        for n in range(nodes):
+            room = 0 if taken[n] else open_places(s, c, p, n)
+            if room >= rest and (last < 0 or (room > places if most else room < places)):
+                last, places = n, room
+        if last < 0:
+            return -1
+    at = 0
+    for n in range(nodes):
+        if taken[n]:
+            at = take_from(s, n, open_places(s, c, p, n), out, at)
+    if rest > 0:
+        take_from(s, last, rest, out, at)
+    return s.gpu.node[out[0]]
+
+
+@array_kernel
+def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
+    """One GPU at a time on the node with most room. Returns the first node, -1 where it does not fit."""
+    nodes, needed = s.node.shape[0], s.demand.gpus[c]
+    room = np.zeros(nodes, np.int64)
+    given = np.zeros(nodes, np.int64)
+    for n in range(nodes):
+        room[n] = open_places(s, c, p, n)
+    for _ in range(needed):
+        n = int(np.argmax(room))
+        if room[n] == 0:
+            return -1
+        room[n] -= 1
+        given[n] += 1
+    at = 0
+    for n in range(nodes):
+        if given[n] > 0:
+            at = take_from(s, n, given[n], out, at)
+    return s.gpu.node[out[0]]
+
+
+@kernel
+def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
+    """Write the GPUs of the job in a slot into `out` and return the first node, -1 where it does not fit.
+
+    `node` >= 0 asks for that node (a job that one node holds), -1 for the rule's own choice.
+    """
+    if node < 0 and s.demand.plain[s.job.demand[slot]] and s.counters[PLACEMENT] == CONSOLIDATE:
+        return consolidate(s, p, s.job.gpus[slot], out)
+    return _choose_by_looking(s, p, s.job.demand[slot], node, out)
+
+
+@array_kernel
+def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
+    """`choose` for a job of class `c`, with a look at every node."""
+    classes = np.empty(s.demand.shape[0], np.int64)
+    typical = typical_classes(s, classes) if s.counters[PLACEMENT] == FGD else 0
+    if node >= 0:
+        if open_places(s, c, p, node) < max(s.demand.gpus[c], 1):
+            return -1
+        if s.demand.gpus[c] > 0:
+            _put(s, node, c, classes[:typical], out)
+        return node
+    if not class_fits(s, p, c):
+        return -1
+    whole = s.demand.gpus[c] > 0 and s.demand.share_milli[c] == WHOLE_GPU_MILLI
+    if whole and s.counters[PLACEMENT] == SPREAD:
+        return _spread(s, p, c, out)
+    if whole and s.demand.gpus[c] > s.derived.lane.node_size[p, c]:
+        return _gang(s, p, c, out)
+    n = _best_node(s, p, c, classes[:typical])
+    if s.demand.gpus[c] > 0:
+        _put(s, n, c, classes[:typical], out)
+    return n
+
+
+@kernel
+def host_of(s: StateArrays, p: int, slot: int, scratch: NDArray[np.int32]) -> int:
+    """First node that the rule would use for the job in a slot, -1 where it does not fit now."""
+    if s.demand.plain[s.job.demand[slot]] and s.counters[PLACEMENT] == CONSOLIDATE:
+        return first_node_of(s, p, s.job.gpus[slot])
+    return choose(s, p, slot, -1, scratch)

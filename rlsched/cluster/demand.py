@@ -1,0 +1,132 @@
+"""What a job asks of the nodes that it runs on: GPUs or a share of one, GPU types, CPU cores, memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from rlsched.cluster.spec import NodeGroup, NodeSpec
+from rlsched.errors import AllocationError
+
+WHOLE_GPU_MILLI: Final = 1000
+ANY_KIND: Final = -1
+"""Bit mask of a job that takes any GPU type."""
+MAX_KINDS: Final = 62
+"""GPU types that one cluster can tell apart: bits of a mask."""
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What one job asks for. Equal demands are one demand class of a cluster's state.
+
+    Attributes:
+        gpus: GPUs of the gang; 0: CPU only.
+        share_milli: Share of the one GPU of a job that takes less than a whole one; 1,000 = the whole.
+        gpu_types: GPU models that will do, in name order; empty: any.
+        cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, and not counted.
+        memory_mib: Host memory of the whole job; 0: unknown, and not counted.
+    """
+
+    gpus: int
+    share_milli: int = WHOLE_GPU_MILLI
+    gpu_types: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+    @classmethod
+    def of(
+        cls, num_gpus: float, *, gpu_type: str = "", num_cpus: float = math.nan, memory_mib: float = math.nan
+    ) -> Demand:
+        """The demand of a trace's row or of a submission.
+
+        Args:
+            num_gpus: A whole number, or a share between 0 and 1 (rounded up to a thousandth).
+            gpu_type: Models that will do, separated by `|`; "": any.
+            num_cpus: CPU cores of the job, nan where unknown.
+            memory_mib: Host memory of the job, nan where unknown.
+
+        Raises:
+            AllocationError: more than one GPU, and not a whole number of them.
+        """
+        if num_gpus > 1 and num_gpus != int(num_gpus):
+            raise AllocationError(f"expected whole GPUs or a share of one, got {num_gpus:g}")
+        share = 0 < num_gpus < 1
+        types = tuple(sorted({name.strip() for name in gpu_type.split("|") if name.strip()}))
+        return cls(
+            gpus=1 if share else int(num_gpus),
+            share_milli=_milli(num_gpus) if share else WHOLE_GPU_MILLI,
+            gpu_types=types if num_gpus else (),
+            cpu_milli=_milli(num_cpus) if num_cpus == num_cpus else 0,
+            memory_mib=math.ceil(memory_mib) if memory_mib == memory_mib else 0,
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether it takes whole GPUs."""
+        return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
+
+    def modest(self, cpu_milli: float, memory_mib: float) -> bool:
+        """Whether it takes no more cores (thousandths) and memory than this with each whole GPU."""
+        if not self.gpus:
+            return False
+        frac = self.share_milli / WHOLE_GPU_MILLI
+        return self.cpu_milli_each <= cpu_milli * frac and self.memory_mib_each <= memory_mib * frac
+
+    @property
+    def places(self) -> int:
+        """Equal parts that the job's CPU cores and memory are split into: one a GPU, one without GPUs."""
+        return max(self.gpus, 1)
+
+    @property
+    def cpu_milli_each(self) -> int:
+        """CPU cores that go with each place, thousandths, rounded up."""
+        return -(-self.cpu_milli // self.places)
+
+    @property
+    def memory_mib_each(self) -> int:
+        """Host memory that goes with each place, rounded up."""
+        return -(-self.memory_mib // self.places)
+
+    def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
+        """Places of this job that an idle node of this kind holds; cores and memory of 0 are unknown."""
+        if not self.gpus and not (self.cpu_milli and node.cpus):
+            return 0
+        if self.gpu_types and node.gpu_type not in self.gpu_types:
+            return 0
+        fits = node.gpus if self.gpus else 1
+        if self.share_milli < WHOLE_GPU_MILLI:
+            fits = min(fits, 1)
+        if self.cpu_milli and node.cpus:
+            fits = min(fits, node.cpus * 1000 // self.cpu_milli_each)
+        if self.memory_mib and node.memory_mib:
+            fits = min(fits, node.memory_mib // self.memory_mib_each)
+        return fits
+
+
+def holds(sizes: Counter[int], places: int) -> bool:
+    """Whether a gang fits these nodes when all of them are free, by the placement rule *consolidate*.
+
+    A gang that is no larger than the largest node goes on one node; a larger one takes whole nodes, largest
+    first, and one more node for the remainder.
+
+    Args:
+        sizes: Nodes by the places that they hold when idle.
+        places: Places of the gang.
+    """
+    sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})
+    if not sizes:
+        return False
+    if places <= max(sizes):
+        return True
+    untouched = Counter(sizes)
+    for size in sorted(sizes, reverse=True):
+        whole = min(sizes[size], places // size)
+        untouched[size] -= whole
+        places -= whole * size
+    return places == 0 or any(count and size >= places for size, count in untouched.items())
+
+
+def _milli(value: float) -> int:
+    return math.ceil(round(value * 1000, 6))

@@ -1,0 +1,109 @@
+"""Fragmentation of a node, compiled: the measure of fragmentation-gradient descent.
+
+Weng et al., "Beware of Fragmentation" (ATC'23): for a task class, the free GPU capacity of a node that the
+class cannot use; averaged over the classes by how many of their tasks have arrived. Ours counts the jobs of
+this state (theirs a sample of the production workload), and classes with fewer than 1 in 200 arrivals are
+left out. CPU-only classes and gangs that no node holds add the same to every choice, and are left out too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.room import will_do
+from rlsched.jit import array_kernel, kernel
+
+_RAREST: Final = 200
+
+
+@kernel
+def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
+    """Write the GPU classes that arrive often into `out` (C,); returns how many."""
+    total = 0
+    for c in range(s.demand.shape[0]):
+        total += s.demand.arrived[c]
+    found = 0
+    for c in range(s.demand.shape[0]):
+        if s.demand.gpus[c] > 0 and s.demand.arrived[c] * _RAREST >= max(total, 1):
+            out[found] = c
+            found += 1
+    return found
+
+
+@kernel
+def _unusable_milli(
+    s: StateArrays, n: int, c: int, free: NDArray[np.int64], cpu_milli: int, memory_mib: int
+) -> int:
+    """Free capacity of node `n` that class `c` cannot use, thousandths of a GPU. `free`: (GPUs of n,)."""
+    d, share = s.demand, s.demand.share_milli[c]
+    total, small, usable = 0, 0, 0
+    for k in range(free.shape[0]):
+        total += free[k]
+        if free[k] >= share:
+            usable += 1
+        else:
+            small += free[k]
+    places = d.gpus[c]
+    runs = (
+        will_do(s, c, n)
+        and usable >= places
+        and cpu_milli >= d.cpu_milli_each[c] * places
+        and memory_mib >= d.memory_mib_each[c] * places
+    )
+    return small if runs else total
+
+
+@kernel
+def fragmentation_milli(
+    s: StateArrays,
+    n: int,
+    classes: NDArray[np.int64],
+    free: NDArray[np.int64],
+    cpu_milli: int,
+    memory_mib: int,
+) -> float:
+    """Sum over classes of arrivals x unusable capacity of node `n` with this much free, milli-GPU x jobs."""
+    total = 0.0
+    for k in range(classes.shape[0]):
+        c = classes[k]
+        total += s.demand.arrived[c] * _unusable_milli(s, n, c, free, cpu_milli, memory_mib)
+    return total
+
+
+@array_kernel
+def added_by_gpus(s: StateArrays, n: int, c: int, gpus: int, classes: NDArray[np.int64]) -> float:
+    """Fragmentation that `gpus` whole GPUs of class `c` would add to node `n`, milli-GPU x jobs."""
+    first, size = s.node.first_gpu[n], s.node.gpus[n]
+    free = np.empty(size, np.int64)
+    for k in range(size):
+        free[k] = s.gpu.free_milli[first + k]
+    cpu, memory = s.node.cpu_free_milli[n], s.node.memory_free_mib[n]
+    before = fragmentation_milli(s, n, classes, free, cpu, memory)
+    left = gpus
+    for k in range(size):
+        if left > 0 and free[k] == WHOLE_GPU_MILLI:
+            free[k] = 0
+            left -= 1
+    cpu -= gpus * s.demand.cpu_milli_each[c]
+    memory -= gpus * s.demand.memory_mib_each[c]
+    return fragmentation_milli(s, n, classes, free, cpu, memory) - before
+
+
+@array_kernel
+def added_by_share(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
+    """Fragmentation that a job of class `c` on a share of GPU `g` would add to node `n`, milli-GPU x jobs."""
+    first, size = s.node.first_gpu[n], s.node.gpus[n]
+    free = np.empty(size, np.int64)
+    for k in range(size):
+        free[k] = s.gpu.free_milli[first + k]
+    cpu, memory = s.node.cpu_free_milli[n], s.node.memory_free_mib[n]
+    before = fragmentation_milli(s, n, classes, free, cpu, memory)
+    free[g - first] -= s.demand.share_milli[c]
+    cpu -= s.demand.cpu_milli_each[c]
+    memory -= s.demand.memory_mib_each[c]
+    return fragmentation_milli(s, n, classes, free, cpu, memory) - before

@@ -1,0 +1,103 @@
+"""How many places of a demand class a node holds, compiled: GPU type, shares, CPU cores and memory counted.
+
+A place is one GPU of a gang with its part of the job's cores and memory; a job without GPUs is one place.
+"""
+
+from __future__ import annotations
+
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, UNCOUNTED, StateArrays
+from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
+from rlsched.jit import kernel
+
+
+@kernel
+def _within(places: int, each: int, available: int) -> int:
+    """No more places than what is available of one resource feeds; each takes `each`."""
+    return min(places, available // each) if each > 0 else places
+
+
+@kernel
+def will_do(s: StateArrays, c: int, n: int) -> bool:
+    """Whether node `n` is of a kind that class `c` accepts."""
+    d = s.demand
+    if d.gpus[c] == 0:
+        return d.cpu_milli_each[c] > 0 and s.node.cpu_milli[n] < UNCOUNTED
+    return d.kinds[c] == ANY_KIND or (d.kinds[c] >> s.node.kind[n]) & 1 == 1
+
+
+@kernel
+def idle_places(s: StateArrays, c: int, n: int) -> int:
+    """Places of class `c` on node `n` when nothing else runs there; a share of a GPU is one place a node."""
+    if not will_do(s, c, n):
+        return 0
+    d = s.demand
+    places = s.node.gpus[n] if d.gpus[c] > 0 else 1
+    if d.share_milli[c] < WHOLE_GPU_MILLI:
+        places = min(places, 1)
+    places = _within(places, d.cpu_milli_each[c], s.node.cpu_milli[n])
+    return _within(places, d.memory_mib_each[c], s.node.memory_mib[n])
+
+
+@kernel
+def has_tenant_place(s: StateArrays, g: int) -> bool:
+    """Whether GPU `g` can take one more job beside those that it has."""
+    k = 0
+    while k < MAX_TENANTS and s.gpu.tenant[g, k] >= 0:
+        k += 1
+    return k < MAX_TENANTS
+
+
+@kernel
+def tightest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
+    """GPU of node `n` with least left that still has this share, -1 if there is none."""
+    best = -1
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        free = s.gpu.free_milli[g]
+        if free >= share_milli and (best < 0 or free < s.gpu.free_milli[best]) and has_tenant_place(s, g):
+            best = g
+    return best
+
+
+@kernel
+def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
+    """GPU of node `n` with most left, if that is this share or more; else -1."""
+    best = -1
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        free = s.gpu.free_milli[g]
+        if free >= share_milli and (best < 0 or free > s.gpu.free_milli[best]) and has_tenant_place(s, g):
+            best = g
+    return best
+
+
+@kernel
+def places_on(s: StateArrays, c: int, n: int) -> int:
+    """Places of class `c` that node `n` has now, whether it is up or not."""
+    if not will_do(s, c, n):
+        return 0
+    d = s.demand
+    if d.gpus[c] == 0:
+        places = 1
+    elif d.share_milli[c] == WHOLE_GPU_MILLI:
+        places = s.node.free[n]
+    else:
+        places = 1 if tightest_gpu(s, n, d.share_milli[c]) >= 0 else 0
+    if places == 0:
+        return 0
+    places = _within(places, d.cpu_milli_each[c], s.node.cpu_free_milli[n])
+    return _within(places, d.memory_mib_each[c], s.node.memory_free_mib[n])
+
+
+@kernel
+def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
+    """Places of class `c` on node `n` if it is up and part of partition `p`, else 0."""
+    if s.node.part_of[n] != p or s.node.status[n] != NODE_UP:
+        return 0
+    return places_on(s, c, n)
+
+
+@kernel
+def is_untouched(s: StateArrays, c: int, p: int, n: int) -> bool:
+    """Whether node `n` is up, in partition `p`, with no GPU in use and all places of class `c` free."""
+    if s.node.free[n] < s.node.gpus[n]:
+        return False
+    return open_places(s, c, p, n) == idle_places(s, c, n) > 0
