@@ -24,6 +24,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.loop import decide_all
+from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
@@ -34,6 +35,7 @@ from rlsched_envs import life
 from rlsched_envs import simulation as sim
 from rlsched_envs.lives import LifeRules, Segments, has_lives, new_life, segments_of
 from rlsched_envs.placements import Placements
+from rlsched_envs.walk_loop import run_walk
 
 _ROWS_BETWEEN_LOOKS = 256
 """Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
@@ -249,22 +251,29 @@ class Engine:
         """
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
-        self.state.sort_queue(False)
+        preempts = isinstance(rule, PreemptiveRule)
+        if preempts and self.life is None:
+            self._give_lives()
+        self.state.sort_queue(preempts or rule.kind != "plain")
         stop = self._stop(until_started)
-        while (moved := self._run_rule(rule.blocks, stop.next_look_row)) != sim.FINISHED:
+        while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
                 self._grow()
             elif moved == life.NEED_ROOM:
                 self._grow_life()
             elif stop.now():
                 break
-        starts = int(self.arrays.progress.tally[sim.STARTS])
-        return self._table(starts, np.empty(0), {"rule": starts})
+        decisions = int(self.arrays.progress.tally[sim.STARTS])
+        if self.life is not None:
+            decisions += int((self.life.segments.reason == life.PREEMPTED).sum())
+        return self._table(decisions, np.empty(0), {"rule": decisions})
 
-    def _run_rule(self, blocks: bool, until_row: int) -> int:
+    def _run_rule(self, rule: Rule, until_row: int) -> int:
         if self.life is None:
-            return int(sim.run_rule(self.arrays, blocks, until_row))
-        return int(life.run_rule(self.arrays, self.life, blocks, until_row))
+            return int(sim.run_rule(self.arrays, rule.code, until_row))
+        if isinstance(rule, PreemptiveRule):
+            return int(run_walk(self.arrays, self.life, rule.threshold_gpu_s, rule.tick_s, until_row))
+        return int(life.run_rule(self.arrays, self.life, rule.code, until_row))
 
     def _stop(self, wanted: NDArray[np.bool_] | None) -> _Stop:
         outcome = self.arrays.progress.outcome

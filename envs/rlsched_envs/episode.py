@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import WAITING
 from rlsched.cluster.placement import all_fit
 from rlsched.decide.holds import any_released, first_startable, next_hold
+from rlsched.decide.rules import SKIPPING
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import (
     LEGAL,
@@ -24,7 +25,7 @@ from rlsched.decide.windows import (
     num_variants,
     variant_window,
 )
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -104,7 +105,7 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
     e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
 
 
-@kernel
+@large_kernel
 def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
 
@@ -112,7 +113,7 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     would be an episode without any queueing at all.
     """
     rewind(e.sim)
-    length = run_rule_recording(e.sim, False, e.reference_s, e.reference_queued_s, e.reference_waiting)
+    length = run_rule_recording(e.sim, SKIPPING, e.reference_s, e.reference_queued_s, e.reference_waiting)
     for row in range(e.reference_start_s.shape[0]):
         e.reference_start_s[row] = e.sim.progress.outcome.start_s[row]
         e.true_gpu_s[row] = e.sim.truth.duration_s[row] * e.sim.truth.gpus[row]
@@ -125,7 +126,7 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     e.ints[HOLD_SLOT] = _NO_HOLD
     e.floats[SEEN_S] = np.nan
     rewind(e.sim)
-    run_rule(e.sim, False, warmup_row)
+    run_rule(e.sim, SKIPPING, warmup_row)
     _new_pass(e, 1)
     e.ints[PARTITION] = e.sim.state.derived.part.free_gpus.shape[0]
     e.ints[CHOSEN] = -1
@@ -173,13 +174,19 @@ def only_choice(w: WindowArrays) -> int:
     return found
 
 
-@kernel
+@large_kernel
+def _start(sim: SimArrays, p: int, slot: int, node: int) -> None:
+    """Start a job that fits: one copy of `start_slot` for all who call it here."""
+    start_slot(sim, p, slot, node)
+
+
+@large_kernel
 def apply_choice(e: EpisodeArrays, row: int) -> bool:
     """Apply a legal row of the current window. True if the second half is to be decided next."""
     s, w, p = e.sim.state, e.window, e.ints[PARTITION]
     now_s = e.sim.progress.clock[NOW]
     if e.ints[CHOSEN] >= 0:
-        start_slot(e.sim, p, e.ints[CHOSEN], w.node[row])
+        _start(e.sim, p, e.ints[CHOSEN], w.node[row])
         e.ints[CHOSEN] = -1
         return False
     if row == 0:
@@ -190,7 +197,7 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
         return False
     slot = w.slot[row]
     if num_variants(s, p, slot) == 1:
-        start_slot(e.sim, p, slot, -1)
+        _start(e.sim, p, slot, -1)
         return False
     variant_window(s, p, slot, now_s, w)
     e.ints[CHOSEN] = slot
@@ -216,7 +223,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
     return e.floats[HOLD_END_S]
 
 
-@kernel
+@large_kernel
 def advance(e: EpisodeArrays) -> int:
     """Go on until there is something to decide (the window is filled then), or the episode is over."""
     s = e.sim.state
@@ -233,7 +240,7 @@ def advance(e: EpisodeArrays) -> int:
             if position < 0:
                 e.ints[PARTITION] = p + 1
             elif all_fit(s, p):
-                start_slot(e.sim, p, s.derived.queue[p, position], -1)
+                _start(e.sim, p, s.derived.queue[p, position], -1)
             else:
                 job_window(s, p, now_s, e.window)
                 single = only_choice(e.window)
@@ -246,7 +253,7 @@ def advance(e: EpisodeArrays) -> int:
             continue
         e.sim.progress.clock[TIMER] = _next_hold_end_s(e)
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
-            run_rule(e.sim, False, e.sim.truth.shape[0] + 1)
+            run_rule(e.sim, SKIPPING, e.sim.truth.shape[0] + 1)
             return DONE
         if next_instant(e.sim) == FINISHED:
             return DONE
@@ -308,7 +315,7 @@ def _look_ahead(e: EpisodeArrays) -> None:
     e.floats[SEEN_S] = now_s
 
 
-@kernel
+@large_kernel
 def observe(e: EpisodeArrays, mask: NDArray[np.bool_]) -> None:
     """Put the critic's columns behind the window's, which then is (K, F + C), and write the (K,) mask."""
     w, rows, critic = e.window, e.window.info[0], e.critic

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, NODE_DOWN, Records, records
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.decide.rules import next_by_rule
+from rlsched.decide.rules import RuleCode, next_to_start
 from rlsched.jit import kernel
 from rlsched_envs.simulation import (
     ALLOCATED_MILLI,
@@ -225,6 +225,7 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     kept_s = _work_kept_s(jobs, row, max(ran_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
     life.segments.end_s[at], life.segments.reason[at], life.segments.useful_s[at] = now_s, reason, kept_s
     jobs.saved_s[row] += kept_s
+    sim.state.job.saved_s[slot] = jobs.saved_s[row]
     jobs.run_s[row] += ran_s
     if reason == FAILED:
         jobs.failures[row] += 1
@@ -238,6 +239,7 @@ def note_preemption(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     forget_end(sim.progress, slot)
     _close(sim, life, slot, PREEMPTED)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
+    ledger.reorder(sim.state, slot)
 
 
 @kernel
@@ -258,8 +260,8 @@ def preempt_slot(sim: SimArrays, life: LifeArrays, slot: int) -> bool:
 def _try_again(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """A closed attempt's job goes back to the queue."""
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
-    ledger.wait_again(sim.state, slot)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
+    ledger.wait_again(sim.state, slot)
 
 
 @kernel
@@ -442,22 +444,22 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
 
 
 @kernel
-def _decide_by_rule(sim: SimArrays, life: LifeArrays, blocks: bool) -> None:
+def _decide_by_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
     """`simulation.decide_by_rule`, with attempts written down."""
-    part = sim.state.derived.part
+    part, now_s = sim.state.derived.part, sim.progress.clock[NOW]
     for p in range(part.shape[0]):
-        if nothing_new(sim.state, p):
+        if nothing_new(sim.state, p, rule):
             continue
-        slot = next_by_rule(sim.state, p, blocks)
+        slot = next_to_start(sim.state, p, rule, now_s)
         while slot >= 0:
             if allocate_slot(sim, p, slot, -1):
                 note_start(sim, life, slot)
-            slot = next_by_rule(sim.state, p, blocks)
+            slot = next_to_start(sim.state, p, rule, now_s)
         part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @kernel
-def run_rule(sim: SimArrays, life: LifeArrays, blocks: bool, until_row: int) -> int:
+def run_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode, until_row: int) -> int:
     """`simulation.run_rule`, for lives; also returns NEED_ROOM."""
     while life.counts[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
         if not life.counts[UNDECIDED]:
@@ -467,6 +469,6 @@ def run_rule(sim: SimArrays, life: LifeArrays, blocks: bool, until_row: int) -> 
             life.counts[UNDECIDED] = 1
         if not has_room(sim, life, sim.state.counters[LIVE_JOBS] - sim.state.derived.running_len[0]):
             return NEED_ROOM
-        _decide_by_rule(sim, life, blocks)
+        _decide_by_rule(sim, life, rule)
         life.counts[UNDECIDED] = 0
     return STOPPED

@@ -22,8 +22,8 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.decide.rules import next_by_rule
-from rlsched.jit import array_kernel, kernel
+from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
+from rlsched.jit import array_kernel, kernel, large_kernel
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -291,41 +291,42 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 
 @kernel
-def nothing_new(s: StateArrays, p: int) -> bool:
-    """Whether partition `p` is as it was when a rule last had nothing more to start in it."""
+def nothing_new(s: StateArrays, p: int, rule: RuleCode) -> bool:
+    """Whether partition `p` is as it was when a plain rule last had nothing more to start in it."""
     part = s.derived.part
-    return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
+    same = part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
+    return same and rule.kind == PLAIN
 
 
 @kernel
-def decide_by_rule(sim: SimArrays, blocks: bool) -> None:
+def decide_by_rule(sim: SimArrays, rule: RuleCode) -> None:
     """Let a rule start what it will at this instant, partition by partition."""
-    part = sim.state.derived.part
+    part, now_s = sim.state.derived.part, sim.progress.clock[NOW]
     for p in range(part.shape[0]):
-        if nothing_new(sim.state, p):
+        if nothing_new(sim.state, p, rule):
             continue
-        slot = next_by_rule(sim.state, p, blocks)
+        slot = next_to_start(sim.state, p, rule, now_s)
         while slot >= 0:
             start_slot(sim, p, slot, -1)
-            slot = next_by_rule(sim.state, p, blocks)
+            slot = next_to_start(sim.state, p, rule, now_s)
         part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
-@kernel
-def run_rule(sim: SimArrays, blocks: bool, until_row: int) -> int:
+@large_kernel
+def run_rule(sim: SimArrays, rule: RuleCode, until_row: int) -> int:
     """Run a rule until the trace is over, or until `until_row` rows have arrived and been decided on."""
     while sim.progress.tally[NEXT_ROW] < until_row:
         moved = next_instant(sim)
         if moved != MOVED:
             return moved
-        decide_by_rule(sim, blocks)
+        decide_by_rule(sim, rule)
     return STOPPED
 
 
-@kernel
+@large_kernel
 def run_rule_recording(
     sim: SimArrays,
-    blocks: bool,
+    rule: RuleCode,
     at_s: NDArray[np.float64],
     queued_s: NDArray[np.float64],
     waiting: NDArray[np.int64],
@@ -341,7 +342,7 @@ def run_rule_recording(
             return -1
         if moved == FINISHED:
             return k
-        decide_by_rule(sim, blocks)
+        decide_by_rule(sim, rule)
         at_s[k] = sim.progress.clock[NOW]
         queued_s[k] = sim.progress.clock[QUEUED_S]
         waiting[k] = sim.progress.tally[NEXT_ROW] - sim.progress.tally[STARTS]

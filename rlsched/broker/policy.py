@@ -6,7 +6,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.scheduler import Scheduler, load_scheduler, may_preempt
 from rlsched.errors import InputError
 
 DEFAULT_FALLBACK = "qssf-backfill"
@@ -31,6 +31,11 @@ def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int 
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
         )
     behind = _load(fallback or DEFAULT_FALLBACK, seed)
+    for scheduler in (policy, behind):
+        if may_preempt(scheduler):
+            raise InputError(
+                f"policy {scheduler.name!r} preempts jobs, which a broker cannot do; choose one that does not"
+            )
     if fallback is None and policy.order != behind.order:
         _warm_up(policy)
         return policy, ""

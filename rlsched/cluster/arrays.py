@@ -49,7 +49,7 @@ PLACEMENT_CODES: Final = {
     "fgd": FGD,
 }
 
-ORDER_CODES: Final = {"submit": 0, "predicted": 1, "predicted_gpu_time": 2}
+ORDER_CODES: Final = {"submit": 0, "predicted": 1, "predicted_gpu_time": 2, "remaining": 3}
 
 
 NODE: Final = np.dtype(
@@ -106,6 +106,7 @@ JOB: Final = np.dtype(
         ("held_until_s", np.float64),  # a *wait* keeps it back until then, -inf if none does ...
         ("attained_gpu_s", np.float64),  # service received in earlier attempts
         ("overhead_left_s", np.float64),  # restart cost still to be paid
+        ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),

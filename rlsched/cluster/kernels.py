@@ -20,6 +20,7 @@ from rlsched.cluster.arrays import (
     SORTS_QUEUE,
     UNCOUNTED,
     WAITING,
+    Records,
     StateArrays,
 )
 from rlsched.cluster.bitset import exclude, include
@@ -69,15 +70,22 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 
 @kernel
+def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
+    """Key of a live job in the queue's order. *Remaining* alone changes with time, and while the job runs."""
+    if order == 0:
+        return job.submit_s[slot]
+    if order == 1:
+        return job.predicted_s[slot]
+    if order == 2:
+        return job.predicted_s[slot] * job.gpus[slot]
+    left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
+    return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
+
+
+@kernel
 def enqueue(s: StateArrays, slot: int) -> None:
     """Put a waiting slot into the queues of the partitions that serve it."""
-    order = s.counters[ORDER]
-    if order == 0:
-        s.derived.slot.key[slot] = s.job.submit_s[slot]
-    elif order == 1:
-        s.derived.slot.key[slot] = s.job.predicted_s[slot]
-    else:
-        s.derived.slot.key[slot] = s.job.predicted_s[slot] * s.job.gpus[slot]
+    s.derived.slot.key[slot] = order_key(s.job, s.counters[ORDER], slot, s.job.submit_s[slot])
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -91,6 +99,13 @@ def dequeue(s: StateArrays, slot: int) -> None:
         _remove(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
         _remove(s, 1, s.job.shared_partition[slot], slot)
+
+
+@kernel
+def reorder(s: StateArrays, slot: int) -> None:
+    """What the order of a waiting slot goes by has changed: it goes to its new place in the queues."""
+    dequeue(s, slot)
+    enqueue(s, slot)
 
 
 @kernel
@@ -128,6 +143,7 @@ def add_job(
     job.held_for[slot], job.held_for_slot[slot] = -1, -1
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
+    job.saved_s[slot] = 0.0
     job.rate[slot] = 1.0
     job.pinned[slot] = 0
     job.head[slot] = -1
@@ -192,23 +208,16 @@ def _use(s: StateArrays, n: int, demand: int, sign: int) -> None:
 
 
 @kernel
-def allocate(
-    s: StateArrays,
-    slot: int,
-    gpus: NDArray[np.int32],
-    host: int,
-    p: int,
-    share_milli: int,
-    sm_clock_frac: float,
-    now_s: float,
-) -> None:
-    """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
-    dequeue(s, slot)
-    job, gpu = s.job, s.gpu
-    demand = job.demand[slot]
+def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
+    """Make a slot a tenant of these GPUs of partition `p`, and nothing else.
+
+    `gpus` is grouped by node, the first on `host`; a job without GPUs takes cores and memory of `host`.
+    Returns the first place of the allocation, -1 where there are no GPUs.
+    """
+    gpu, demand = s.gpu, s.job.demand[slot]
     counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
-    last, count = -1, gpus.shape[0]
-    position = 0
+    head = last = -1
+    position, count = 0, gpus.shape[0]
     while position < count:
         n, taken = gpu.node[gpus[position]], 0
         while position < count and gpu.node[gpus[position]] == n:
@@ -223,7 +232,7 @@ def allocate(
             gpu.free_milli[g] -= share_milli
             place = g * MAX_TENANTS + k
             if last < 0:
-                job.head[slot] = place
+                head = place
             else:
                 gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
             last = place
@@ -234,6 +243,49 @@ def allocate(
             _set_free(s, n, s.node.free[n] - taken)
     if count == 0:
         _use(s, host, demand, 1)
+    s.derived.part.changes[p] += 1
+    return head
+
+
+@kernel
+def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
+    """Undo `occupy`: the GPUs from the place `head` on have this tenant no longer."""
+    gpu, demand = s.gpu, s.job.demand[slot]
+    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
+    place = head
+    if place < 0:
+        _use(s, host, demand, -1)
+    while place >= 0:
+        n, freed = gpu.node[place // MAX_TENANTS], 0
+        while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
+            g, k = place // MAX_TENANTS, place % MAX_TENANTS
+            place = gpu.link[g, k]
+            gpu.tenant[g, k] = gpu.link[g, k] = -1
+            gpu.free_milli[g] += share_milli
+            if gpu.free_milli[g] == WHOLE_GPU_MILLI:
+                freed += 1
+            if counted:
+                _use(s, n, demand, -1)
+        if freed:
+            _set_free(s, n, s.node.free[n] + freed)
+    s.derived.part.changes[p] += 1
+
+
+@kernel
+def allocate(
+    s: StateArrays,
+    slot: int,
+    gpus: NDArray[np.int32],
+    host: int,
+    p: int,
+    share_milli: int,
+    sm_clock_frac: float,
+    now_s: float,
+) -> None:
+    """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
+    dequeue(s, slot)
+    job = s.job
+    job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     job.status[slot] = RUNNING
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
@@ -242,34 +294,15 @@ def allocate(
     s.derived.slot.running[at] = slot
     s.derived.slot.running_at[slot] = at
     s.derived.running_len[0] = at + 1
-    s.derived.part.changes[p] += 1
 
 
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
     """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
-    job, gpu = s.job, s.gpu
-    demand = job.demand[slot]
-    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
-    place = job.head[slot]
-    if place < 0:
-        _use(s, job.host[slot], demand, -1)
-    while place >= 0:
-        n, freed = gpu.node[place // MAX_TENANTS], 0
-        while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
-            g, k = place // MAX_TENANTS, place % MAX_TENANTS
-            place = gpu.link[g, k]
-            gpu.tenant[g, k] = gpu.link[g, k] = -1
-            gpu.free_milli[g] += job.share_milli[slot]
-            if gpu.free_milli[g] == WHOLE_GPU_MILLI:
-                freed += 1
-            if counted:
-                _use(s, n, demand, -1)
-        if freed:
-            _set_free(s, n, s.node.free[n] + freed)
+    job = s.job
+    vacate(s, slot, job.head[slot], job.host[slot], job.placed_in[slot], job.share_milli[slot])
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
-    s.derived.part.changes[job.placed_in[slot]] += 1
     job.placed_in[slot], job.host[slot] = -1, -1
     last = s.derived.running_len[0] - 1
     moved = s.derived.slot.running[last]

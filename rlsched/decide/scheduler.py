@@ -14,8 +14,9 @@ from rlsched.errors import UnknownSchedulerError
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
-Order = Literal["submit", "predicted", "predicted_gpu_time"]
-"""Key of the queue order: submission time, predicted run time, predicted run time x GPUs."""
+Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining"]
+"""Key of the queue order: submission time, predicted run time, predicted run time x GPUs, remaining run time
+(predicted run time, less the work saved by earlier attempts, plus what the restart costs)."""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""

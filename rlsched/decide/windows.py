@@ -58,7 +58,7 @@ from rlsched.decide.schema import (
     OLDEST_ROWS,
     WINDOW_ROWS,
 )
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import array_kernel, kernel, large_kernel
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -248,7 +248,7 @@ def _pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
     return rows
 
 
-@kernel
+@large_kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
@@ -402,7 +402,7 @@ def num_variants(s: StateArrays, p: int, slot: int) -> int:
     return min(found, MAX_VARIANTS)
 
 
-@kernel
+@large_kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
 

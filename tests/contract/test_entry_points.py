@@ -15,7 +15,10 @@ from rlsched_agents.runtime.checkpoint import checkpoint_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
-POLICIES = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill", "random", "ppo")
+POLICIES = (
+    *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
+    *("easy", "sgf-age", "reserve", "tiresias", "srtf", "random", "ppo"),
+)
 
 
 def declared(group: str) -> dict[str, str]:
@@ -36,7 +39,9 @@ def test_the_policies_of_the_contract_are_there() -> None:
     assert set(POLICIES) <= set(scheduler_names())
 
 
-@pytest.mark.parametrize("name", [*POLICIES, "ppo:untrained"])
+@pytest.mark.parametrize(
+    "name", [*POLICIES, "sgf-age:1.5d", "reserve:4h,0.1", "tiresias:3250", "ppo:untrained"]
+)
 def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     if name == "ppo" and not checkpoint_file("default").exists():
         assert callable(EntryPoint(name, declared("rlsched.schedulers")[name], "rlsched.schedulers").load())
@@ -48,7 +53,7 @@ def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     assert scheduler.information in get_args(Information)
 
 
-@pytest.mark.parametrize("name", ["sjf*", "tiresias", "", "fifo:argument", "ppo:"])
+@pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "easy:argument", "ppo:"])
 def test_an_unknown_policy_is_named(name: str) -> None:
     with pytest.raises(UnknownSchedulerError, match=r"known: .*fifo-backfill|takes no argument"):
         load_scheduler(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.workload.synth import synthesize
@@ -57,6 +58,26 @@ def synthetic(like: str, seed: int) -> Case:
     return Case(trace, spec, predict_trace(trace, spec))
 
 
+def place(nodes: Sequence[NodeSpec], free: dict[int, list[int]], members: list[int], gpus: int) -> list[int]:
+    """The GPUs that *consolidate* gives a gang, of those that are free on the member nodes; [] for none."""
+    size = max(nodes[n].gpus for n in members)
+    if gpus <= size:
+        holding = [(len(free[n]), n) for n in members if len(free[n]) >= gpus]
+        return free[min(holding)[1]][:gpus] if holding else []
+    out: list[int] = []
+    used = []
+    for n in sorted((n for n in members if len(free[n]) == nodes[n].gpus), key=lambda n: (-nodes[n].gpus, n)):
+        if nodes[n].gpus <= gpus - len(out):
+            out += free[n]
+            used.append(n)
+    if len(out) == gpus:
+        return out
+    rest = [(-len(free[n]), n) for n in members if n not in used]
+    if not rest or -min(rest)[0] < gpus - len(out):
+        return []
+    return out + free[min(rest)[1]][: gpus - len(out)]
+
+
 def naive(case: Case, rule: Rule) -> tuple[list[float], list[float], list[tuple[int, ...]]]:
     """Starts, ends and GPUs of the runnable jobs, by the rules of the fidelity README."""
     trace, nodes = case.trace, case.spec.expand()
@@ -78,26 +99,6 @@ def naive(case: Case, rule: Rule) -> tuple[list[float], list[float], list[tuple[
     waiting: list[int] = []
     running: list[int] = []
 
-    def place(members: list[int], gpus: int) -> list[int] | None:
-        size = max(nodes[n].gpus for n in members)
-        if gpus <= size:
-            holding = [(len(free[n]), n) for n in members if len(free[n]) >= gpus]
-            return free[min(holding)[1]][:gpus] if holding else None
-        out: list[int] = []
-        used = []
-        for n in sorted(
-            (n for n in members if len(free[n]) == nodes[n].gpus), key=lambda n: (-nodes[n].gpus, n)
-        ):
-            if nodes[n].gpus <= gpus - len(out):
-                out += free[n]
-                used.append(n)
-        if len(out) == gpus:
-            return out
-        rest = [(-len(free[n]), n) for n in members if n not in used]
-        if not rest or -min(rest)[0] < gpus - len(out):
-            return None
-        return out + free[min(rest)[1]][: gpus - len(out)]
-
     while todo or running:
         now = min([ends[row] for row in running] + [trace.submit_s[row] for row in todo[:1]])
         for row in [row for row in running if ends[row] == now]:
@@ -111,8 +112,8 @@ def naive(case: Case, rule: Rule) -> tuple[list[float], list[float], list[tuple[
         for owner in owners:
             members = [n for n, node in enumerate(nodes) if node.vc == owner]
             for row in [row for row in waiting if owner is None or trace.vc[row] == owner] if members else []:
-                where = place(members, int(trace.num_gpus[row]))
-                if where is not None:
+                where = place(nodes, free, members, int(trace.num_gpus[row]))
+                if where:
                     starts[row], ends[row], given_gpus[row] = now, now + trace.duration_s[row], tuple(where)
                     waiting.remove(row)
                     running.append(row)

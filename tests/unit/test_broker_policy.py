@@ -16,6 +16,7 @@ from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord, append_records, read_records
 from rlsched.errors import InputError, JournalError
+from rlsched_agents.heuristics.preemptive import make_tiresias
 
 
 def record(number: int) -> DecisionRecord:
@@ -55,6 +56,12 @@ def test_a_late_decision_is_the_fallbacks() -> None:
 def test_a_rule_of_another_order_needs_no_fallback() -> None:
     scheduler, fallback = load_policy("fifo", None, 100.0)
     assert (scheduler.name, fallback) == ("fifo", "")
+
+
+def test_a_policy_that_preempts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlsched.broker.policy.load_scheduler", lambda _name, seed: make_tiresias("", seed))
+    with pytest.raises(InputError, match="policy 'tiresias' preempts jobs, which a broker cannot do"):
+        load_policy("tiresias", None, 100.0)
 
 
 def test_a_fallback_of_another_order_is_refused() -> None:

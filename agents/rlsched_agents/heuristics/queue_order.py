@@ -6,13 +6,13 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
 from rlsched.decide.candidates import Window, job_candidates, start_action
 from rlsched.decide.recording import Recording
-from rlsched.decide.rules import Rule, next_by_rule
+from rlsched.decide.rules import Rule, next_to_start
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import UnknownSchedulerError
 
 
 class QueueOrder:
-    """A `Rule` as a scheduler: start the first job of the order that fits; a blocking rule stops there.
+    """A `Rule` as a scheduler: start the job that it names, or wait where it names none.
 
     A rule knows no holds: in a policy's place (`decide.guard`) it may start a job that a *wait* keeps back.
     """
@@ -22,12 +22,13 @@ class QueueOrder:
         self.name: str = rule.name
         self.order: Order = rule.order
         self.information: Information = rule.information
+        self._code = rule.code
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Start the rule's next job on the GPUs that *consolidate* picks, or wait."""
         recording = Recording(state, partition, now_s, wanted=record)
         window = job_candidates(state, partition, now_s) if record else None
-        slot = next_by_rule(state.arrays, partition, self.rule.blocks)
+        slot = next_to_start(state.arrays, partition, self._code, now_s)
         seq = int(state.arrays.job.seq[slot]) if slot >= 0 else -1
         action = start_action(state, partition, seq) if seq >= 0 else Wait()
         halves = [window.half(None, row_of(window, seq))] if window is not None else []

@@ -1,0 +1,111 @@
+"""Tiresias and SRTF: rules that preempt, by the quota walk, through the `Scheduler` interface."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.quota_walk import PreemptiveRule, next_look_s, next_move
+from rlsched.decide.recording import Recording
+from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.errors import UnknownSchedulerError
+from rlsched_agents.heuristics.queue_order import row_of
+
+THRESHOLD_GPU_S: Final = 18_000.0
+"""Attained service that demotes a job, as in Lucid's simulator (Hu et al., ASPLOS'23, its artifact)."""
+TICK_S: Final = 60.0
+"""Time between two decisions of Tiresias, as there."""
+
+
+class QuotaWalk:
+    """A `PreemptiveRule` as a scheduler: one preemption or start at a time, then *wait* until the next tick.
+
+    It works partition by partition: each has a quota of its own.
+    """
+
+    preempts = True
+
+    def __init__(self, rule: PreemptiveRule) -> None:
+        self.rule = rule
+        self.name: str = rule.name
+        self.order: Order = rule.order
+        self.information: Information = rule.information
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """Preempt or start the walk's next job, the latter where *consolidate* puts it, or wait."""
+        recording = Recording(state, partition, now_s, wanted=record)
+        window = job_candidates(state, partition, now_s) if record else None
+        arrays, rule = state.arrays, self.rule
+        out, into = next_move(arrays, partition, now_s, rule.threshold_gpu_s, rule.tick_s)
+        action: Action
+        row = -1  # a preemption is in no window
+        if out >= 0:
+            action = Preempt(seq=int(arrays.job.seq[out]))
+        elif into >= 0:
+            seq = int(arrays.job.seq[into])
+            action = start_action(state, partition, seq)
+            row = row_of(window, seq) if window is not None else -1
+        else:
+            until_s = next_look_s(arrays, partition, now_s, rule.threshold_gpu_s, rule.tick_s)
+            action, row = Wait(until_s=until_s if math.isfinite(until_s) else None), 0
+        halves = [window.half(None, row)] if window is not None else []
+        return recording.decision(action, "rule", self.name, halves=halves)
+
+
+def tiresias(threshold_gpu_s: float = THRESHOLD_GPU_S, *, name: str = "tiresias") -> PreemptiveRule:
+    """The rule `tiresias`; see `make_tiresias`."""
+    return PreemptiveRule(name=name, order="submit", threshold_gpu_s=threshold_gpu_s, tick_s=TICK_S)
+
+
+def srtf() -> PreemptiveRule:
+    """The rule `srtf`; see `make_srtf`."""
+    return PreemptiveRule(name="srtf", order="remaining", information="oracle")
+
+
+def make_tiresias(argument: str, _seed: int) -> QuotaWalk:
+    """Tiresias: two queues by attained service, without durations (Gu et al., NSDI'19, its *2D-LAS*).
+
+    A job starts in the first queue; with more than a threshold of GPU-seconds attained it is in the second
+    for good. Inside a queue the first submitted comes first. Every minute the jobs of both queues go through
+    the quota walk (`rlsched.decide.quota_walk`), so that a waiting job of the first queue takes the place of
+    running ones of the second. `tiresias:THRESHOLD_GPU_S` sets the threshold.
+
+    Ours follows the rules that Lucid's simulator publishes under this name, and differs from the paper as
+    those do: two queues and one fixed threshold, no promotion of jobs that starve, no profile of which models
+    need to stand on one node (all jobs are consolidated), and first submitted instead of first started.
+
+    Raises:
+        UnknownSchedulerError: the argument is no threshold.
+    """
+    if not argument:
+        return QuotaWalk(tiresias())
+    try:
+        threshold_gpu_s = float(argument)
+    except ValueError:
+        threshold_gpu_s = math.nan
+    if not (math.isfinite(threshold_gpu_s) and threshold_gpu_s >= 0):
+        raise UnknownSchedulerError(
+            f"policy 'tiresias' takes a threshold, GPU-seconds >= 0 (tiresias:18000), got {argument!r}"
+        )
+    return QuotaWalk(tiresias(threshold_gpu_s, name=f"tiresias:{argument}"))
+
+
+def make_srtf(argument: str, _seed: int) -> QuotaWalk:
+    """Shortest remaining time first, preemptive, fed the true durations (Schrage, Operations Research 1968).
+
+    At every event all jobs go through the quota walk (`rlsched.decide.quota_walk`) in the order of their
+    remaining run time, restart costs included. Schrage's proof that no order has a lower mean holds for one
+    machine that interrupts for nothing; here jobs need several GPUs, and a restart costs. The form is that
+    of Lucid's simulator (Hu et al., ASPLOS'23), which decides every second: between events that changes
+    nothing. Ours differs in a restart that is interrupted: what was still to be paid of it is not carried
+    over to the next one.
+
+    Raises:
+        UnknownSchedulerError: it takes no argument.
+    """
+    if argument:
+        raise UnknownSchedulerError(f"policy 'srtf' takes no argument, got {argument!r}")
+    return QuotaWalk(srtf())

@@ -1,0 +1,216 @@
+"""Tiresias and SRTF on clusters so small that every attempt can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.scheduler import Scheduler, may_preempt
+from rlsched.errors import UnknownSchedulerError
+from rlsched.workload.trace import Trace
+from rlsched_agents.heuristics.preemptive import make_srtf, make_tiresias, srtf, tiresias
+from rlsched_envs.engine import Engine
+from rlsched_envs.lives import LifeRules
+from rlsched_envs.node_events import NodeEvent
+from tests.unit.lives.play import attempts, trace_of
+
+Span = tuple[str, float, float]
+"""Job, start and end of an attempt."""
+
+
+def spans(
+    trace: Trace, rule: PreemptiveRule, spec: ClusterSpec, *, events: Sequence[NodeEvent] = ()
+) -> list[Span]:
+    """Every attempt, by start, then job."""
+    engine = Engine(
+        trace, spec, order=rule.order, information="oracle", rules=LifeRules(node_events=tuple(events))
+    )
+    return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(engine.run_rule(rule))]
+
+
+class TestTiresias:
+    def test_more_than_the_threshold_demotes_at_the_next_tick(self) -> None:
+        """At 600 s job a has had 600 GPU-s, not more. At 660 s it has, and b of the first queue is next."""
+        trace = trace_of([(0, 1000, 1), (30, 100, 1)])
+        assert spans(trace, tiresias(600.0), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 660),
+            ("b", 660, 760),
+            ("a", 780, 780 + 40 + 340),  # at the next tick, 40 s for the restart, and what is left
+        ]
+
+    def test_service_is_counted_in_gpu_seconds(self) -> None:
+        trace = trace_of([(0, 1000, 4), (30, 100, 4)])
+        assert spans(trace, tiresias(600.0), ClusterSpec.uniform(1, 4))[0] == ("a", 0, 180)
+
+    def test_inside_a_queue_the_first_submitted_comes_first(self) -> None:
+        trace = trace_of([(0, 500, 1), (10, 1, 1), (20, 300, 1)])
+        assert spans(trace, tiresias(), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 500),
+            ("b", 540, 541),
+            ("c", 600, 900),
+        ]
+
+    def test_a_demoted_job_never_comes_back_to_the_first_queue(self) -> None:
+        """Job a waits ever longer, and still gives way to c, which came much later."""
+        trace = trace_of([(0, 200, 1), (1, 100, 1), (250, 60, 1)])
+        assert spans(trace, tiresias(60.0), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 120),
+            ("b", 120, 220),  # at 240 it has ended
+            ("a", 240, 300),  # 40 s of restart, 20 s of work
+            ("c", 300, 360),
+            ("a", 360, 360 + 40 + 60),
+        ]
+
+    def test_the_walk_takes_the_later_of_two_demoted_jobs(self) -> None:
+        """Two GPUs: a and b are both demoted; c needs one, and quota runs out at b."""
+        trace = trace_of([(0, 900, 1), (0, 900, 1), (70, 30, 1)])
+        assert spans(trace, tiresias(60.0), ClusterSpec.uniform(1, 2)) == [
+            ("a", 0, 900),
+            ("b", 0, 120),
+            ("c", 120, 150),
+            ("b", 180, 180 + 40 + 780),
+        ]
+
+    @pytest.mark.parametrize(("gpus", "cost_s"), [(8, 40), (9, 60)])
+    def test_what_a_preemption_costs(self, gpus: int, cost_s: float) -> None:
+        trace = trace_of([(0, 200, gpus), (1, 60, gpus)])
+        assert spans(trace, tiresias(60.0), ClusterSpec.uniform(1, gpus)) == [
+            ("a", 0, 60),
+            ("b", 60, 120),
+            ("a", 120, 120 + cost_s + 140),
+        ]
+
+    def test_a_job_that_must_not_be_preempted_keeps_its_gpu(self) -> None:
+        trace = trace_of([(0, 500, 1), (30, 100, 1)], preemptible=["false", ""])
+        assert spans(trace, tiresias(60.0), ClusterSpec.uniform(1, 1)) == [("a", 0, 500), ("b", 540, 640)]
+
+    def test_its_threshold_is_a_setting(self) -> None:
+        assert make_tiresias("", 0).rule.threshold_gpu_s == 18_000
+        scheduler = make_tiresias("600.5", 0)
+        assert scheduler.rule.threshold_gpu_s == 600.5
+        assert scheduler.name == "tiresias:600.5"
+
+    @pytest.mark.parametrize("argument", ["-1", "nan", "inf", "two"])
+    def test_anything_else_is_refused(self, argument: str) -> None:
+        with pytest.raises(UnknownSchedulerError, match=f"GPU-seconds >= 0 .*, got '{argument}'"):
+            make_tiresias(argument, 0)
+
+
+class TestShortestRemainingTimeFirst:
+    def test_a_shorter_job_takes_over_and_the_other_pays(self) -> None:
+        trace = trace_of([(0, 100, 1), (50, 10, 1)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 50),
+            ("b", 50, 60),
+            ("a", 60, 60 + 40 + 50),
+        ]
+
+    def test_what_is_left_counts_and_not_the_whole_job(self) -> None:
+        """At 50 job a has 50 s left, fewer than b: it stays. At 90 it has 10, more than c."""
+        trace = trace_of([(0, 100, 1), (50, 51, 1), (90, 9, 1)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 90),
+            ("c", 90, 99),
+            ("a", 99, 99 + 40 + 10),
+            ("b", 149, 200),
+        ]
+
+    def test_restart_costs_are_part_of_what_is_left(self) -> None:
+        """b leaves at 60: a has 50 + 40 s to go, c 80."""
+        trace = trace_of([(0, 100, 1), (50, 10, 1), (55, 80, 1)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 50),
+            ("b", 50, 60),
+            ("c", 60, 140),
+            ("a", 140, 230),
+        ]
+
+    def test_quota_is_no_place(self) -> None:
+        """Two nodes of two GPUs: a and d give way to e, leaving one GPU on each; e needs two on one node.
+
+        Until c ends those GPUs are idle: a and d are behind e in the walk, and have no quota.
+        """
+        trace = trace_of([(0, 300, 1), (1, 100, 1), (2, 95, 1), (3, 200, 1), (10, 20, 2)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(2, 2)) == [
+            ("a", 0, 10),
+            ("b", 1, 101),
+            ("c", 2, 97),
+            ("d", 3, 10),
+            ("d", 97, 97 + 40 + 193),
+            ("e", 97, 117),
+            ("a", 101, 101 + 40 + 290),
+        ]
+
+    def test_only_as_many_give_way_as_have_to(self) -> None:
+        """Three GPUs: the job with most left gives way to one that needs one."""
+        trace = trace_of([(0, 100, 1), (0, 300, 1), (0, 200, 1), (10, 20, 1)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(1, 3))[:4] == [
+            ("a", 0, 100),
+            ("b", 0, 10),
+            ("c", 0, 200),
+            ("d", 10, 30),
+        ]
+
+    def test_virtual_clusters_have_quotas_of_their_own(self) -> None:
+        """The short job of VC y does not touch the long one of VC x; on shared nodes it does."""
+        nodes = tuple(NodeGroup(count=1, gpus=1, vc=vc) for vc in ("x", "y"))
+        trace = trace_of([(0, 100, 1), (0, 60, 1), (10, 5, 1)], vc=["x", "y", "y"])
+        assert spans(trace, srtf(), ClusterSpec(name="c", nodes=nodes)) == [
+            ("a", 0, 100),
+            ("b", 0, 10),
+            ("c", 10, 15),
+            ("b", 15, 15 + 40 + 50),
+        ]
+        shared = ClusterSpec.uniform(2, 1)
+        assert spans(trace, srtf(), shared)[:2] == [("a", 0, 10), ("b", 0, 60)]
+
+    def test_nobody_makes_room_in_vain(self) -> None:
+        """Two nodes of two GPUs; p must not be preempted, so that a gang of four finds no room until it ends.
+
+        It has by far the least left, and would otherwise have kept three GPUs idle from 10 to 500.
+        """
+        trace = trace_of([(0, 500, 1), (0, 300, 2), (10, 5, 4)], preemptible=["false", "", ""])
+        assert spans(trace, srtf(), ClusterSpec.uniform(2, 2)) == [
+            ("a", 0, 500),
+            ("b", 0, 300),
+            ("c", 500, 505),
+        ]
+
+    def test_jobs_on_a_draining_node_stay_and_are_no_quota(self) -> None:
+        drained = [NodeEvent(5.0, 0, NODE_DRAINED), NodeEvent(200.0, 0, NODE_UP)]
+        trace = trace_of([(0, 100, 1), (0, 300, 1), (10, 20, 1)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(2, 1), events=drained) == [
+            ("a", 0, 100),
+            ("b", 0, 10),
+            ("c", 10, 30),
+            ("b", 30, 30 + 40 + 290),
+        ]
+
+    def test_a_node_that_fails_gives_its_jobs_back_to_the_walk(self) -> None:
+        """a has lost its work, 100 s, and pays 40: that is less than the 190 s that b has left."""
+        down = [NodeEvent(10.0, 0, NODE_DOWN), NodeEvent(1000.0, 0, NODE_UP)]
+        trace = trace_of([(0, 100, 1), (0, 200, 1)])
+        assert spans(trace, srtf(), ClusterSpec.uniform(2, 1), events=down) == [
+            ("a", 0, 10),
+            ("b", 0, 10),
+            ("a", 10, 150),
+            ("b", 150, 150 + 40 + 190),
+        ]
+
+    def test_it_takes_no_argument(self) -> None:
+        with pytest.raises(UnknownSchedulerError, match="takes no argument, got '3'"):
+            make_srtf("3", 0)
+
+
+def test_both_are_schedulers_that_preempt() -> None:
+    for scheduler, name, order, information in (
+        (make_tiresias("", 0), "tiresias", "submit", "causal"),
+        (make_srtf("", 0), "srtf", "remaining", "oracle"),
+    ):
+        assert isinstance(scheduler, Scheduler)
+        assert may_preempt(scheduler)
+        assert (scheduler.name, scheduler.order, scheduler.information) == (name, order, information)
