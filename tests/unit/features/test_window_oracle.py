@@ -89,6 +89,7 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     shown += [job for job in order if not can[job.seq] and job not in shown][: rows - 1 - len(shown)]
 
     window = BUFFERS[rows]
+    windows.nobody(window.own)  # job numbers begin anew with every state
     windows.job_window(state.arrays, 0, NOW_S, window)
     used = int(window.info[0])
     seqs = np.where(window.slot >= 0, state.arrays.job.seq[window.slot], -1)
@@ -102,7 +103,7 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     for row, job in enumerate(shown, start=1):
         expected = {
             features.IS_JOB: 1.0,
-            features.FEASIBLE: can[job.seq],
+            features.FEASIBLE: float(can[job.seq]),
             features.PREDICTED: log(job.predicted_s, 12),
             features.GPU_TIME: log(job.predicted_s * job.gpus, 15),
             features.GPUS: math.log2(1 + job.gpus) / 8,
