@@ -8,6 +8,7 @@ RlschedError                 one clear line for people; the command line exits w
 │   └── UnknownSchedulerError  a policy name that no entry point offers
 ├── AllocationError          the ledger refuses; the state is as it was before
 ├── JournalError             the journal cannot be read or written
+│   └── JournalHeldError     another broker holds it (exit code 2)
 ├── WireError                a message that is malformed or of another protocol version (exit code 2)
 ├── BrokerUnavailableError   nobody answers at the broker's address (exit code 2)
 └── in rlsched_node: GpuError (NVML refuses, a GPU is lost) and LaunchError (a rank cannot be started)
@@ -50,6 +51,12 @@ class AllocationError(RlschedError):
 
 class JournalError(RlschedError):
     """The journal cannot be read or written."""
+
+
+class JournalHeldError(JournalError):
+    """Another broker holds the journal."""
+
+    exit_code = 2
 
 
 class WireError(RlschedError):

@@ -399,7 +399,8 @@ class Engine:
         if self.life is None:
             late = self.trace.time_limit_s < self.trace.duration_s
             late[self._rows] &= np.isnan(self.arrays.truth.fixed_end_s)
-            ended_by[:] = np.where(np.isnan(end_s), life.ONGOING, np.where(late, life.TIMEOUT, life.ENDED))
+            ended_by[~np.isnan(end_s)] = life.ENDED
+            ended_by[~np.isnan(end_s) & late] = life.TIMEOUT
             return replace(table, ended_by=ended_by)
         ended_by[self._rows] = self.life.jobs.over_by
         eligible_s = np.full(len(self.trace), math.nan)

@@ -32,7 +32,7 @@ def adopt_attempts(store: AttemptStore, ranks: Ranks) -> list[Attempt]:
                 Attempt(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
             )
         elif record is not None:
-            attempts.append(Attempt(key, exit_code=record.exit_code, reason=record.reason))
+            attempts.append(_ended(key, record))
         else:
             attempts.append(_adopt(key, directory, ranks, deadline_s))
     return attempts
@@ -52,4 +52,8 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks, deadline_s: flo
         kill_leftovers(directory)
         is_reboot = process is not None and process.boot_id not in ("", shim.boot_id())
         record = directory.record_exit(EXIT_VANISHED, "node_stopped" if is_reboot else "")
-    return Attempt(key, exit_code=record.exit_code, reason=record.reason)
+    return _ended(key, record)
+
+
+def _ended(key: AttemptKey, record: ExitRecord) -> Attempt:
+    return Attempt(key, exit_code=record.exit_code, reason=record.reason, ended_s=record.when_s)

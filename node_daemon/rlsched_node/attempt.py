@@ -47,6 +47,7 @@ class Attempt:
     Attributes:
         gpus: GPU numbers on this node; held while LAUNCHING and RUNNING.
         exit_code: None until ENDED.
+        ended_s: When it ended, Unix seconds; None where nobody saw it.
         is_acknowledged: The broker has the end in its journal, or has disowned the attempt.
         is_forgotten: The broker disowned it: its end is not reported.
         hard_kill_at_s: When the daemon stops trusting the shim to end it; None: not told to end.
@@ -59,6 +60,7 @@ class Attempt:
     pid: int = 0
     exit_code: int | None = None
     reason: str = ""
+    ended_s: float | None = None
     is_acknowledged: bool = False
     is_forgotten: bool = False
     hard_kill_at_s: float | None = None
@@ -80,6 +82,7 @@ class Attempt:
             rank=self.key.rank,
             exit_code=self.exit_code,
             reason=self.reason,
+            ended_s=self.ended_s,
         )
 
     def launched(self) -> Launched:
@@ -95,4 +98,5 @@ class Attempt:
             state="ended" if self.phase is Phase.ENDED else "running",
             exit_code=self.exit_code,
             reason=self.reason,
+            ended_s=self.ended_s,
         )

@@ -131,8 +131,8 @@ class NodeMachine:
                 yield Send(attempt.launched())
             case StartFailed(key, message):
                 yield from self._start_failed(key, message)
-            case Exited(key, exit_code, reason):
-                yield from self._exited(self.attempts[key], exit_code, reason, now_s)
+            case Exited(key):
+                yield from self._exited(self.attempts[key], event, now_s)
             case Tick():
                 yield from self._tick(now_s)
             case EndJobs(grace_s):
@@ -303,8 +303,10 @@ class NodeMachine:
             yield Send(key.refused(message))
         yield from self._start_waiting()
 
-    def _exited(self, attempt: Attempt, exit_code: int, reason: str, now_s: float) -> Iterator[Effect]:
+    def _exited(self, attempt: Attempt, exited: Exited, now_s: float) -> Iterator[Effect]:
+        exit_code, reason = exited.exit_code, exited.reason
         attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
+        attempt.ended_s = exited.ended_s
         attempt.hard_kill_at_s = None
         yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")
         if attempt.is_forgotten:

@@ -149,7 +149,7 @@ class Ranks:
         if record is None:
             kill_leftovers(rank.directory)
             record = rank.directory.record_exit(EXIT_VANISHED, "")
-        return Exited(rank.key, record.exit_code, record.reason)
+        return Exited(rank.key, record.exit_code, record.reason, record.when_s)
 
     def _is_alive(self, rank: _Rank) -> bool:
         return shim.start_ticks(rank.pid) is not None if rank.process is None else rank.process.is_alive()

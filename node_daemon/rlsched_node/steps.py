@@ -51,6 +51,8 @@ class Exited:
     key: AttemptKey
     exit_code: int
     reason: str = ""
+    ended_s: float | None = None
+    """Unix seconds; None where nobody saw it end."""
 
 
 @dataclass(frozen=True, slots=True)

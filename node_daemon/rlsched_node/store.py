@@ -50,6 +50,11 @@ class ExitRecord(msgspec.Struct, frozen=True):
     reason: str = ""
     ended_s: float = 0.0
 
+    @property
+    def when_s(self) -> float | None:
+        """`ended_s`; None where the record does not say."""
+        return self.ended_s or None
+
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the shim runs, and which GPUs it holds (numbers on this node)."""

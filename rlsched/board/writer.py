@@ -60,6 +60,15 @@ class DecisionWriter:
         if len(self._waiting) >= self._window:
             self._write_point()
 
+    def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
+        """A point of each of these curves at once; `step` is a number of decisions too."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+        stamp = self._wall_time()
+        for tag, value in scalars.items():
+            self._file.add_event(Event(wall_time=stamp, step=step, summary=scalar_pb(tag, value)))
+
     def flush(self) -> None:
         """Write the decisions since the last point as a point of their own, and all of it to disk."""
         self._write_point()

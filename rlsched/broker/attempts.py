@@ -7,6 +7,7 @@ is over or its node's lease is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rlsched.broker.book import Book
@@ -86,11 +87,28 @@ class Attempts:
             )
         self.end(known, "queued", f"{node} refused to start rank {rank}: {message}")
 
-    def ended(self, node: str, job: int, attempt: int, rank: int, exit_code: int, reason: str) -> None:
-        """A rank is over. Acknowledged even where it is news from the past."""
+    def ended(
+        self,
+        node: str,
+        job: int,
+        attempt: int,
+        rank: int,
+        exit_code: int,
+        reason: str,
+        ended_s: float | None = None,
+    ) -> None:
+        """A rank is over. Acknowledged even where it is news from the past.
+
+        `ended_s`: when, by the node's clock, Unix seconds; the broker may have been away since.
+        """
         known = self.current(job, attempt, rank, node)
         if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
-            self._note(RankEnded(job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason))
+            when_s = ended_s if ended_s is not None and math.isfinite(ended_s) else None
+            self._note(
+                RankEnded(
+                    job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason, ended_s=when_s
+                )
+            )
             if reason == NODE_STOPPED and self._book.nodes[node].up:
                 self._note(NodeDown(name=node, reason="it was stopped"))
             self._after_rank(known, known.attempt, rank)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Protocol
+
+import msgspec
 
 from rlsched.broker.entries import (
     AttemptEnding,
@@ -23,6 +24,7 @@ from rlsched.broker.entries import (
 )
 from rlsched.broker.jobs import Attempt, Job, Node, Rank
 from rlsched.broker.journal import Row
+from rlsched.broker.predictions import Predictions
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
@@ -31,18 +33,12 @@ from rlsched.decide.scheduler import Decision
 from rlsched.errors import JournalError, RlschedError
 
 
-class Predictor(Protocol):
-    """Learns run times from jobs that have ended."""
-
-    def observe(self, vc: str, gpus: int, duration_s: float) -> None:
-        """A job of this VC and size has ended."""
-
-    def predict(self, vc: str, gpus: int) -> tuple[float, float]:
-        """(predicted run time in s, standard deviation of ln(true / predicted))."""
-
-
 class Book:
     """Everything that the broker knows, made by applying entries in order.
+
+    Args:
+        predictions: Told of every submission, start and end, in order.
+        order: The queue order.
 
     Attributes:
         cluster: What the scheduler sees.
@@ -60,9 +56,9 @@ class Book:
         ended: Jobs that are over.
     """
 
-    def __init__(self, predictor: Predictor, order: str) -> None:
+    def __init__(self, predictions: Predictions, order: str) -> None:
         self.cluster = ClusterState.empty(order=order)
-        self.predictor = predictor
+        self.predictions = predictions
         self.jobs: dict[int, Job] = {}
         self.job_of_seq: dict[int, Job] = {}
         self.number_of_seq: dict[int, int] = {}
@@ -122,13 +118,14 @@ class Book:
             case JobCancelled():
                 job = self.jobs[entry.job]
                 self.cluster.remove_waiting(job.seq)
+                self.predictions.gone(job.number)
                 self._close(job, "cancelled", None, entry.reason, now_s)
             case Decided():
                 self._decided(entry, now_s, already_decided)
             case RankLaunched():
                 self._rank_launched(entry)
             case RankEnded():
-                self._rank_ended(entry)
+                self._rank_ended(entry, now_s)
             case AttemptEnding():
                 attempt = self._attempt(entry.job, entry.attempt)
                 attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
@@ -163,7 +160,8 @@ class Book:
             self.cluster.resume_node(known.number)
 
     def _submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        job = Job(entry.job, entry, now_s, -1, "rejected" if entry.rejected else "queued")
+        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, of use to predictions alone
+        job = Job(entry.job, spec, now_s, -1, "rejected" if entry.rejected else "queued")
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
             self.ended += 1
@@ -181,6 +179,7 @@ class Book:
             self.number_of_seq[job.seq] = job.number
         self.jobs[job.number] = job
         self.tokens[entry.token] = job.number
+        self.predictions.submitted(entry, now_s)
 
     def _decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
         if not already_decided:
@@ -196,6 +195,7 @@ class Book:
             ranks = self._ranks(entry.action.gpus)
             job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
             job.state, job.reason = "launching", ""
+            self.predictions.started(job.number, now_s)
             for rank in ranks:
                 self.nodes[rank.node].live_jobs.add(job.number)
 
@@ -214,10 +214,12 @@ class Book:
         if all(other.state != "launching" for other in attempt.ranks):
             self.jobs[entry.job].state = "running"
 
-    def _rank_ended(self, entry: RankEnded) -> None:
+    def _rank_ended(self, entry: RankEnded, now_s: float) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
         rank.state, rank.exit_code, rank.reason = "ended", entry.exit_code, entry.reason
+        reported_s = now_s if entry.ended_s is None else entry.ended_s
+        rank.ended_s = min(max(reported_s, attempt.start_s), now_s)
         if entry.exit_code != 0 and attempt.first_failure is None:
             attempt.first_failure = (entry.exit_code, entry.reason)
         self.nodes[rank.node].live_jobs.discard(entry.job)
@@ -228,14 +230,18 @@ class Book:
         if entry.outcome == "queued":
             job.retries += attempt.charged
             self.cluster.requeue(job.seq, now_s)
+            self.predictions.stopped(job.number, now_s)
             job.state, job.reason = "queued", entry.reason
             return
         self.cluster.release(job.seq, now_s)
+        end_s = max(rank.ended_s for rank in attempt.ranks)
         if attempt.ending in ("", "failed"):
-            self.predictor.observe(job.spec.vc, job.spec.num_gpus, now_s - attempt.start_s)
-        self._close(job, entry.outcome, entry.exit_code, entry.reason, now_s)
+            self.predictions.ended(job.spec, end_s - attempt.start_s, now_s)
+        else:
+            self.predictions.gone(job.number)
+        self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
-    def _close(self, job: Job, state: str, exit_code: int | None, reason: str, now_s: float) -> None:
+    def _close(self, job: Job, state: str, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]
-        job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, now_s
+        job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.ended += 1

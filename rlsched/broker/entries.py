@@ -56,7 +56,8 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job arrived, with its prediction as stamped then. `rejected`: why it can never run, "" if it can."""
+    """A job arrived, with its prediction as stamped then; it is read ever after, and never made again.
+    `rejected`: why it can never run, "" if it can."""
 
     job: int
     token: str
@@ -72,6 +73,11 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     predicted_s: float
     spread: float
     rejected: str = ""
+    predicted_by: str = "running-mean"
+    """`running-mean` or `hedge`."""
+    said: bytes = b""
+    """What `Foreseen` has of it, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
+    then (FEATURES,) float32; empty where the running mean alone was asked."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -120,6 +126,8 @@ class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
     rank: int
     exit_code: int
     reason: str
+    ended_s: float | None = None
+    """When, as its node reports it; None: when this was journalled."""
 
 
 class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_ending"):

@@ -9,6 +9,7 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Job
+from rlsched.broker.predictions import HEDGE, RUNNING_MEAN
 from rlsched.broker.views import Room, fits_now, place_of, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
@@ -65,7 +66,7 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     need = job.spec.num_gpus
     ahead_of = f"it has waited {_span(now_s - job.submit_s)}"
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
-    tail.append(f"predicted to run {_span(job.spec.predicted_s)}; {ahead_of}")
+    tail.append(f"predicted to run {_span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
     if not book.nodes:
         return ["no node has registered yet", *tail]
     never = never_runs(book, job.spec.vc, need)
@@ -127,14 +128,14 @@ def _ahead(book: Book, job: Job, room: Room) -> str:
 
 
 def _until_free(book: Book, room: Room, need: int, now_s: float) -> str:
-    """When enough GPUs are predicted to be free, by the predictions of the jobs that hold them."""
+    """When enough GPUs are predicted to be free: what the jobs that hold them still need, given their age."""
     free, state = room.free_gpus, book.cluster.arrays
     ends: list[tuple[float, int]] = []
     for other in book.job_of_seq.values():
         slot = book.cluster.slot_of(other.seq)
         if other.active is not None and state.job.placed_in[slot] == room.partition:
-            ran_s = now_s - other.active.start_s
-            ends.append((max(other.spec.predicted_s - ran_s, 0.5 * ran_s, 1.0), other.spec.num_gpus))
+            left_s = book.predictions.remaining_s(other.number, now_s - other.active.start_s)
+            ends.append((max(left_s, 1.0), other.spec.num_gpus))
     for left_s, gpus in sorted(ends):
         free += gpus
         if free >= need:
@@ -263,6 +264,10 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
     return lines
+
+
+def _predictor(job: Job) -> str:
+    return {RUNNING_MEAN: "the running mean", HEDGE: "the hedge of predictors"}[job.spec.predicted_by]
 
 
 def _span(seconds: float) -> str:

@@ -13,10 +13,10 @@ from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
 from rlsched.broker.journal import Journal, clear_error
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
+from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.serve import perform
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
-from rlsched.workload.predict import RunningMean
 
 
 class FailingJournal(Journal):
@@ -70,6 +70,7 @@ class HandBroker:
         journal: Where facts go; what it already holds is replayed.
         limits: Leases and timeouts.
         now_s: The first batch's time, Unix seconds.
+        prediction: `running-mean` or `hedge`.
 
     Attributes:
         sent: What has left.
@@ -77,12 +78,18 @@ class HandBroker:
     """
 
     def __init__(
-        self, scheduler: Scheduler, journal: Journal, *, limits: Limits | None = None, now_s: float = 1_000.0
+        self,
+        scheduler: Scheduler,
+        journal: Journal,
+        *,
+        limits: Limits | None = None,
+        now_s: float = 1_000.0,
+        prediction: str = RUNNING_MEAN,
     ) -> None:
         self.journal = journal
         self.sent = RecordingTransport()
         self.records: list[Records] = []
-        self.book = Book(RunningMean(), scheduler.order)
+        self.book = Book(Predictions(prediction), scheduler.order)
         self.book.replay(journal.rows())
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(

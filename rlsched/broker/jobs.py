@@ -18,6 +18,8 @@ class Rank:
         node: Name of its node.
         gpus: GPU numbers on that node.
         state: `launching`, `running` or `ended`.
+        ended_s: When it was over, by its node's report where there is one; Unix seconds, never before its
+            attempt's start nor after the journal's time.
     """
 
     node: str
@@ -26,6 +28,7 @@ class Rank:
     pid: int = 0
     exit_code: int | None = None
     reason: str = ""
+    ended_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class Job:
     state: str
     attempt: Attempt | None = None
     retries: int = 0
-    end_s: float | None = None
+    end_s: float | None = None  # of its last rank
     exit_code: int | None = None
     reason: str = ""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rlsched.broker.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.broker.private import make_private, touch_private
-from rlsched.errors import JournalError
+from rlsched.errors import JournalError, JournalHeldError
 
 SCHEMA_VERSION = 1
 _FULL = 2
@@ -37,7 +37,8 @@ class Journal:
         path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
 
     Raises:
-        JournalError: another broker holds it, it is of another version, damaged, or cannot be written.
+        JournalHeldError: another broker holds it.
+        JournalError: it is of another version, damaged, or cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -164,7 +165,7 @@ def _locked(path: Path) -> FileIO:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.close()
-        raise JournalError(
+        raise JournalHeldError(
             f"{path}: another broker holds this journal; stop it first, or give this one another --dir"
         ) from error
     return lock

@@ -42,7 +42,6 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.wire.messages import (
     BrokerToNode,
-    Cancel,
     ClientReply,
     Ended,
     Heartbeat,
@@ -50,7 +49,6 @@ from rlsched.wire.messages import (
     Launched,
     LaunchRefused,
     LogData,
-    Submit,
 )
 
 
@@ -118,8 +116,11 @@ class Machine:
         for entry in self._first:
             self._note(entry)
         self._first = []
-        for event in sorted(events, key=_rank):
-            self._handle(event)
+        for event in sorted((event for event in events if isinstance(event, NodeSaid)), key=_rank):
+            self._node_said(event)
+        self._requests.change([event for event in events if isinstance(event, ClientAsked)], now_s)
+        if any(isinstance(event, Tick) for event in events):
+            self._tick()
         if self._dirty:
             self._decide()
         for question in (event for event in events if isinstance(event, ClientAsked)):
@@ -128,39 +129,31 @@ class Machine:
         tail: list[Effect] = [Records(self._records)] if self._records else []
         return head + self._effects + tail
 
-    def _handle(self, event: Event) -> None:
-        match event:
-            case NodeSaid(node=node, message=message):
-                if not isinstance(message, Hello):
-                    self._members.seen(node, self.now_s)
-                match message:
-                    case Launched():
-                        self._attempts.launched(node, message.job, message.attempt, message.rank, message.pid)
-                    case LaunchRefused():
-                        self._attempts.refused(
-                            node, message.job, message.attempt, message.rank, message.message
-                        )
-                    case Ended():
-                        self._attempts.ended(
-                            node,
-                            message.job,
-                            message.attempt,
-                            message.rank,
-                            message.exit_code,
-                            message.reason,
-                        )
-                    case Hello():
-                        self._members.hello(node, message, event.request, self.now_s)
-                    case LogData():
-                        self._requests.log_data(event.request, message)
-                    case Heartbeat():
-                        pass
-            case ClientAsked(message=Submit() | Cancel()):
-                self._requests.change(event)
-            case ClientAsked():
+    def _node_said(self, event: NodeSaid) -> None:
+        node, message = event.node, event.message
+        if not isinstance(message, Hello):
+            self._members.seen(node, self.now_s)
+        match message:
+            case Launched():
+                self._attempts.launched(node, message.job, message.attempt, message.rank, message.pid)
+            case LaunchRefused():
+                self._attempts.refused(node, message.job, message.attempt, message.rank, message.message)
+            case Ended():
+                self._attempts.ended(
+                    node,
+                    message.job,
+                    message.attempt,
+                    message.rank,
+                    message.exit_code,
+                    message.reason,
+                    message.ended_s,
+                )
+            case Hello():
+                self._members.hello(node, message, event.request, self.now_s)
+            case LogData():
+                self._requests.log_data(event.request, message)
+            case Heartbeat():
                 pass
-            case Tick():
-                self._tick()
 
     def _tick(self) -> None:
         for name in self._members.expired(self.now_s):
@@ -242,17 +235,9 @@ _CHANGES = (NodeUp, NodeDown, NodeDrained, NodeResumed, JobSubmitted, JobCancell
 """Facts after which the scheduler is asked: arrivals, ends, nodes. The simulator's decision points."""
 
 
-def _rank(event: Event) -> int:
-    """Canonical order within a batch: ends, nodes, arrivals and cancels, timers."""
-    match event:
-        case NodeSaid(message=Hello() | Heartbeat()):
-            return 1
-        case NodeSaid():
-            return 0
-        case ClientAsked():
-            return 2
-        case Tick():
-            return 3
+def _rank(event: NodeSaid) -> int:
+    """Order among what nodes say in a batch: ends first. Arrivals and cancels come after, timers last."""
+    return int(isinstance(event.message, Hello | Heartbeat))
 
 
 def _contested(decision: Decision) -> bool:

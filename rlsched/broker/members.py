@@ -143,7 +143,13 @@ class Members:
     def _report(self, name: str, report: AttemptReport) -> None:
         if report.state == "ended":
             self._attempts.ended(
-                name, report.job, report.attempt, report.rank, report.exit_code or 0, report.reason
+                name,
+                report.job,
+                report.attempt,
+                report.rank,
+                report.exit_code or 0,
+                report.reason,
+                report.ended_s,
             )
             return
         job = self._book.jobs[report.job]

@@ -63,6 +63,11 @@ class RecordLog:
             for record in records:
                 self._writer.add(record)
 
+    def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
+        """A point of other curves for TensorBoard, at a number of decisions."""
+        if self._writer is not None and scalars:
+            self._writer.add_scalars(step, scalars)
+
     def flush(self) -> None:
         """Let TensorBoard see what has been added."""
         if self._writer is not None:

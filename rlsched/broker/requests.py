@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,32 +97,43 @@ class Requests:
 
     # ---- changes ----------------------------------------------------------------------------------
 
-    def change(self, asked: ClientAsked) -> None:
-        """Submit or cancel."""
-        message = asked.message
-        if isinstance(message, Submit):
-            self._reply(asked.peer, asked.request, self._submit(message))
-        elif isinstance(message, Cancel):
-            self._reply(asked.peer, asked.request, self._cancel(message.job))
+    def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
+        """Submit and cancel, in order; the new jobs among them are predicted together."""
+        stamped = self._stamped([one.message for one in asked if isinstance(one.message, Submit)], now_s)
+        for one in asked:
+            if isinstance(one.message, Submit):
+                self._reply(one.peer, one.request, self._submit(one.message, stamped))
+            elif isinstance(one.message, Cancel):
+                self._reply(one.peer, one.request, self._cancel(one.message.job))
 
-    def _submit(self, message: Submit) -> ClientReply:
+    def _submit(self, message: Submit, stamped: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
         if number is None:
             wrong = _wrong(message)
             if wrong:
                 return Refused(message=wrong)
-            number = len(self._book.jobs) + 1
-            self._note(self._stamped(number, message))
+            entry = stamped[message.token]
+            number = entry.job
+            self._note(entry)
         job = self._book.jobs[number]
         if job.state == "rejected":
             return Refused(message=f"job {number} is rejected: {job.reason}")
         return Submitted(job=number)
 
-    def _stamped(self, number: int, message: Submit) -> JobSubmitted:
-        predicted_s, spread = self._book.predictor.predict(message.vc, message.num_gpus)
-        if message.time_limit_s is not None:
-            predicted_s = min(predicted_s, message.time_limit_s)
-        rejected = never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else ""
+    def _stamped(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
+        """By token: the submissions among these that are new and make sense, numbered and predicted."""
+        drafts: dict[str, JobSubmitted] = {}
+        for message in messages:
+            token = message.token
+            if token not in self._book.tokens and token not in drafts and not _wrong(message):
+                drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)
+        if not drafts:
+            return {}
+        predicted = self._book.predictions.stamped(list(drafts.values()), now_s)
+        return {entry.token: entry for entry in predicted}
+
+    def _draft(self, number: int, message: Submit) -> JobSubmitted:
+        """A submission as it will be journalled, not predicted yet."""
         return JobSubmitted(
             job=number,
             token=message.token,
@@ -135,9 +146,9 @@ class Requests:
             time_limit_s=message.time_limit_s,
             env=message.env,
             cwd=message.cwd,
-            predicted_s=float(predicted_s),
-            spread=float(spread),
-            rejected=rejected,
+            predicted_s=math.nan,
+            spread=math.nan,
+            rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",
         )
 
     def _cancel(self, number: int) -> ClientReply:
@@ -200,6 +211,7 @@ class Requests:
             running=len(states) - queued,
             ended=self._book.ended,
             uptime_s=now_s - self._started_s,
+            prediction=self._book.predictions.report(now_s),
         )
 
     # ---- logs -------------------------------------------------------------------------------------

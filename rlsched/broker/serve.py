@@ -28,18 +28,19 @@ from rlsched.broker.events import (
     Tick,
 )
 from rlsched.broker.events import Journal as Commit
+from rlsched.broker.fitting import Fits
 from rlsched.broker.journal import Journal
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.policy import load_policy
+from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.transport import Heard, Transport
 from rlsched.errors import InputError, JournalError
 from rlsched.wire.messages import BrokerToNode, ClientReply
-from rlsched.workload.predict import RunningMean
 
 ADDRESS_FILE = "address"
 MAX_BATCH = 1_000
@@ -58,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         policy: Name of the policy.
         fallback: Rule behind the policy; None: see `load_policy`.
         decision_budget_ms: Time that one decision may take.
+        prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
         seed: Seed of the policy's draws.
@@ -69,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "ppo"
     fallback: str | None = None
     decision_budget_ms: float = 100.0
+    prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
     seed: int = 0
@@ -150,13 +153,19 @@ class Broker:
     Args:
         settings: How it runs.
         open_journal: Opens the journal; tests hand in one that fails on demand.
+        say: Gets lines for the log.
 
     Raises:
         InputError: the policy, the address, the keys, or the directory.
         JournalError: the journal.
     """
 
-    def __init__(self, settings: Settings, open_journal: Callable[[Path], Journal] = Journal) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        open_journal: Callable[[Path], Journal] = Journal,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.settings = settings
         self._stopping = False
         self._ticked_s = self._flushed_s = 0.0
@@ -169,6 +178,8 @@ class Broker:
                 settings.policy, settings.fallback, settings.decision_budget_ms, seed=settings.seed
             )
             book = self._recovered(scheduler.order)
+            self._fits = Fits(book.predictions, say)
+            opened.callback(self._fits.close)
             self._clock = Clock(book.now_s)
             started = BrokerStarted(
                 epoch=book.epoch + 1,
@@ -193,7 +204,7 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _recovered(self, order: str) -> Book:
-        book = Book(RunningMean(), order)
+        book = Book(Predictions(self.settings.prediction), order)
         try:
             book.replay(self._journal.rows())
         except JournalError as error:
@@ -221,6 +232,7 @@ class Broker:
         queued = sum(job.state == "queued" for job in live)
         return (
             f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
+            f"predictions by {book.predictions.kind}, "
             f"epoch {book.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
             f"journal {self._journal.path})"
         )
@@ -236,6 +248,7 @@ class Broker:
                 events.append(Tick())
             if events:
                 self._step(events)
+            self._fits.step(self._machine.now_s)
 
     def stop(self) -> None:
         """Let `serve` return after the batch in hand."""
@@ -252,6 +265,9 @@ class Broker:
             self._log.add(kept.records)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
+            if self.settings.logdir is not None:
+                book = self._machine.book
+                self._log.add_scalars(book.cluster.decisions, book.predictions.curves(now_s))
             self._log.flush()
 
 
@@ -267,7 +283,7 @@ def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
 
     Args:
         settings: How it runs.
-        announce: Gets the ready line.
+        announce: Gets the ready line, then lines for the log.
     """
     stop_early = False
     broker: Broker | None = None
@@ -280,7 +296,7 @@ def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    broker = Broker(settings)
+    broker = Broker(settings, say=announce)
     try:
         if not stop_early:
             announce(broker.ready_line())

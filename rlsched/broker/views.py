@@ -81,6 +81,7 @@ def job_info(book: Book, job: Job) -> JobInfo:
         attempt=attempt.number if attempt else 0,
         submit_s=job.submit_s,
         predicted_s=job.spec.predicted_s,
+        predicted_by=job.spec.predicted_by,
         start_s=attempt.start_s if attempt else None,
         end_s=job.end_s,
         exit_code=job.exit_code,

@@ -55,6 +55,11 @@ _DECIDING = (
         type=click.FloatRange(min=0.001),
         help="A decision that takes longer is the fallback's.",
     ),
+    click.option(
+        "--prediction",
+        type=click.Choice(["running-mean", "hedge"]),
+        help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
+    ),
     click.option("--logdir", metavar="DIR", type=click.Path(path_type=Path), help="Curves for TensorBoard."),
 )
 
@@ -70,7 +75,7 @@ def asking(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `logdir`."""
+    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

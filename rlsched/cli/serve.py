@@ -41,6 +41,7 @@ def broker(
     policy: str,
     fallback: str | None,
     decision_budget_ms: float,
+    prediction: str | None,
     lease_s: float,
     launch_timeout_s: float,
     logdir: Path | None,
@@ -69,6 +70,7 @@ def broker(
             policy=policy,
             fallback=fallback,
             decision_budget_ms=decision_budget_ms,
+            prediction=prediction,
             logdir=logdir,
             seed=seed,
             limits=Limits(

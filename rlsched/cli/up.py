@@ -29,6 +29,7 @@ def up(
     policy: str,
     fallback: str | None,
     decision_budget_ms: float,
+    prediction: str | None,
     logdir: Path | None,
     address: str | None,
     directory: Path | None,
@@ -50,6 +51,7 @@ def up(
     home = (keys or default_home()).absolute()
     options = ["--policy", policy, "--decision-budget-ms", str(decision_budget_ms)]
     options += ["--fallback", fallback] if fallback else []
+    options += ["--prediction", prediction] if prediction else []
     options += ["--logdir", str(logdir.absolute())] if logdir else []
     cluster = LocalCluster(
         directory=(directory or home / "up").absolute(),

@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Show the output of a job.",
         "cancel": "Cancel a job.",
         "nodes": "List the nodes and what is free on them.",
+        "top": "Say how the broker does: queue, decisions, predictions.",
     },
 }
 """Verbs of this project by section, in the order in which help lists them; other installed verbs follow."""

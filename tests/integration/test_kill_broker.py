@@ -224,6 +224,24 @@ def test_a_stopped_broker_leaves_jobs_running_and_takes_them_up_again(cluster: C
     assert cluster.lines()["clean"] == 1
 
 
+def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Cluster) -> None:
+    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
+        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "both nodes are up")
+        gate = cluster.directory / "gate-away"
+        job = client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done"])
+        until(lambda: client.job(job).state == "running", "it runs")
+        cluster.kill_broker()
+        opened_s = time.time()
+        gate.touch()
+        until(lambda: list(cluster.directory.glob(f"*/attempts/*/{job}.1.0/exit")), "it is over")
+        back_s = time.time()
+        cluster.broker = cluster.start_broker()
+        info = client.wait(job)
+        assert info.state == "completed"
+        assert info.end_s is not None
+        assert opened_s <= info.end_s <= back_s
+
+
 def test_a_second_broker_on_the_same_journal_is_refused(cluster: Cluster) -> None:
     second = subprocess.run(
         [
@@ -243,7 +261,7 @@ def test_a_second_broker_on_the_same_journal_is_refused(cluster: Cluster) -> Non
         timeout=DEADLINE_S,
         check=False,
     )
-    assert second.returncode == 1
+    assert second.returncode == 2
     assert second.stderr.startswith("error: ")
     assert "another broker holds this journal" in second.stderr
     assert second.stderr.count("\n") == 1

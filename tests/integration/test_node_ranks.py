@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,8 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
-    """Events up to and including the first of this kind."""
+    """Events up to and including the first of this kind; when a rank ended is checked here, and left out."""
+    began_s = time.time()
     events: list[Event] = []
 
     def found() -> bool:
@@ -91,7 +93,9 @@ def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
         return any(isinstance(event, kind) for event in events)
 
     until(found)
-    return events
+    ends = [event.ended_s for event in events if isinstance(event, Exited)]
+    assert all(end_s is not None and began_s - 30.0 < end_s <= time.time() for end_s in ends)
+    return [replace(event, ended_s=None) if isinstance(event, Exited) else event for event in events]
 
 
 def output(directory: AttemptDir) -> str:

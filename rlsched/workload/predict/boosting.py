@@ -7,6 +7,9 @@ Cox, 1972, and Singer and Willett, 1993, have it, with trees in place of the log
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +21,7 @@ from rlsched.workload.predict.survival import hazards_to_probabilities
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import ThreadpoolController
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
@@ -42,6 +46,21 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
         ) from error
     found: type[HistGradientBoostingClassifier] = HistGradientBoostingClassifier
     return found
+
+
+def sklearn_installed() -> bool:
+    """Whether scikit-learn is there, without importing it (a second and a half of CPU time)."""
+    if "sklearn.ensemble" in sys.modules:
+        return sys.modules["sklearn.ensemble"] is not None
+    return find_spec("sklearn") is not None
+
+
+@lru_cache(maxsize=1)
+def _pools() -> ThreadpoolController:
+    """The thread pools of scikit-learn, which is imported by now; to look for them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
@@ -80,8 +99,6 @@ class HazardModel:
         )
         keep = bins < BINS - 1
         x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])
-        from threadpoolctl import threadpool_limits
-
         self._model: Any = model_class(
             max_iter=100,
             learning_rate=0.08,
@@ -93,19 +110,17 @@ class HazardModel:
             random_state=seed,
         )
         # Threads that wait for one whose core is busy spin: a fit of seconds took minutes.
-        with threadpool_limits(limits=1, user_api="openmp"):
+        with _pools().limit(limits=1, user_api="openmp"):
             self._model.fit(x, target[keep])
 
     def probabilities(self, features: Floats) -> Floats:
         """(N, FEATURES) -> (N, BINS) the distributions."""
-        from threadpoolctl import threadpool_limits
-
         out = np.empty((len(features), BINS))
         bins = np.arange(BINS - 1, dtype=np.float64)
         for first in range(0, len(features), _BLOCK_ROWS):
             block = features[first : first + _BLOCK_ROWS, self._columns]
             x = np.column_stack([np.repeat(block, BINS - 1, axis=0), np.tile(bins, len(block))])
-            with threadpool_limits(limits=1, user_api="openmp"):
+            with _pools().limit(limits=1, user_api="openmp"):
                 ends = self._model.predict_proba(x)[:, 1].reshape(len(block), BINS - 1)
             hazards = np.column_stack([ends, np.ones(len(block))])
             out[first : first + _BLOCK_ROWS] = hazards_to_probabilities(hazards)

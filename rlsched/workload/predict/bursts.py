@@ -107,6 +107,12 @@ class NearestBursts:
         past.count += 1
         return past.count - 1
 
+    def again(self, key: Key, number: int, now_s: float) -> None:
+        """The job that started as this number of its key has started anew."""
+        past = self._past[key]
+        if number >= past.count - MEMORY:
+            past.start_s[number % MEMORY] = now_s
+
     def end(self, key: Key, number: int, duration_s: float) -> None:
         """The job that started as this number of its key has ended."""
         past = self._past[key]

@@ -68,6 +68,15 @@ def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
     return np.asarray(np.sqrt(np.sum(probabilities * (off**2 + _VARIANCE_LN), axis=1)))
 
 
+def stamp(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Floats]:
+    """(N, BINS), (N,) limits, nan where none -> what a queue goes by: (N,) predicted run time in s, spread.
+
+    The expected run time, no longer than the user's limit, and the root mean square of ln(true / that).
+    """
+    predicted_s = np.asarray(np.fmin(mean_s(probabilities), limit_s))
+    return predicted_s, spread_around(probabilities, predicted_s)
+
+
 def quantile_s(probabilities: Floats, at: float) -> Floats:
     """(N, BINS) -> (N,) the run time that a share `at` (0 to 1) stays below, s."""
     below = np.cumsum(probabilities, axis=1)
@@ -113,6 +122,17 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
     low, high = max(age_s, EDGES_S[bin_]), max(EDGES_S[bin_ + 1], age_s * 1.01)
     means[bin_] = (high - low) / math.log(high / low) if high > low else high
     return max(float(left @ means) - age_s, 0.0)
+
+
+def remaining_median_s(probabilities: Floats, age_s: float) -> float:
+    """The time that a job of this age still runs with even odds, s; the mean is far longer in heavy tails."""
+    left = given_age(probabilities, age_s)
+    bin_ = bin_of(age_s)
+    if left[bin_] < 0.5:
+        return float(quantile_s(left[None, :], 0.5)[0]) - age_s
+    low = math.log(max(age_s, float(EDGES_S[bin_])))
+    high = max(float(_LN[bin_ + 1]), low)
+    return math.exp(low + 0.5 / float(left[bin_]) * (high - low)) - age_s
 
 
 def _share_above(age_s: float, bin_: int) -> float:

@@ -24,6 +24,8 @@ RATE: Final = 0.25
 """Weights are exp(-RATE x discounted loss), a nat each."""
 FLOOR: Final = 0.01
 """The least weight of a predictor."""
+SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
+"""The sizes of jobs that have weights of their own, each with a number of GPUs that belongs to it."""
 _LEAST: Final = 1e-4
 _CLASSES: Final = (1.0, 7.0)
 
@@ -65,11 +67,18 @@ class Hedge:
         return np.asarray(weights @ said)
 
     def start(self, job_id: str, now_s: float) -> None:
-        """A tracked job has started."""
+        """A tracked job has started (again: what it had outlived before is not counted twice)."""
         job = self._tracked.get(job_id)
         if job is not None:
-            job.start_s, job.passed = now_s, 0
-            heapq.heappush(self._due, (now_s + THRESHOLDS_S[0], job_id))
+            job.start_s = now_s
+            if job.passed < len(THRESHOLDS_S):
+                heapq.heappush(self._due, (now_s + THRESHOLDS_S[job.passed], job_id))
+
+    def stop(self, job_id: str) -> None:
+        """A tracked job no longer runs, and waits to start again."""
+        job = self._tracked.get(job_id)
+        if job is not None:
+            job.start_s = math.nan
 
     def end(self, job_id: str, duration_s: float) -> None:
         """A tracked job has ended."""

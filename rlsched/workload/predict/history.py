@@ -101,24 +101,47 @@ class History:
         levels = self.survival.probabilities(keys, now_s)
         near = self.nearest.probabilities(own, job, context, now_s, levels[_VC_GPUS])
         row = self._features(job, keys, context, now_s, levels, near)
-        rhythm.submit(now_s)
-        for key in (keys[LEVELS.index("vc")] or ("all",), ("user", job.user)):
-            self._submitted_s[key] = now_s
-        self._live[job.job_id] = _Live(job, keys, context)
+        self._submitted(_Live(job, keys, context), rhythm, now_s)
         mean = lognormal(*self.mean.predict(job.vc, math.ceil(job.gpus)))
         return Query(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
+
+    def resubmit(self, job: JobFacts, now_s: float) -> None:
+        """A job is submitted of which everything has been said already: no model is asked."""
+        keys = keys_of(job)
+        own = keys[_VC_GPUS]
+        assert own is not None
+        rhythm = self._rhythms.setdefault(own, Rhythm())
+        self._submitted(_Live(job, keys, np.array(rhythm.context(now_s))), rhythm, now_s)
+
+    def _submitted(self, live: _Live, rhythm: Rhythm, now_s: float) -> None:
+        rhythm.submit(now_s)
+        for key in (live.keys[LEVELS.index("vc")] or ("all",), ("user", live.job.user)):
+            self._submitted_s[key] = now_s
+        self._live[live.job.job_id] = live
 
     def start(self, job_id: str, now_s: float) -> None:
         """A job has started (again: after a preemption its age is that of the new attempt)."""
         live = self._live[job_id]
-        if live.number >= 0:
-            live.start_s = now_s
-            return
         own = live.keys[_VC_GPUS]
         assert own is not None
         live.start_s = now_s
+        if live.number >= 0:
+            self.survival.drop(job_id, live.keys)
+            self.survival.resume(job_id, live.keys, live.started, now_s)
+            self.nearest.again(own, live.number, now_s)
+            return
         live.started = self.survival.start(job_id, live.keys, now_s)
         live.number = self.nearest.start(own, live.job, live.context, now_s)
+
+    def stop(self, job_id: str, now_s: float) -> None:
+        """A job no longer runs, and waits to start again."""
+        live = self._live[job_id]
+        live.start_s = math.nan
+        self.survival.drop(job_id, live.keys)
+        if live.number >= 0:
+            own = live.keys[_VC_GPUS]
+            assert own is not None
+            self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """A job has ended after running for so long; where its start was not told, that follows."""

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
-from rlsched.workload.predict.boosting import MIN_ENDED, HazardModel, chosen_rows, require_sklearn
+from rlsched.workload.predict.boosting import (
+    MIN_ENDED,
+    HazardModel,
+    chosen_rows,
+    require_sklearn,
+    sklearn_installed,
+)
 from rlsched.workload.predict.distribution import Floats, Forecast, remaining_s
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import Hedge
@@ -42,27 +48,52 @@ class TrainingSet:
     """What a fit needs, cut loose from the predictor, so that it may be fitted elsewhere.
 
     Attributes:
-        features: (N, FEATURES) in order of submission.
+        rows: N features of jobs, (FEATURES,) each, in order of submission.
         lasted_s: (N,) how long the jobs have run so far, or ran to their end.
         ended: (N,) whether they have ended.
         seed: Of the fit.
     """
 
-    features: Floats
+    rows: list[Floats]
     lasted_s: Floats
     ended: NDArray[np.bool_]
     seed: int
 
+    @property
+    def features(self) -> Floats:
+        """(N, FEATURES); put together here, not in `Predictor.training`: a broker's loop waits for that."""
+        return np.stack(self.rows)
+
+    def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:
+        """What `HazardModel` takes: a few arrays to send to another process."""
+        return self.features, self.lasted_s, self.ended, self.seed
+
     def fit(self) -> HazardModel:
         """Fit boosting; seconds of one core."""
-        return HazardModel(self.features, self.lasted_s, self.ended, self.seed)
+        return HazardModel(*self.arguments())
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What is said of a submission.
+
+    Attributes:
+        forecast: The chosen model's.
+        experts: (EXPERTS, BINS) what each predictor said.
+        features: (FEATURES,) float32, what boosting saw of it.
+    """
+
+    forecast: Forecast
+    experts: Floats
+    features: Floats
 
 
 class Predictor:
     """Learns from submissions, starts and ends, told in the order of time, and predicts submissions.
 
     Fits are the caller's to make, at once or in the background:
-    `if p.fit_due(): p.install(p.training(now_s).fit())`.
+    `if p.fit_due(): p.install(p.training(now_s).fit())`. What the experts said of a job may be kept, and
+    handed to `recall` in a later life: the hedge's weights are then those of this one, fit by fit.
 
     Args:
         model: One of `MODELS`.
@@ -76,7 +107,7 @@ class Predictor:
         if model not in MODELS:
             raise InputError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
         self._boosts = model in ("hedge", "boosting")
-        if self._boosts:
+        if self._boosts and not sklearn_installed():
             require_sklearn()
         self.model = model
         self.history = History()
@@ -86,18 +117,46 @@ class Predictor:
         self._seen: dict[str, _Seen] = {}
         self._said: dict[str, Floats] = {}
         self._ended = 0
-        self._ended_at_fit = 0.0
+        self._ended_at_fit = self._ended_at_last = 0
 
     def predict(self, job: JobFacts, now_s: float) -> Forecast:
         """A job is submitted: what its run time will be. It counts as submitted from here on."""
-        query = self.enquire(job, now_s)
+        return self.foresee([job], now_s)[0].forecast
+
+    def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[Foreseen]:
+        """Jobs are submitted at once, in this order: what `predict` says of each, and who said what."""
+        queries = [self.enquire(job, now_s) for job in jobs]
         self.hedge.settle(now_s)
-        return Forecast.of(self.mix(query, self.said([query])[0]))
+        if not queries:
+            return []
+        return [
+            Foreseen(Forecast.of(self.mix(query.job, experts)), experts, query.features)
+            for query, experts in zip(queries, self.said(queries), strict=True)
+        ]
+
+    def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
+        """A job was submitted in an earlier life; `experts` and `features` are what `Foreseen` had then.
+
+        Returns:
+            (BINS,) the forecast that they give.
+        """
+        self._check_new(job)
+        self.history.resubmit(job, now_s)
+        self._remember(job, features)
+        self.hedge.settle(now_s)
+        return self.mix(job, experts)
 
     def observe_start(self, job_id: str, now_s: float) -> None:
         """A job has started."""
         self.note_start(job_id, now_s)
         self.hedge.start(job_id, now_s)
+
+    def observe_stop(self, job_id: str, now_s: float) -> None:
+        """A job no longer runs, and waits to start again (its node was lost, say)."""
+        self.history.stop(job_id, now_s)
+        self.hedge.stop(job_id)
+        if self._boosts:
+            self._seen[job_id].start_s = math.nan
 
     def observe_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """A job has ended after running for `duration_s`."""
@@ -122,15 +181,29 @@ class Predictor:
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
 
+    @property
+    def next_fit_jobs(self) -> int:
+        """So many jobs must have ended for the next fit."""
+        last = self._ended_at_fit
+        return math.ceil(max(MIN_ENDED, min(REFIT_GROWTH * last, last + REFIT_JOBS)))
+
+    @property
+    def ended(self) -> int:
+        """Jobs that have ended so far."""
+        return self._ended
+
+    @property
+    def boosted(self) -> bool:
+        """Whether a fit is in use."""
+        return self._boosting is not None
+
     def fit_due(self) -> bool:
         """Whether enough jobs have ended since the last fit for another one."""
-        last = self._ended_at_fit
-        due = min(REFIT_GROWTH * last, last + REFIT_JOBS)
-        return self._boosts and self._ended >= max(MIN_ENDED, due)
+        return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
         """What is known by now, as a fit wants it; the next fit is due after this one."""
-        self._ended_at_fit = self._ended
+        self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         for job_id in list(self._seen)[: max(len(self._seen) - MAX_SEEN, 0)]:
             if not math.isnan(self._seen[job_id].duration_s):
                 del self._seen[job_id]
@@ -139,24 +212,34 @@ class Predictor:
         duration = np.array([one.duration_s for one in seen])
         ended = ~np.isnan(duration)
         age = now_s - np.array([one.start_s for one in seen])
-        features = np.stack([one.features for one in seen])
-        return TrainingSet(features, np.where(ended, duration, age), ended, self._seed)
+        rows = [one.features for one in seen]
+        return TrainingSet(rows, np.where(ended, duration, age), ended, self._seed)
 
-    def install(self, fitted: HazardModel) -> None:
-        """Use this fit from now on."""
+    def install(self, fitted: HazardModel | None) -> None:
+        """Use this fit from now on; None: survival in its place."""
         self._boosting = fitted
+
+    def withdraw(self) -> None:
+        """The fit of the last `training` came to nothing: another one is due."""
+        self._ended_at_fit = self._ended_at_last
 
     # What `predict` and the observers do, apart: models of history first, then boosting for many at once,
     # then the hedge. `stamp` drives them so.
 
     def enquire(self, job: JobFacts, now_s: float) -> Query:
         """Tell the history of a submission; what boosting and the hedge want to know of it."""
+        self._check_new(job)
+        query = self.history.submit(job, now_s)
+        self._remember(job, query.features)
+        return query
+
+    def _check_new(self, job: JobFacts) -> None:
         if self.history.knows(job.job_id):
             raise ValueError(f"job {job.job_id} was submitted before, and has not ended")
-        query = self.history.submit(job, now_s)
+
+    def _remember(self, job: JobFacts, features: Floats) -> None:
         if self._boosts:
-            self._seen[job.job_id] = _Seen(query.features)
-        return query
+            self._seen[job.job_id] = _Seen(features)
 
     def note_start(self, job_id: str, now_s: float) -> None:
         """Tell the history of a start."""
@@ -181,9 +264,9 @@ class Predictor:
             out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
         return out
 
-    def mix(self, query: Query, said: Floats) -> Floats:
+    def mix(self, job: JobFacts, said: Floats) -> Floats:
         """(EXPERTS, BINS) -> (BINS,): the chosen model's distribution; the hedge tracks the job."""
-        mixed = self.hedge.mix(query.job.job_id, query.job.gpus, said)
+        mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
-        self._said[query.job.job_id] = chosen
+        self._said[job.job_id] = chosen
         return chosen

@@ -41,12 +41,16 @@ def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str
     Returns:
         `jobs`; `spearman` of mean and of median-like exp(E ln), over all jobs and over gangs of 8 and more
         (None below `MIN_JOBS`); `longer`: for each threshold the share that was longer, the mean P(longer),
-        and the area under the curve; `covered_frac`: jobs inside the 10 to 90 % interval; `ks`: the greatest
-        distance of the distribution of P(shorter than it was) from uniform, 0 if calibrated.
+        the area under the curve, and the Brier score (mean square of the probability's error: Brier, 1950);
+        `covered_frac`: jobs inside the 10 to 90 % interval; `median_abs_ln`: the median of
+        |ln(true / predicted median)|; `longer_than_median_frac`: jobs that lasted longer than that, a half
+        if calibrated; `ks`: the greatest distance of the distribution of P(shorter than it was) from
+        uniform, 0 if calibrated.
     """
     large = gpus >= LARGE_GPUS
     mean, middle, longer = mean_s(probabilities), mean_ln(probabilities), p_longer(probabilities)
     low, high = (quantile_s(probabilities, at) for at in INTERVAL)
+    median = quantile_s(probabilities, 0.5)
     below = np.sort(shortfall(probabilities, duration_s))
     grid = np.arange(1, len(below) + 1) / len(below)
     return {
@@ -62,10 +66,13 @@ def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str
                 "true_frac": float((duration_s >= than_s).mean()),
                 "predicted_frac": float(longer[:, k].mean()),
                 "auc": area_under_curve(duration_s >= than_s, longer[:, k]),
+                "brier": float(np.mean((longer[:, k] - (duration_s >= than_s)) ** 2)),
             }
             for k, than_s in enumerate(THRESHOLDS_S)
         ],
         "covered_frac": float(((duration_s >= low) & (duration_s <= high)).mean()),
+        "median_abs_ln": float(np.median(np.abs(np.log(np.maximum(duration_s, 1.0) / median)))),
+        "longer_than_median_frac": float((duration_s > median).mean()),
         "ks": float(np.max(np.maximum(grid - below, below - grid + 1.0 / len(below)))),
     }
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.predict.distribution import BINS, Floats, mean_s, p_longer, quantile_s, spread_around
+from rlsched.workload.predict.distribution import BINS, Floats, p_longer, quantile_s, spread_around, stamp
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.history import Query
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
@@ -46,7 +46,7 @@ class Stamps:
     @property
     def mean_s(self) -> Floats:
         """(J,) expected run times, s."""
-        return np.asarray(np.fmin(mean_s(self.probabilities), self.limit_s))
+        return stamp(self.probabilities, self.limit_s)[0]
 
     @property
     def median_s(self) -> Floats:
@@ -56,7 +56,7 @@ class Stamps:
     @property
     def spread(self) -> Floats:
         """(J,) root mean square of ln(true / mean)."""
-        return spread_around(self.probabilities, self.mean_s)
+        return stamp(self.probabilities, self.limit_s)[1]
 
     @property
     def p_longer(self) -> Floats:
@@ -175,7 +175,7 @@ class _Run:
                 _, query = self._queries[number]
                 self._weights[row] = hedge.weights(job.gpus)
                 self._experts[row] = said[number]
-                self._out[row] = predictor.mix(query, said[number])
+                self._out[row] = predictor.mix(query.job, said[number])
                 number += 1
             elif kind == _START:
                 hedge.start(job.job_id, now_s)

@@ -53,6 +53,13 @@ class Survival:
                 self._running.setdefault(key, {})[job_id] = (now_s, self._starts[row])
         return tuple(numbers)
 
+    def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
+        """A job that was dropped runs again; it keeps its numbers, and its age counts from now."""
+        for level in range(_CENSORED_FROM, len(keys)):
+            key = keys[level]
+            if key is not None:
+                self._running.setdefault(key, {})[job_id] = (now_s, started[level])
+
     def drop(self, job_id: str, keys: tuple[Key | None, ...]) -> None:
         """A job no longer runs."""
         for key in keys[_CENSORED_FROM:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from rlsched.broker.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
@@ -52,3 +53,20 @@ def states(broker: HandBroker) -> dict[str, str]:
 
 def of_kind(messages: list[object], kind: type) -> list[object]:
     return [message for message in messages if isinstance(message, kind)]
+
+
+def run_one(broker: HandBroker, seconds: float, **facts: object) -> int:
+    """A job from its submission to its end after so long; returns its number."""
+    broker.ask(submit(**facts))  # type: ignore[arg-type]
+    job = len(broker.book.jobs)
+    broker.says("n0", launched(job))
+    broker.says("n0", ended(job), after_s=seconds - 0.001)
+    return job
+
+
+def draft(job: int = 1) -> JobSubmitted:
+    """A submission that is not predicted yet."""
+    return JobSubmitted(
+        job=job, token=f"t{job}", command=["true"], num_gpus=1, name="x", vc="", user="", num_cpus=0,
+        time_limit_s=None, env={}, cwd="", predicted_s=float("nan"), spread=float("nan"),
+    )  # fmt: skip

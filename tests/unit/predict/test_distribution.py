@@ -20,6 +20,7 @@ from rlsched.workload.predict.distribution import (
     mean_s,
     p_longer,
     quantile_s,
+    remaining_median_s,
     remaining_s,
     shortfall,
     spread_around,
@@ -98,3 +99,20 @@ def test_a_forecast_reads_its_row() -> None:
     assert forecast.mean_s == mean_s(SHAPE[None, :])[0]
     assert forecast.p_longer == tuple(p_longer(SHAPE[None, :])[0])
     assert forecast.remaining_s(700.0) == remaining_s(SHAPE, 700.0)
+
+
+def test_the_remaining_median_splits_what_is_left_in_half() -> None:
+    probabilities = lognormal(1000.0, 1.0)
+    assert remaining_median_s(probabilities, 0.0) == pytest.approx(quantile_s(probabilities[None, :], 0.5)[0])
+    for age_s in (5.0, 100.0, 900.0, 1500.0, 7000.0):
+        end_s = age_s + remaining_median_s(probabilities, age_s)
+        assert end_s > age_s
+        above = float(probabilities @ [_above(k, end_s) for k in range(BINS)])
+        of = float(probabilities @ [_above(k, age_s) for k in range(BINS)])
+        assert above / of == pytest.approx(0.5, abs=1e-6)
+
+
+def _above(bin_: int, at_s: float) -> float:
+    """The share of a bin, uniform in ln, that lies above a time."""
+    low, high = np.log(EDGES_S[bin_]), np.log(EDGES_S[bin_ + 1])
+    return float(np.clip((high - np.log(at_s)) / (high - low), 0.0, 1.0)) if at_s > 1.0 else 1.0

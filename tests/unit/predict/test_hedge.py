@@ -90,3 +90,19 @@ def test_jobs_that_are_forgotten_say_nothing() -> None:
     hedge.settle(1e6)
     hedge.end("a", 1e6)
     assert hedge.weights(1.0) == pytest.approx([0.5, 0.5])
+
+
+def test_a_threshold_outlived_before_a_new_start_is_not_counted_twice() -> None:
+    one, two = Hedge(2), Hedge(2)
+    for hedge in (one, two):
+        hedge.mix("a", 1.0, BOTH)
+        hedge.start("a", 0.0)
+        hedge.settle(700.0)
+    one.stop("a")
+    one.settle(10_000.0)
+    one.start("a", 10_000.0)
+    one.settle(10_700.0)
+    np.testing.assert_array_equal(one.weights(1.0), two.weights(1.0))
+    one.settle(13_600.0)
+    two.settle(3600.0)
+    np.testing.assert_array_equal(one.weights(1.0), two.weights(1.0))

@@ -14,10 +14,11 @@ from rlsched.errors import InputError
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.distribution import Floats, bin_of, lognormal
 from rlsched.workload.predict.facts import JobFacts
+from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, MODELS, Predictor
 from rlsched.workload.predict.quality import area_under_curve, quality
 from rlsched.workload.predict.reference import recorded_end_s
-from rlsched.workload.predict.stamp import Stamps, facts_of, stamp_trace, stamped
+from rlsched.workload.predict.stamp import Stamps, _events, facts_of, stamp_trace, stamped
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
@@ -229,3 +230,70 @@ def test_calibrated_on_a_real_trace(shared_data: Path) -> None:
     for row, its in zip(got["longer"], mean["longer"], strict=True):
         assert row["predicted_frac"] == pytest.approx(row["true_frac"], abs=0.06)
         assert row["auc"] > its["auc"]
+
+
+def test_what_was_said_once_rebuilds_the_same_hedge() -> None:
+    """A later life that is handed what was said weighs as this one does, though nothing is fitted in it."""
+    trace = drawn(320, seed=4)
+    end_s, facts = recorded_end_s(trace), facts_of(trace)
+    live, again = Predictor(), Predictor()
+    for now_s, kind, row in _events(trace, end_s):
+        if live.fit_due():
+            live.install(live.training(now_s).fit())
+        if kind == 1:
+            said = live.foresee([facts[row]], now_s)[0]
+            same = again.recall(facts[row], said.experts, said.features, now_s)
+            np.testing.assert_array_equal(same, said.forecast.probabilities)
+        for one in (live, again):
+            if kind == 2:
+                one.observe_start(facts[row].job_id, now_s)
+            elif kind != 1:
+                one.observe_end(facts[row].job_id, float(trace.duration_s[row]), now_s)
+    assert live.boosted
+    assert not again.boosted
+    for gpus in SIZES.values():
+        np.testing.assert_array_equal(live.hedge.weights(gpus), again.hedge.weights(gpus))
+    one, two = live.training(1e9), again.training(1e9)
+    np.testing.assert_array_equal(one.features, two.features)
+    np.testing.assert_array_equal(one.lasted_s, two.lasted_s)
+
+
+def test_jobs_of_one_instant_are_foreseen_together_as_one_by_one() -> None:
+    trace = drawn(260, seed=6)
+    together, apart = Predictor(), Predictor()
+    for one in (together, apart):
+        for row, facts in enumerate(facts_of(trace)):
+            one.predict(facts, float(row))
+            one.observe_end(facts.job_id, float(trace.duration_s[row]), float(row) + 0.5)
+        one.install(one.training(500.0).fit())
+    new = [JobFacts(f"n{k}", 1 + k % 2, user="u1", name=f"probe-{k}") for k in range(5)]
+    joint = [one.forecast.probabilities for one in together.foresee(new, 600.0)]
+    single = [apart.predict(job, 600.0).probabilities for job in new]
+    np.testing.assert_allclose(joint, single, rtol=1e-12)
+    assert together.foresee([], 600.0) == []
+
+
+def test_a_job_that_waits_again_has_no_age_and_counts_as_one_start() -> None:
+    predictor = Predictor("survival")
+    predictor.predict(JobFacts("a", 1), 0.0)
+    predictor.observe_start("a", 10.0)
+    predictor.observe_stop("a", 5000.0)
+    assert predictor.remaining_s("a", 5000.0) is None
+    assert predictor.history.survival.ages_s(("vc_gpus", "", "1"), 5000.0) == []
+    predictor.observe_start("a", 6000.0)
+    assert predictor.history.age_s("a", 6050.0) == 50.0
+    assert predictor.history.survival.ages_s(("vc_gpus", "", "1"), 6050.0) == [50.0]
+    predictor.observe_end("a", 100.0, 6100.0)
+    assert predictor.history.survival.ages_s(("vc_gpus", "", "1"), 6200.0) == []
+
+
+def test_a_fit_that_came_to_nothing_is_due_again() -> None:
+    predictor = Predictor()
+    for k in range(200):
+        predictor.predict(JobFacts(str(k), 1), float(k))
+        predictor.observe_end(str(k), 50.0 + k, float(k) + 0.5)
+    assert (predictor.ended, predictor.next_fit_jobs, predictor.fit_due()) == (200, 200, True)
+    predictor.training(300.0)
+    assert (predictor.next_fit_jobs, predictor.fit_due()) == (300, False)
+    predictor.withdraw()
+    assert (predictor.next_fit_jobs, predictor.fit_due()) == (200, True)

@@ -1,0 +1,79 @@
+"""How good the predictions of the jobs that ended lately were, beside the running mean's of the same jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rlsched.workload.predict.distribution import Floats
+from rlsched.workload.predict.quality import MIN_JOBS, quality
+
+LAST_JOBS: Final = 200
+WEEK_S: Final = 7 * 86400.0
+MAX_JOBS: Final = 5000
+"""No more than the latest so many count, however many a week has."""
+
+
+class _Ended(NamedTuple):
+    ended_s: float
+    duration_s: float
+    gpus: int
+    predicted: Floats  # (BINS,) float32
+    mean: Floats
+
+
+class Compared(NamedTuple):
+    """Two predictors on the same ended jobs.
+
+    Attributes:
+        jobs: How many.
+        since_s: When the first of them ended, Unix seconds; None without any.
+        predicted: `quality` of what was predicted; None below `MIN_JOBS`.
+        running_mean: The same for the running mean at the same moments.
+    """
+
+    jobs: int
+    since_s: float | None
+    predicted: dict[str, Any] | None
+    running_mean: dict[str, Any] | None
+
+
+class Recent:
+    """The latest ended jobs, with what was said of them when they were submitted."""
+
+    def __init__(self) -> None:
+        self._ended: deque[_Ended] = deque(maxlen=MAX_JOBS)
+        self._known: tuple[tuple[int, int], tuple[Compared, Compared]] | None = None
+        self.count = 0
+
+    def add(self, ended_s: float, duration_s: float, gpus: int, predicted: Floats, mean: Floats) -> None:
+        """A job has ended; `predicted` and `mean` are the (BINS,) distributions at its submission."""
+        self._ended.append(
+            _Ended(ended_s, duration_s, gpus, predicted.astype(np.float32), mean.astype(np.float32))
+        )
+        self.count += 1
+
+    def compared(self, now_s: float) -> tuple[Compared, Compared]:
+        """(the last `LAST_JOBS` jobs, those of the last seven days); worked out anew once a minute at most,
+        or when a job has ended."""
+        key = (self.count, int(now_s // 60))
+        if self._known is None or self._known[0] != key:
+            week = [one for one in self._ended if one.ended_s >= now_s - WEEK_S]
+            self._known = (key, (_compare(list(self._ended)[-LAST_JOBS:]), _compare(week)))
+        return self._known[1]
+
+
+def _compare(ended: list[_Ended]) -> Compared:
+    since_s = ended[0].ended_s if ended else None
+    if len(ended) < MIN_JOBS:
+        return Compared(len(ended), since_s, None, None)
+    duration_s = np.array([one.duration_s for one in ended])
+    gpus = np.array([one.gpus for one in ended], dtype=np.float64)
+    predicted, mean = (
+        np.array(rows, dtype=np.float64) for rows in zip(*(one[3:] for one in ended), strict=True)
+    )
+    return Compared(
+        len(ended), since_s, quality(predicted, duration_s, gpus), quality(mean, duration_s, gpus)
+    )
