@@ -1,10 +1,10 @@
 """How fast the simulator and the policies are: one Markdown row a measurement, with the command that made it.
 
-    .venv/bin/python benchmarks/bench_simulator.py         # 20 s on one core, 65 s with nothing compiled yet
+    .venv/bin/python benchmarks/bench_simulator.py         # 10 s on one core, more with nothing compiled yet
 
-Compiled rules and policies replay a synthetic trace; the vector environment is stepped with random legal
-actions. Everything is compiled before it is timed, and runs in one thread. Speeds are per CPU second of this
-process, so that a busy machine counts less; the time of a single decision is wall time.
+Compiled rules and policies replay a synthetic trace. Everything is compiled before it is timed, and runs in
+one thread. Speeds are per CPU second of this process, so that a busy machine counts less; the time of a
+single decision is wall time. The vector environment has a benchmark of its own, `bench_environment.py`.
 """
 
 from __future__ import annotations
@@ -84,37 +84,6 @@ def _replay(trace: Trace, spec: ClusterSpec, name: str) -> JobTable:
     return Engine(trace, spec, order=scheduler.order).run(scheduler)
 
 
-def environment(seconds: float) -> None:
-    """Decisions a second of the vector environment with random legal actions, new episodes included."""
-    from rlsched_envs.sources import EpisodeSource
-    from rlsched_envs.vector import ClusterVecEnv
-
-    trace, spec = synthesize("helios", 10_000, LOAD, 128, seed=3, predictability="informative")
-    source = EpisodeSource.from_trace(trace, spec)
-    for num_envs in (1, 16, 64):
-        envs = ClusterVecEnv([source], num_envs, seed=0)
-        envs.reset()
-        rng = np.random.default_rng(0)
-        envs.step(_random_rows(envs.action_masks(), rng))
-        steps, began_s, cpu_s = 0, time.process_time(), 0.0
-        while cpu_s < seconds:
-            envs.step(_random_rows(envs.action_masks(), rng))
-            steps += num_envs
-            cpu_s = time.process_time() - began_s
-        row(
-            "vector environment, random legal actions",
-            f"{num_envs} cluster{'s' * (num_envs > 1)} in one process",
-            f"{steps / cpu_s:,.0f} decisions/s",
-            cpu_s,
-            f"--only environment --seconds {seconds:g}",
-        )
-        envs.close()
-
-
-def _random_rows(masks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.asarray(np.where(masks, rng.random(masks.shape), -1.0).argmax(axis=1))
-
-
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(
@@ -122,19 +91,14 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs of the trace for the compiled rules")
     parser.add_argument("--decisions", type=int, default=4_000, help="jobs of the trace for single decisions")
-    parser.add_argument("--seconds", type=float, default=3.0, help="CPU time of each environment")
-    parser.add_argument(
-        "--only", action="append", choices=("rules", "decisions", "environment"), help="default: all three"
-    )
+    parser.add_argument("--only", action="append", choices=("rules", "decisions"), help="default: both")
     arguments = parser.parse_args()
-    wanted = arguments.only or ("rules", "decisions", "environment")
+    wanted = arguments.only or ("rules", "decisions")
     print("| what | setting | speed | CPU s | command |\n|---|---|---|---:|---|")
     if "rules" in wanted:
         rules(arguments.jobs)
     if "decisions" in wanted:
         decisions(arguments.decisions)
-    if "environment" in wanted:
-        environment(arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,11 @@ def main() -> int:
         traces=tuple(use for one in data for use in one.uses),
     )
     venv = ClusterVecEnv(
-        [one.train for one in data], recipe.num_envs, seed=arguments.seed, config=recipe.episode
+        [one.train for one in data],
+        recipe.num_envs,
+        seed=arguments.seed,
+        config=recipe.episode,
+        copy=False,
     )
     result = train(
         venv,

@@ -26,21 +26,26 @@ def kernel(function: F) -> F:
     that passes the arrays of a state counts up and down each one, and that took five times as long as the
     work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
     """
-    return _compiled(function, makes_arrays=False)
+    return _compiled(function, makes_arrays=False, inlined=True)
+
+
+def large_kernel(function: F) -> F:
+    """As `kernel`, for a large function: callers call it, where a `kernel` is copied into each of them."""
+    return _compiled(function, makes_arrays=False, inlined=False)
 
 
 def array_kernel(function: F) -> F:
     """As `kernel`, for a function that makes arrays of its own."""
-    return _compiled(function, makes_arrays=True)
+    return _compiled(function, makes_arrays=True, inlined=False)
 
 
-def _compiled(function: F, *, makes_arrays: bool) -> F:
+def _compiled(function: F, *, makes_arrays: bool, inlined: bool) -> F:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_cache_dir(Path(function.__code__.co_filename).parent))
     try:
-        compiled: F = numba.njit(
-            cache=True, error_model="numpy", _nrt=makes_arrays, forceinline=not makes_arrays
-        )(function)
+        compiled: F = numba.njit(cache=True, error_model="numpy", _nrt=makes_arrays, forceinline=inlined)(
+            function
+        )
     finally:
         config.CACHE_DIR = before
     return compiled

@@ -46,7 +46,19 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     progress = ProgressArrays(
         r.ends[k], r.outcome[k], r.placed_at[k], r.placed_gpu[k], r.scratch[k], r.clock[k], r.tally[k]
     )
-    window = WindowArrays(w.slot[k], w.node[k], w.reason[k], w.features[k], w.info[k])
+    window = WindowArrays(
+        w.slot[k],
+        w.node[k],
+        w.reason[k],
+        w.features[k],
+        w.info[k],
+        w.picks,
+        w.logs,
+        w.shared,
+        w.profile,
+        w.places,
+        w.own[k],
+    )
     return EpisodeArrays(
         SimArrays(state, b.sim.truth[k], progress),
         window,
@@ -54,6 +66,9 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         b.reference_queued_s[k],
         b.reference_waiting[k],
         b.reference_start_s[k],
+        b.true_gpu_s[k],
+        b.true_log[k],
+        b.critic[k],
         b.floats[k],
         b.ints[k],
     )
@@ -71,23 +86,64 @@ def observe_one(
     b: EpisodeArrays, k: int, observations: NDArray[np.float32], masks: NDArray[np.bool_]
 ) -> None:
     """Write episode `k`'s window into row `k` of (N, K, F + C) and (N, K)."""
-    observe(view(b, k), observations[k], masks[k])
+    e = view(b, k)
+    observe(e, masks[k])
+    for row in range(observations.shape[1]):
+        for column in range(observations.shape[2]):
+            observations[k, row, column] = e.window.features[row, column]
 
 
 @kernel
 def step_all(
     b: EpisodeArrays,
     rows: NDArray[np.int64],
-    observations: NDArray[np.float32],
     masks: NDArray[np.bool_],
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Apply a row in every environment, go on, and write what each sees next. (N,) actions and results."""
+    """Apply a row in every environment, go on, and see what comes next. (N,) actions and results.
+
+    What each sees is in `b.window.features`, (N, K, F + C); of one that is done it means nothing.
+    """
     for k in range(rows.shape[0]):
         e = view(b, k)
         status, reward = step(e, rows[k])
         rewards[k] = reward
         dones[k] = status == DONE
         if status != DONE:
-            observe(e, observations[k], masks[k])
+            observe(e, masks[k])
+
+
+@kernel
+def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
+    """The first environment whose row is not legal, -1 if all are. (N, K), (N,)"""
+    for k in range(rows.shape[0]):
+        if not 0 <= rows[k] < masks.shape[1] or not masks[k, rows[k]]:
+            return k
+    return -1
+
+
+@kernel
+def sample(masks: NDArray[np.bool_], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
+    """Draw a legal row for every environment, each as likely as any other. (N, K), (2,), (N,)
+
+    The k-th draw of a key is SplitMix64's (Steele, Lea, Flood, OOPSLA'14), scaled by Lemire's multiplication
+    (2019). `key`: the seed, and how many draws there were.
+    """
+    for k in range(rows.shape[0]):
+        legal = 0
+        for row in range(masks.shape[1]):
+            legal += masks[k, row]
+        key[1] += np.uint64(1)
+        z = key[0] + key[1] * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+        left = np.int64(((z >> np.uint64(32)) * np.uint64(legal)) >> np.uint64(32))
+        rows[k] = 0
+        for row in range(masks.shape[1]):
+            if masks[k, row]:
+                if left == 0:
+                    rows[k] = row
+                    break
+                left -= 1

@@ -12,12 +12,20 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.arrays import WAITING
 from rlsched.cluster.placement import all_fit
-from rlsched.decide.holds import any_released, first_startable, next_hold_end_s
+from rlsched.decide.holds import any_released, first_startable, next_hold
 from rlsched.decide.rules import SKIPPING
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
-from rlsched.decide.windows import LEGAL, WindowArrays, job_window, note_wait, variant_window
-from rlsched.jit import array_kernel, kernel
+from rlsched.decide.windows import (
+    LEGAL,
+    WindowArrays,
+    job_window,
+    note_wait,
+    num_variants,
+    variant_window,
+)
+from rlsched.jit import kernel, large_kernel
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -52,13 +60,25 @@ FIRST_PASS: Final = 9
 """1 while the partitions are asked for the first time at this instant."""
 ENTERED: Final = 10
 """Partition that is being asked in this pass, -1 before the first."""
-NUM_INTS: Final = 11
+AHEAD: Final = 11
+"""Positions of the latest instants of the reference run, as far ahead of now as `_LOOKAHEAD_S` says."""
+HOLD_SLOT: Final = 14
+"""The job whose hold ends first: its slot, _NO_HOLD or _UNKNOWN; and its number."""
+HOLD_SEQ: Final = 15
+NUM_INTS: Final = 16
+_NO_HOLD: Final = -1
+_UNKNOWN: Final = -2
 
 REGRET: Final = 0
 """Queueing beyond the reference's up to the last decision, job-seconds."""
 SCALE: Final = 1
-NUM_FLOATS: Final = 2
+SEEN_S: Final = 2
+"""Instant that the critic's columns about the reference are of."""
+HOLD_END_S: Final = 3
+NUM_FLOATS: Final = 4
 
+TRUE_LOG: Final = NUM_FEATURES + 3
+"""The one column of the critic that differs from row to row."""
 _LOOKAHEAD_S: Final = (3600.0, 21_600.0, 86_400.0)
 
 
@@ -71,6 +91,9 @@ class EpisodeArrays(NamedTuple):
     reference_queued_s: NDArray[np.float64]  # (2 T + 1,) its queueing so far, job-seconds
     reference_waiting: NDArray[np.int64]  # (2 T + 1,) its waiting jobs from then on
     reference_start_s: NDArray[np.float64]  # (T,)
+    true_gpu_s: NDArray[np.float64]  # (T,) true run time x GPUs
+    true_log: NDArray[np.float32]  # (T,) the critic's column `true_log`
+    critic: NDArray[np.float32]  # (C,) the critic's columns that all rows share
     floats: NDArray[np.float64]  # (NUM_FLOATS,)
     ints: NDArray[np.int64]  # (NUM_INTS,)
 
@@ -82,7 +105,7 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
     e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
 
 
-@array_kernel
+@large_kernel
 def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
 
@@ -91,10 +114,17 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     """
     rewind(e.sim)
     length = run_rule_recording(e.sim, SKIPPING, e.reference_s, e.reference_queued_s, e.reference_waiting)
-    e.reference_start_s[:] = e.sim.progress.outcome.start_s
+    for row in range(e.reference_start_s.shape[0]):
+        e.reference_start_s[row] = e.sim.progress.outcome.start_s[row]
+        e.true_gpu_s[row] = e.sim.truth.duration_s[row] * e.sim.truth.gpus[row]
+        e.true_log[row] = math.log1p(e.sim.truth.duration_s[row]) / 12.0
     queued = 0.0
     for row in range(warmup_row, e.reference_start_s.shape[0]):
         queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
+    e.window.own.seq[:] = -1
+    e.ints[AHEAD : AHEAD + 3] = 0
+    e.ints[HOLD_SLOT] = _NO_HOLD
+    e.floats[SEEN_S] = np.nan
     rewind(e.sim)
     run_rule(e.sim, SKIPPING, warmup_row)
     _new_pass(e, 1)
@@ -144,29 +174,56 @@ def only_choice(w: WindowArrays) -> int:
     return found
 
 
-@kernel
+@large_kernel
+def _start(sim: SimArrays, p: int, slot: int, node: int) -> None:
+    """Start a job that fits: one copy of `start_slot` for all who call it here."""
+    start_slot(sim, p, slot, node)
+
+
+@large_kernel
 def apply_choice(e: EpisodeArrays, row: int) -> bool:
     """Apply a legal row of the current window. True if the second half is to be decided next."""
     s, w, p = e.sim.state, e.window, e.ints[PARTITION]
     now_s = e.sim.progress.clock[NOW]
     if e.ints[CHOSEN] >= 0:
-        start_slot(e.sim, p, e.ints[CHOSEN], w.node[row])
+        _start(e.sim, p, e.ints[CHOSEN], w.node[row])
         e.ints[CHOSEN] = -1
         return False
     if row == 0:
         note_wait(s, w, now_s)
+        if e.ints[HOLD_SLOT] == _NO_HOLD:
+            e.ints[HOLD_SLOT] = _UNKNOWN
         e.ints[PARTITION] = p + 1
         return False
     slot = w.slot[row]
-    variant_window(s, p, slot, now_s, w)
-    if only_choice(w) == 0:
-        start_slot(e.sim, p, slot, -1)
+    if num_variants(s, p, slot) == 1:
+        _start(e.sim, p, slot, -1)
         return False
+    variant_window(s, p, slot, now_s, w)
     e.ints[CHOSEN] = slot
     return True
 
 
 @kernel
+def _next_hold_end_s(e: EpisodeArrays) -> float:
+    """`holds.next_hold_end_s`, which looks through the queue only if the hold that ended first is gone.
+
+    A hold made later ends later, so the first stays the first as long as it stands.
+    """
+    job, slot, now_s = e.sim.state.job, e.ints[HOLD_SLOT], e.sim.progress.clock[NOW]
+    if slot == _NO_HOLD:
+        return np.inf
+    stands = slot >= 0 and job.seq[slot] == e.ints[HOLD_SEQ] and job.status[slot] == WAITING
+    if not stands or job.held_until_s[slot] != e.floats[HOLD_END_S] or e.floats[HOLD_END_S] <= now_s:
+        slot = next_hold(e.sim.state, now_s)
+        e.ints[HOLD_SLOT] = slot
+        if slot < 0:
+            return np.inf
+        e.ints[HOLD_SEQ], e.floats[HOLD_END_S] = job.seq[slot], job.held_until_s[slot]
+    return e.floats[HOLD_END_S]
+
+
+@large_kernel
 def advance(e: EpisodeArrays) -> int:
     """Go on until there is something to decide (the window is filled then), or the episode is over."""
     s = e.sim.state
@@ -183,7 +240,7 @@ def advance(e: EpisodeArrays) -> int:
             if position < 0:
                 e.ints[PARTITION] = p + 1
             elif all_fit(s, p):
-                start_slot(e.sim, p, s.derived.queue[p, position], -1)
+                _start(e.sim, p, s.derived.queue[p, position], -1)
             else:
                 job_window(s, p, now_s, e.window)
                 single = only_choice(e.window)
@@ -194,7 +251,7 @@ def advance(e: EpisodeArrays) -> int:
         if partitions > 1 and e.sim.progress.tally[STARTS] > e.ints[STARTS_BEFORE]:
             _new_pass(e, 0)
             continue
-        e.sim.progress.clock[TIMER] = next_hold_end_s(s, e.sim.progress.clock[NOW])
+        e.sim.progress.clock[TIMER] = _next_hold_end_s(e)
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
             run_rule(e.sim, SKIPPING, e.sim.truth.shape[0] + 1)
             return DONE
@@ -220,61 +277,60 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
 
 
 @kernel
-def _reference_queueing(e: EpisodeArrays, at_s: float) -> float:
-    """Queueing of the reference run up to a time, job-seconds."""
-    low, high = 0, e.ints[REFERENCE_LEN] - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if e.reference_s[middle] <= at_s:
-            low = middle
-        else:
-            high = middle - 1
-    return e.reference_queued_s[low] + e.reference_waiting[low] * (at_s - e.reference_s[low])
+def _reference_queueing(e: EpisodeArrays, at: int, at_s: float) -> float:
+    """Queueing of the reference run up to a time whose latest instant stands at `at`, job-seconds."""
+    return e.reference_queued_s[at] + e.reference_waiting[at] * (at_s - e.reference_s[at])
 
 
 @kernel
 def _true_work(e: EpisodeArrays) -> tuple[float, float]:
     """True GPU-seconds (left on running jobs, waiting) in the current partition."""
-    s, truth, now_s = e.sim.state, e.sim.truth, e.sim.progress.clock[NOW]
+    s, truth, now_s, row_of = e.sim.state, e.sim.truth, e.sim.progress.clock[NOW], e.sim.progress.ends.row
     p = e.ints[PARTITION]
     left, waiting = 0.0, 0.0
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
-        end_s = s.job.start_s[slot] + truth.duration_s[e.sim.progress.ends.row[slot]]
+        end_s = s.job.start_s[slot] + truth.duration_s[row_of[slot]]
         left += (end_s - now_s) * s.job.gpus[slot]
     for position in range(s.derived.part.queue_len[p]):
-        slot = s.derived.queue[p, position]
-        waiting += truth.duration_s[e.sim.progress.ends.row[slot]] * s.job.gpus[slot]
+        waiting += e.true_gpu_s[row_of[s.derived.queue[p, position]]]
     return left, waiting
 
 
-@array_kernel
-def observe(e: EpisodeArrays, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-    """Write the current window: (K, F + C) with the critic's columns last, and the (K,) mask."""
-    w, rows, truth = e.window, e.window.info[0], e.sim.truth
-    now_s, total = e.sim.progress.clock[NOW], truth.shape[0]
-    reference = e.reference_waiting[_reference_now(e)]
+@kernel
+def _look_ahead(e: EpisodeArrays) -> None:
+    """The critic's columns about the reference's queue and the arrivals to come, which change with time."""
+    now_s, total = e.sim.progress.clock[NOW], e.sim.truth.shape[0]
+    now_at = _reference_now(e)
+    before = _reference_queueing(e, now_at, now_s)
+    e.critic[1] = math.log1p(e.reference_waiting[now_at]) / 8.0
+    e.critic[2] = (total - e.sim.progress.tally[NEXT_ROW]) / total
+    for k in range(3):
+        at, at_s = max(e.ints[AHEAD + k], now_at), now_s + _LOOKAHEAD_S[k]
+        while at + 1 < e.ints[REFERENCE_LEN] and e.reference_s[at + 1] <= at_s:
+            at += 1
+        e.ints[AHEAD + k] = at
+        mean = (_reference_queueing(e, at, at_s) - before) / _LOOKAHEAD_S[k]
+        e.critic[6 + k] = math.log1p(max(mean, 0.0)) / 8.0
+    e.floats[SEEN_S] = now_s
+
+
+@large_kernel
+def observe(e: EpisodeArrays, mask: NDArray[np.bool_]) -> None:
+    """Put the critic's columns behind the window's, which then is (K, F + C), and write the (K,) mask."""
+    w, rows, critic = e.window, e.window.info[0], e.critic
+    if e.floats[SEEN_S] != e.sim.progress.clock[NOW]:
+        _look_ahead(e)
     gpus = max(e.sim.state.derived.part.open_gpus[e.ints[PARTITION]], 1)
     left, waiting = _true_work(e)
     waiting_jobs = e.sim.progress.tally[NEXT_ROW] - e.sim.progress.tally[STARTS]
-    common = np.zeros(NUM_CRITIC)
-    common[0] = (waiting_jobs - reference) / 32.0
-    common[1] = math.log1p(reference) / 8.0
-    common[2] = (total - e.sim.progress.tally[NEXT_ROW]) / total
-    common[4] = math.log1p(max(left, 0.0) / gpus) / 15.0
-    common[5] = math.log1p(waiting / gpus) / 15.0
-    before = _reference_queueing(e, now_s)
-    for k in range(3):
-        ahead_s = _LOOKAHEAD_S[k]
-        mean = (_reference_queueing(e, now_s + ahead_s) - before) / ahead_s
-        common[6 + k] = math.log1p(max(mean, 0.0)) / 8.0
-    observation[:] = 0.0
-    mask[:] = False
+    critic[0] = (waiting_jobs - e.reference_waiting[e.ints[REFERENCE_AT]]) / 32.0
+    critic[4] = math.log1p(max(left, 0.0) / gpus) / 15.0
+    critic[5] = math.log1p(waiting / gpus) / 15.0
     for row in range(rows):
-        observation[row, :NUM_FEATURES] = w.features[row]
         for column in range(NUM_CRITIC):
-            observation[row, NUM_FEATURES + column] = common[column]
+            w.features[row, NUM_FEATURES + column] = critic[column]
         if w.slot[row] >= 0:
-            duration_s = truth.duration_s[e.sim.progress.ends.row[w.slot[row]]]
-            observation[row, NUM_FEATURES + 3] = math.log1p(duration_s) / 12.0
+            w.features[row, TRUE_LOG] = e.true_log[e.sim.progress.ends.row[w.slot[row]]]
         mask[row] = w.reason[row] == LEGAL
+    mask[rows:] = False

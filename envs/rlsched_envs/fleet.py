@@ -13,7 +13,7 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import empty_window
 from rlsched.errors import InputError
 from rlsched_envs import batch
@@ -22,13 +22,15 @@ from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
 _TRIES = 100
+_REMEMBERED = 256
+"""Jobs whose columns a window remembers: about as many as are alive; slots are filled from the first."""
 
 
 class Fleet:
     """N clusters of up to `config.nodes_high` nodes, and the episodes that they play.
 
     Attributes:
-        observations: (N, K, F + C) float32.
+        observations: (N, K, F + C) float32; the one before the last step is overwritten by the next.
         masks: (N, K) bool.
         rewards: (N,) float32.
         dones: (N,) bool.
@@ -47,12 +49,14 @@ class Fleet:
         gangs = gang_sizes(sources, config)
         self._class_of = np.zeros(max(gangs) + 1, np.int32)
         self._class_of[gangs] = np.arange(len(gangs))
-        self._arrays: EpisodeArrays = batch.stack(blank_episode(config, sizes.pop(), gangs), num_envs)
+        self._arrays = _blank_batch(config, sizes.pop(), gangs, num_envs)
+        other = self._arrays.window._replace(features=self._arrays.window.features.copy())
+        self._before = self._arrays._replace(window=other)
+        self.observations = self._arrays.window.features
         self._returns = np.zeros(num_envs)
         self._names = [""] * num_envs
         self._began = time.time()
-        self.observations = np.zeros((num_envs, WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC), np.float32)
-        self.masks = np.zeros((num_envs, WINDOW_ROWS), np.bool_)
+        self.masks = np.zeros((num_envs, config.window_rows), np.bool_)
         self.rewards = np.zeros(num_envs, np.float32)
         self.dones = np.zeros(num_envs, np.bool_)
         self.reseed(seed)
@@ -60,6 +64,9 @@ class Fleet:
     def reseed(self, seed: int) -> None:
         """Begin the draws of every cluster anew."""
         self._rngs = [np.random.default_rng([seed, k]) for k in range(self.dones.size)]
+        self._sampling = np.array(
+            [np.random.SeedSequence(seed).generate_state(1, np.uint64)[0], 0], np.uint64
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Everything that decides how the episodes go on, as plain data and arrays."""
@@ -68,7 +75,7 @@ class Fleet:
             "names": list(self._names),
             "returns": self._returns.copy(),
             "arrays": [array.copy() for array in batch.leaves(self._arrays)],
-            "observations": self.observations.copy(),
+            "sampling": self._sampling.copy(),
             "masks": self.masks.copy(),
         }
 
@@ -84,7 +91,7 @@ class Fleet:
             rng.bit_generator.state = saved
         self._names = list(state["names"])
         self._returns[:] = state["returns"]
-        self.observations[:], self.masks[:] = state["observations"], state["masks"]
+        self._sampling[:], self.masks[:] = state["sampling"], state["masks"]
 
     def begin(self, k: int) -> None:
         """Draw an episode with something to decide for cluster `k`.
@@ -125,14 +132,21 @@ class Fleet:
         """The row that the reference rule would take in cluster `k`."""
         return int(self._arrays.window.info[k, 1])
 
+    def sample_rows(self, rows: NDArray[np.int64]) -> None:
+        """Draw a legal row for every cluster, each as likely as any other, into `rows`."""
+        batch.sample(self.masks, self._sampling, rows)
+
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
         """Take a legal row in every cluster; with `restart`, finished ones begin anew. Returns infos."""
-        batch.step_all(self._arrays, rows, self.observations, self.masks, self.rewards, self.dones)
+        before = self.observations
+        self._arrays, self._before = self._before, self._arrays
+        self.observations = self._arrays.window.features
+        batch.step_all(self._arrays, rows, self.masks, self.rewards, self.dones)
         self._returns += self.rewards
         infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
         for k in np.flatnonzero(self.dones).tolist():
             infos[k] = self._summary(k)
-            infos[k]["terminal_observation"] = self.observations[k].copy()
+            infos[k]["terminal_observation"] = before[k].copy()
             if restart:
                 self.begin(k)
         return infos
@@ -165,6 +179,19 @@ class Fleet:
         }
 
 
+def _blank_batch(
+    config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int], num_envs: int
+) -> EpisodeArrays:
+    """Arrays for so many episodes; the scratch of their windows is one for all."""
+    one = blank_episode(config, gpus_per_node, gangs)
+    stacked: EpisodeArrays = batch.stack(one, num_envs)
+    w = one.window
+    window = stacked.window._replace(
+        picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places
+    )
+    return stacked._replace(window=window)
+
+
 def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
     """All sizes of gangs that windows of these sources can hold, ascending."""
     sizes: set[int] = set()
@@ -185,13 +212,17 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     truth.vc = truth.own_partition = -1
     progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
     instants = 2 * rows + 1
+    window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
         SimArrays(state.arrays, truth, progress),
-        empty_window(),
+        window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
         np.zeros(instants),
         np.zeros(instants),
         np.zeros(instants, np.int64),
         np.zeros(rows),
+        np.zeros(rows),
+        np.zeros(rows, np.float32),
+        np.zeros(NUM_CRITIC, np.float32),
         np.zeros(NUM_FLOATS),
         np.zeros(NUM_INTS, np.int64),
     )

@@ -22,7 +22,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     warm-up; then the agent decides. `reset` returns at the first contested decision; everything that can
     start at once, or has one legal choice, happens by itself.
 
-    **Observation.** Box (K, F + C) float32. K: `WINDOW_ROWS` = 24 rows. First half of a decision: row 0 is
+    **Observation.** Box (K, F + C) float32. K: `WINDOW_ROWS` = 24 rows, or as many as
+    the config's `window_rows` says. First half of a decision: row 0 is
     *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
     variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 32 columns, with units in
     `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
@@ -66,12 +67,13 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
             trace, spec = synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0)
             sources = [EpisodeSource.from_trace(trace, spec)]
         self.render_mode = render_mode
-        box, rows = spaces()
+        config = config or EpisodeConfig()
+        box, rows = spaces(config.window_rows)
         self.observation_space: gym.spaces.Space[NDArray[np.float32]] = cast(
             "gym.spaces.Space[NDArray[np.float32]]", box
         )
         self.action_space: gym.spaces.Space[np.int64] = rows
-        self._fleet = Fleet(sources, 1, config or EpisodeConfig(), 0)
+        self._fleet = Fleet(sources, 1, config, 0)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -23,7 +23,7 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import array_kernel, kernel, large_kernel
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -312,7 +312,7 @@ def decide_by_rule(sim: SimArrays, rule: RuleCode) -> None:
         part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
-@kernel
+@large_kernel
 def run_rule(sim: SimArrays, rule: RuleCode, until_row: int) -> int:
     """Run a rule until the trace is over, or until `until_row` rows have arrived and been decided on."""
     while sim.progress.tally[NEXT_ROW] < until_row:
@@ -323,7 +323,7 @@ def run_rule(sim: SimArrays, rule: RuleCode, until_row: int) -> int:
     return STOPPED
 
 
-@kernel
+@large_kernel
 def run_rule_recording(
     sim: SimArrays,
     rule: RuleCode,

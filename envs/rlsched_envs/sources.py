@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Predictions, predict_trace, run_time_s
@@ -29,6 +30,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         load_high: ... and this.
         nodes_low: Nodes of the cluster are drawn between this ...
         nodes_high: ... and this.
+        window_rows: Rows of an observation. Policies are served with WINDOW_ROWS of them, no other number.
     """
 
     warmup_jobs: int = 512
@@ -39,6 +41,11 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     load_high: float = 1.15
     nodes_low: int = 4
     nodes_high: int = 16
+    window_rows: int = WINDOW_ROWS
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.window_rows <= 1024:
+            raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
 
     @property
     def rows(self) -> int:

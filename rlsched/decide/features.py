@@ -11,11 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, Records, StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import largest_hole
-from rlsched.decide.schema import (
-    NUM_FEATURES,
-)
+from rlsched.decide.schema import NUM_FEATURES
 from rlsched.jit import array_kernel, kernel
 
 (
@@ -60,6 +59,56 @@ TIME_SCALE: Final = 12.0
 WORK_SCALE: Final = 15.0
 COUNT_SCALE: Final = 8.0
 
+_COUNT_LOG: Final = np.array([math.log1p(count) / COUNT_SCALE for count in range(1024)], np.float32)
+_FIT_IN_LOG: Final = np.array(
+    [math.log1p(_FIRST_EDGE_S * 2.0**bucket) / TIME_SCALE for bucket in range(PROFILE + 1)], np.float32
+)
+
+OWN: Final = np.dtype(
+    [
+        ("seq", np.int64),  # whose columns these are, -1: nobody's
+        ("predicted_gpu_s", np.float64),
+        ("predicted_log", np.float32),
+        ("spread", np.float32),
+        ("gpu_time_log", np.float32),
+        ("gpus_log", np.float32),
+        ("gpus", np.int32),
+        ("demand", np.int32),  # demand class
+    ]
+)
+"""What a job's row says as long as the job waits: kept, because logarithms are most of the work of a row."""
+
+PLACE: Final = np.dtype(
+    [("node", np.int32), ("leftover", np.float32), ("opens_node", np.float32), ("node_ends", np.float32)]
+)
+"""Where jobs of a demand class would go (node -1: nowhere, -2: not asked yet), and the columns about it."""
+
+
+@kernel
+def count_log(count: int) -> float:
+    """ln(1 + count) / COUNT_SCALE, from a table where it has it."""
+    if count < _COUNT_LOG.shape[0]:
+        return _COUNT_LOG[count]
+    return np.float32(math.log1p(count) / COUNT_SCALE)  # type: ignore[return-value]  # one type for numba
+
+
+@kernel
+def own_columns(job: Records, slot: int, own: Records) -> int:
+    """Where in `own` the columns of the job in `slot` stand; they are made if they are not there yet.
+
+    `own` is direct-mapped by slot; its length is a power of two.
+    """
+    at = slot & (own.shape[0] - 1)
+    if own.seq[at] != job.seq[slot]:
+        predicted_s, gpus = job.predicted_s[slot], job.gpus[slot]
+        own.seq[at], own.gpus[at], own.demand[at] = job.seq[slot], gpus, job.demand[slot]
+        own.predicted_gpu_s[at] = predicted_s * gpus
+        own.predicted_log[at] = math.log1p(predicted_s) / TIME_SCALE
+        own.spread[at] = min(job.spread[slot], 4.0) / 4.0
+        own.gpu_time_log[at] = math.log1p(predicted_s * gpus) / WORK_SCALE
+        own.gpus_log[at] = math.log2(1.0 + gpus) / COUNT_SCALE
+    return at
+
 
 @kernel
 def remaining_s(s: StateArrays, slot: int, now_s: float) -> float:
@@ -76,28 +125,39 @@ def remaining_s(s: StateArrays, slot: int, now_s: float) -> float:
 def release_profile(s: StateArrays, p: int, now_s: float, profile: NDArray[np.int64]) -> None:
     """profile[b] = GPUs predicted to be free within _FIRST_EDGE_S x 2^b seconds from now. (PROFILE,)"""
     profile[:] = 0
+    job, running = s.job, s.derived.slot.running
     for position in range(s.derived.running_len[0]):
-        slot = s.derived.slot.running[position]
-        if s.job.placed_in[slot] == p:
+        slot = running[position]
+        if job.placed_in[slot] == p:
             left = remaining_s(s, slot, now_s)
             bucket, edge = 0, _FIRST_EDGE_S
             while left > edge and bucket < PROFILE - 1:
                 bucket += 1
                 edge *= 2.0
-            profile[bucket] += s.job.gpus[slot]
+            profile[bucket] += job.gpus[slot]
     for bucket in range(1, PROFILE):
         profile[bucket] += profile[bucket - 1]
 
 
 @kernel
-def _fit_in_s(profile: NDArray[np.int64], missing: int) -> float:
-    """Predicted seconds until `missing` more GPUs are free."""
-    edge = _FIRST_EDGE_S
+def fit_in_log(profile: NDArray[np.int64], missing: int) -> float:
+    """ln(1 + predicted seconds until `missing` more GPUs are free) / TIME_SCALE."""
     for bucket in range(PROFILE):
         if profile[bucket] >= max(missing, 1):
-            return edge
-        edge *= 2.0
-    return edge
+            return _FIT_IN_LOG[bucket]
+    return _FIT_IN_LOG[PROFILE]
+
+
+@kernel
+def _gpu_ends_s(s: StateArrays, g: int, now_s: float) -> float:
+    """Predicted seconds until the last job on GPU `g` ends, 0 where none runs."""
+    last = 0.0
+    if s.gpu.free_milli[g] < WHOLE_GPU_MILLI:
+        for k in range(MAX_TENANTS):
+            tenant = s.gpu.tenant[g, k]
+            if tenant >= 0:
+                last = max(last, remaining_s(s, tenant, now_s))
+    return last
 
 
 @kernel
@@ -105,67 +165,42 @@ def _node_ends_s(s: StateArrays, n: int, now_s: float) -> float:
     """Predicted seconds until the last job on node `n` ends, 0 where none runs."""
     last = 0.0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
-        for k in range(MAX_TENANTS):
-            if s.gpu.tenant[g, k] >= 0:
-                last = max(last, remaining_s(s, s.gpu.tenant[g, k], now_s))
+        last = max(last, _gpu_ends_s(s, g, now_s))
     return last
 
 
 @kernel
-def partition_columns(s: StateArrays, p: int, columns: NDArray[np.float64]) -> None:
-    """Fill the columns that all rows share, from FREE to WORK. (F,)"""
-    total = max(s.derived.part.open_gpus[p], 1)
+def partition_columns(s: StateArrays, p: int, demand: int, work: float, columns: NDArray[np.float32]) -> None:
+    """Fill the columns that all rows share, from FREE to WORK. (F,)
+
+    Args:
+        s: The state.
+        p: The partition.
+        demand: GPUs that its waiting jobs ask for.
+        work: Predicted GPU-seconds of them, added up in queue order.
+        columns: Where to write.
+    """
+    part = s.derived.part
+    total = max(part.open_gpus[p], 1)
     whole = 0
     for gpus in range(s.derived.whole.shape[1]):
         whole += s.derived.whole[p, gpus]
-    demand, work = 0, 0.0
-    for position in range(s.derived.part.queue_len[p]):
-        slot = s.derived.queue[p, position]
-        demand += s.job.gpus[slot]
-        work += s.job.predicted_s[slot] * s.job.gpus[slot]
-    columns[FREE] = s.derived.part.free_gpus[p] / total
-    columns[FULL_NODES] = whole / max(s.derived.part.open_nodes[p], 1)
-    columns[LARGEST_HOLE] = largest_hole(s, p) / max(s.derived.part.node_size[p], 1)
-    columns[QUEUE] = math.log1p(s.derived.part.queue_len[p]) / COUNT_SCALE
+    columns[FREE] = part.free_gpus[p] / total
+    columns[FULL_NODES] = whole / max(part.open_nodes[p], 1)
+    columns[LARGEST_HOLE] = largest_hole(s, p) / max(part.node_size[p], 1)
+    columns[QUEUE] = count_log(part.queue_len[p])
     columns[DEMAND] = math.log1p(demand / total) / 4.0
     columns[WORK] = math.log1p(work / total) / WORK_SCALE
 
 
 @kernel
-def job_columns(
-    s: StateArrays,
-    p: int,
-    slot: int,
-    node: int,
-    rank: int,
-    now_s: float,
-    profile: NDArray[np.int64],
-    row: NDArray[np.float32],
-) -> None:
-    """Fill a row's own columns. `node` < 0: the job does not fit."""
-    job = s.job
-    gpus = job.gpus[slot]
-    total = max(s.derived.part.open_gpus[p], 1)
-    free = s.derived.part.free_gpus[p]
-    row[PREDICTED] = math.log1p(job.predicted_s[slot]) / TIME_SCALE
-    row[SPREAD] = min(job.spread[slot], 4.0) / 4.0
-    row[GPU_TIME] = math.log1p(job.predicted_s[slot] * gpus) / WORK_SCALE
-    row[GPUS] = math.log2(1.0 + gpus) / COUNT_SCALE
-    row[GPUS_FRAC] = gpus / total
-    row[WAITED] = math.log1p(max(now_s - job.submit_s[slot], 0.0)) / TIME_SCALE
-    held = job.held_since_s[slot]
-    row[HELD] = math.log1p(now_s - held) / TIME_SCALE if held == held else 0.0
-    row[RANK] = math.log1p(rank) / COUNT_SCALE
-    if node < 0:
-        row[FREE_AFTER] = free / total
-        row[FIT_IN] = math.log1p(_fit_in_s(profile, gpus - free)) / TIME_SCALE
-        return
-    row[FEASIBLE] = 1.0
-    row[FREE_AFTER] = (free - gpus) / total
+def place_columns(s: StateArrays, node: int, gpus: int, now_s: float, place: Records, at: int) -> None:
+    """Fill entry `at` of `place`: what is special about starting a gang of this size on this node."""
+    place.node[at] = node
     on_node = min(gpus, s.node.free[node])
-    row[LEFTOVER] = (s.node.free[node] - on_node) / max(s.node.gpus[node], 1)
-    row[OPENS_NODE] = 1.0 if s.node.free[node] == s.node.gpus[node] else 0.0
-    row[NODE_ENDS] = math.log1p(_node_ends_s(s, node, now_s)) / TIME_SCALE
+    place.leftover[at] = (s.node.free[node] - on_node) / max(s.node.gpus[node], 1)
+    place.opens_node[at] = 1.0 if s.node.free[node] == s.node.gpus[node] else 0.0
+    place.node_ends[at] = math.log1p(_node_ends_s(s, node, now_s)) / TIME_SCALE
 
 
 @kernel
@@ -187,35 +222,39 @@ def fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
     On one node: when the first node has enough GPUs free. Over several: when enough nodes are wholly free
     (the remainder is taken for a whole node).
     """
+    return _fits_in_s(s, p, gpus, now_s, np.empty(s.derived.part.node_size[p] + s.node.shape[0], np.float64))
+
+
+@kernel
+def _fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float, ends: NDArray[np.float64]) -> float:
+    """`fits_in_s` with scratch for the GPUs of one node, and for all nodes behind them."""
     size = s.derived.part.node_size[p]
     single = gpus <= size
-    ends = np.empty(max(s.node.shape[0], size), np.float64)
-    on_node = np.empty(max(size, 1), np.float64)
-    nodes, first = 0, np.inf
+    on_node, nodes, first = ends[:size], 0, np.inf
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] != p or s.node.status[n] != NODE_UP:
             continue
+        sooner = 0
         for local in range(s.node.gpus[n]):
-            left = 0.0
-            for k in range(MAX_TENANTS):
-                tenant = s.gpu.tenant[s.node.first_gpu[n] + local, k]
-                if tenant >= 0:
-                    left = max(left, remaining_s(s, tenant, now_s))
-            on_node[local] = left
+            on_node[local] = _gpu_ends_s(s, s.node.first_gpu[n] + local, now_s)
+            sooner += on_node[local] < first
         if single:
-            if s.node.gpus[n] >= gpus:
-                first = min(first, _kth_smallest(on_node, s.node.gpus[n], gpus))
+            if sooner >= gpus:
+                first = _kth_smallest(on_node, s.node.gpus[n], gpus)
         else:
-            ends[nodes] = _kth_smallest(on_node, s.node.gpus[n], s.node.gpus[n]) if s.node.gpus[n] else np.inf
+            last = np.inf
+            for local in range(s.node.gpus[n]):
+                last = on_node[local] if local == 0 else max(last, on_node[local])
+            ends[size + nodes] = last
             nodes += 1
     if single:
         return first
     needed = (gpus + size - 1) // size
-    return _kth_smallest(ends, nodes, needed) if needed <= nodes else np.inf
+    return _kth_smallest(ends[size:], nodes, needed) if needed <= nodes else np.inf
 
 
 @kernel
-def blocked_columns(s: StateArrays, p: int, blocked: int, now_s: float, shared: NDArray[np.float64]) -> None:
+def blocked_columns(s: StateArrays, p: int, blocked: int, now_s: float, shared: NDArray[np.float32]) -> None:
     """Fill the columns about the blocked job: slot `blocked`, -1 where nothing is blocked."""
     for column in range(BLOCKED_GPUS, BLOCKED_FIT_IN + 1):
         shared[column] = 0.0

@@ -57,15 +57,23 @@ def pass_over(s: StateArrays, slot: int, blocked: int, now_s: float) -> None:
 
 
 @kernel
-def next_hold_end_s(s: StateArrays, now_s: float) -> float:
-    """When the next hold ends: a decision point; infinite where nothing is kept back."""
-    first = np.inf
+def next_hold(s: StateArrays, now_s: float) -> int:
+    """Slot of the job whose hold ends next, -1 where nothing is kept back."""
+    found, first = -1, np.inf
     for p in range(s.derived.part.shape[0]):
         for position in range(s.derived.part.queue_len[p]):
-            until = s.job.held_until_s[s.derived.queue[p, position]]
+            slot = s.derived.queue[p, position]
+            until = s.job.held_until_s[slot]
             if now_s < until < first:
-                first = until
-    return first
+                found, first = slot, until
+    return found
+
+
+@kernel
+def next_hold_end_s(s: StateArrays, now_s: float) -> float:
+    """When the next hold ends: a decision point; infinite where nothing is kept back."""
+    slot = next_hold(s, now_s)
+    return s.job.held_until_s[slot] if slot >= 0 else np.inf
 
 
 @kernel

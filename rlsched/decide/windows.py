@@ -12,30 +12,53 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import PLACEMENT, SPREAD, StateArrays
+from rlsched.cluster.arrays import PLACEMENT, SPREAD, Records, StateArrays, records
 from rlsched.cluster.choose import host_of
-from rlsched.cluster.placement import fits_slot, largest_hole, node_with
+from rlsched.cluster.placement import class_fits, largest_hole, node_with
 from rlsched.decide.features import (
-    BLOCKED_FIT_IN,
-    BLOCKED_GPUS,
-    COUNT_SCALE,
+    FEASIBLE,
+    FIT_IN,
     FREE,
     FREE_AFTER,
+    GPU_TIME,
+    GPUS,
+    GPUS_FRAC,
     INFEASIBLE_AHEAD,
     IS_JOB,
     IS_REFERENCE,
     IS_VARIANT,
     IS_WAIT,
+    LEFTOVER,
+    NODE_ENDS,
+    OPENS_NODE,
+    OWN,
+    PLACE,
+    PREDICTED,
     PROFILE,
+    RANK,
+    TIME_SCALE,
+    WAITED,
     against_blocked,
     blocked_columns,
-    job_columns,
+    count_log,
+    fit_in_log,
+    own_columns,
     partition_columns,
+    place_columns,
     release_profile,
 )
+from rlsched.decide.features import HELD as HELD_FOR
+from rlsched.decide.features import SPREAD as SPREAD_COLUMN
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
-from rlsched.decide.schema import FEASIBLE_ROWS, MAX_VARIANTS, NUM_FEATURES, OLDEST_ROWS, WINDOW_ROWS
-from rlsched.jit import array_kernel, kernel
+from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
+from rlsched.decide.schema import (
+    FEASIBLE_ROWS,
+    MAX_VARIANTS,
+    NUM_FEATURES,
+    OLDEST_ROWS,
+    WINDOW_ROWS,
+)
+from rlsched.jit import array_kernel, kernel, large_kernel
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -56,52 +79,251 @@ REASON_TEXT: Final = {
 }
 
 
+NO_FIT: Final = 0
+KEPT: Final = 1
+CAN_START: Final = 2
+LATE: Final = 3
+"""What a job is to a window: it does not fit; is held back; can start; can start, and is overdue."""
+NOT_ASKED: Final = -2
+
+
 class WindowArrays(NamedTuple):
-    """Buffers of one window; K = WINDOW_ROWS, F = NUM_FEATURES."""
+    """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
+
+    `features` may be wider than F = NUM_FEATURES. Columns behind those are the caller's; here they are only
+    set to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
+    """
 
     slot: NDArray[np.int32]  # (K,) job slot, -1 for *wait* and padding
     node: NDArray[np.int32]  # (K,) first node of the placement, -1 where there is none
     reason: NDArray[np.int32]  # (K,) LEGAL or why not
-    features: NDArray[np.float32]  # (K, F)
+    features: NDArray[np.float32]  # (K, F or more)
     info: NDArray[
         np.int32
     ]  # (3,) rows in use, row that the reference rule takes, slot of the blocked job or -1
+    picks: NDArray[np.int32]  # (PICKS, K) scratch
+    logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
+    shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
+    profile: NDArray[np.int64]  # (PROFILE,) scratch
+    places: Records  # (PLACES,) PLACE, by demand class + 1; 0 is for classes beyond: scratch
+    own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
 
 
-def empty_window() -> WindowArrays:
-    """Buffers for one window."""
+_POSITION, _STATE, _AHEAD, _OLD, _OLD_STATE, _REST, _REST_STATE = range(7)
+PICKS: Final = 7
+"""By row: queue position, what the job is, jobs ahead that do not fit. Then what may still be shown."""
+PLACES: Final = 33
+"""Jobs of one of the first 32 demand classes share what is said about where they would go."""
+OWN_ENTRIES: Final = 32
+
+
+def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArrays:
+    """Buffers for one window of so many rows that remembers so many jobs (a power of two)."""
     return WindowArrays(
-        np.full(WINDOW_ROWS, -1, np.int32),
-        np.full(WINDOW_ROWS, -1, np.int32),
-        np.full(WINDOW_ROWS, PADDING, np.int32),
-        np.zeros((WINDOW_ROWS, NUM_FEATURES), np.float32),
+        np.full(rows, -1, np.int32),
+        np.full(rows, -1, np.int32),
+        np.full(rows, PADDING, np.int32),
+        np.zeros((rows, NUM_FEATURES), np.float32),
         np.zeros(3, np.int32),
+        np.zeros((PICKS, rows), np.int32),
+        log_arrays(2 * rows),
+        np.zeros(NUM_FEATURES, np.float32),
+        np.zeros(PROFILE, np.int64),
+        records(PLACES, PLACE),
+        nobody(records(own, OWN)),
     )
 
 
+def nobody(own: Records) -> Records:
+    """The same entries, which belong to no job from now on."""
+    own.seq[:] = -1
+    return own
+
+
 @kernel
-def _oldest(s: StateArrays, p: int, now_s: float, feasible: NDArray[np.bool_], out: NDArray[np.int32]) -> int:
-    """Queue positions of the jobs to show for their age: overdue ones that fit first, then by arrival."""
-    found = 0
+def _use_rows(w: WindowArrays, rows: int) -> None:
+    """So many rows are in use: behind them is nothing but padding."""
+    for row in range(rows, w.slot.shape[0]):
+        w.slot[row], w.node[row], w.reason[row] = -1, -1, PADDING
+    row, table = rows, w.features
+    while row < w.slot.shape[0] and table[row, IS_WAIT] + table[row, IS_JOB] + table[row, IS_VARIANT] > 0.0:
+        table[row, :] = 0.0
+        row += 1
+    w.info[0] = rows
+
+
+@kernel
+def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[int, int, int, int, int, float]:
+    """Look at the whole queue once, and note in `w.picks` what may be shown.
+
+    Returns (jobs that can start, which have rows 1 and on already; noted for their age; noted because they
+    cannot start; position of the blocked job or -1; GPUs asked for; predicted GPU-seconds waiting).
+    """
+    queue, job, own, picks = s.derived.queue[p], s.job, w.own, w.picks
+    rows = w.slot.shape[0]
+    feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
+    nothing_held = half_free(s, p)
+    fit, old, rest, ahead, blocked = 0, 0, 0, 0, -1
+    youngest = np.int64(0)
+    demand, work = 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
-        slot = s.derived.queue[p, position]
-        late = feasible[position] and is_overdue(s, slot, now_s)
-        at = found
-        while at > 0:
-            other = out[at - 1]
-            other_late = feasible[other] and is_overdue(s, s.derived.queue[p, other], now_s)
-            if (late and not other_late) or (
-                late == other_late and s.job.seq[slot] < s.job.seq[s.derived.queue[p, other]]
-            ):
-                if at < OLDEST_ROWS:
-                    out[at] = other
-                at -= 1
-            else:
-                break
-        if at < OLDEST_ROWS:
-            out[at] = position
-            found = min(found + 1, OLDEST_ROWS)
+        slot = queue[position]
+        at = own_columns(job, slot, own)
+        demand += own.gpus[at]
+        work += own.predicted_gpu_s[at]
+        if not class_fits(s, p, own.demand[at]):
+            state = NO_FIT
+            ahead += 1
+            if blocked < 0:
+                blocked = position
+        elif not nothing_held and is_held(s, p, slot, now_s):
+            state = KEPT
+        else:
+            state = LATE if is_overdue(s, slot, now_s) else CAN_START
+            if fit < feasible_rows:
+                fit += 1
+                picks[_POSITION, fit], picks[_STATE, fit], picks[_AHEAD, fit] = position, state, ahead
+        if state < CAN_START and rest < rows:
+            picks[_REST, rest], picks[_REST_STATE, rest] = position, state
+            rest += 1
+        if old < oldest_rows or state == LATE or own.seq[at] < youngest:
+            old = _note_oldest(s, p, position, state, w, old, oldest_rows)
+            if old == oldest_rows:
+                late = picks[_OLD_STATE, old - 1] == LATE
+                youngest = np.int64(0) if late else job.seq[queue[picks[_OLD, old - 1]]]
+    return fit, old, rest, blocked, demand, work
+
+
+@kernel
+def _note_oldest(
+    s: StateArrays, p: int, position: int, state: int, w: WindowArrays, found: int, limit: int
+) -> int:
+    """Keep a queue position if it is among the `limit` to show for their age. Returns how many there are.
+
+    Overdue jobs that can start come first, then the others by arrival.
+    """
+    out, states, queue = w.picks[_OLD], w.picks[_OLD_STATE], s.derived.queue[p]
+    seq = s.job.seq[queue[position]]
+    at = found
+    while at > 0:
+        late, other_late = state == LATE, states[at - 1] == LATE
+        if (late and not other_late) or (late == other_late and seq < s.job.seq[queue[out[at - 1]]]):
+            if at < limit:
+                out[at], states[at] = out[at - 1], states[at - 1]
+            at -= 1
+        else:
+            break
+    if at < limit:
+        out[at], states[at] = position, state
+        found = min(found + 1, limit)
     return found
+
+
+@kernel
+def _pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
+    """Give rows to jobs noted for their age, then to those that cannot start. Returns the rows in use."""
+    rows = fit + 1
+    for k in range(old):
+        position, state = picks[_OLD, k], picks[_OLD_STATE, k]
+        if state < CAN_START or fit == 0 or position > picks[_POSITION, fit]:
+            picks[_POSITION, rows], picks[_STATE, rows], picks[_AHEAD, rows] = position, state, 0
+            rows += 1
+        if state < CAN_START:
+            low, high = 0, rest
+            while low < high:
+                middle = (low + high) // 2
+                if picks[_REST, middle] < position:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < rest and picks[_REST, low] == position:
+                picks[_REST_STATE, low] = -1
+    for k in range(rest):
+        if rows == picks.shape[1]:
+            break
+        if picks[_REST_STATE, k] >= 0:
+            picks[_POSITION, rows], picks[_STATE, rows] = picks[_REST, k], picks[_REST_STATE, k]
+            picks[_AHEAD, rows] = 0
+            rows += 1
+    return rows
+
+
+@large_kernel
+def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
+    """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
+
+    Of K rows, shares of FEASIBLE_ROWS / WINDOW_ROWS and of OLDEST_ROWS / WINDOW_ROWS at most are of the first
+    two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits.
+    """
+    shared = w.shared
+    fit, old, rest, blocked, demand, work = _sort_out(s, p, now_s, w)
+    w.info[2] = s.derived.queue[p, blocked] if blocked >= 0 else -1
+    w.places.node[:] = NOT_ASKED
+    release_profile(s, p, now_s, w.profile)
+    shared[:] = 0.0
+    partition_columns(s, p, demand, work, shared)
+    blocked_columns(s, p, w.info[2], now_s, shared)
+
+    first = w.features[0]
+    for column in range(NUM_FEATURES):
+        first[column] = shared[column]
+    first[IS_WAIT], first[FREE_AFTER] = 1.0, shared[FREE]
+    w.slot[0], w.node[0], w.reason[0] = -1, -1, LEGAL
+    shared[IS_JOB] = 1.0
+    rows = _pick(w.picks, fit, old, rest)
+    _fill_rows(s, p, rows, now_s, w)
+    _use_rows(w, rows)
+    w.info[1] = 1 if fit > 0 else 0
+    w.features[w.info[1], IS_REFERENCE] = 1.0
+    _guard(s, p, fit > 0, w)
+
+
+@kernel
+def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays) -> None:
+    """Write the rows from 1 on, of the jobs that stand in `w.picks`."""
+    queue, job, own, picks, shared, logs = s.derived.queue[p], s.job, w.own, w.picks, w.shared, w.logs
+    held_at, free = w.slot.shape[0], s.derived.part.free_gpus[p]
+    for row in range(1, rows):
+        slot = queue[picks[_POSITION, row]]
+        held_s = now_s - job.held_since_s[slot]
+        logs.x[row] = max(now_s - job.submit_s[slot], 0.0)
+        logs.x[held_at + row] = held_s if held_s == held_s else 0.0
+        w.slot[row] = slot
+    scaled_log1p(logs, 1, rows, TIME_SCALE)
+    scaled_log1p(logs, held_at + 1, held_at + rows, TIME_SCALE)
+    for at in range(1, rows):
+        slot, state, row = w.slot[at], picks[_STATE, at], w.features[at]
+        for column in range(NUM_FEATURES):
+            row[column] = shared[column]
+        row[INFEASIBLE_AHEAD] = count_log(picks[_AHEAD, at])
+        row[RANK] = count_log(picks[_POSITION, at])
+        row[WAITED], row[HELD_FOR] = logs.out[at], logs.out[held_at + at]
+        mine = own_columns(job, slot, own)
+        gpus = own.gpus[mine]
+        _set_own(s, p, mine, own, row)
+        node = -1
+        if state >= CAN_START:
+            w.reason[at] = LEGAL
+            node = _set_place(s, p, gpus, _host_by_class(s, p, slot, now_s, w), w.places, row)
+        elif state == KEPT:
+            w.reason[at] = HELD
+        else:
+            w.reason[at] = TOO_FEW_FREE if gpus > free else NO_HOLE
+        if node < 0:
+            row[FREE_AFTER] = shared[FREE]
+            row[FIT_IN] = fit_in_log(w.profile, gpus - free)
+        w.node[at] = node
+        against_blocked(row)
+
+
+@kernel
+def _set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
+    """Fill the columns that stay with a job, entry `mine` of `own`."""
+    row[PREDICTED] = own.predicted_log[mine]
+    row[SPREAD_COLUMN] = own.spread[mine]
+    row[GPU_TIME] = own.gpu_time_log[mine]
+    row[GPUS] = own.gpus_log[mine]
+    row[GPUS_FRAC] = own.gpus[mine] / max(s.derived.part.open_gpus[p], 1)
 
 
 @array_kernel
@@ -111,121 +333,44 @@ def _host(s: StateArrays, p: int, slot: int) -> int:
 
 
 @kernel
-def _add_row(
-    s: StateArrays,
-    p: int,
-    position: int,
-    can_start: bool,
-    held: bool,
-    now_s: float,
-    profile: NDArray[np.int64],
-    shared: NDArray[np.float64],
-    w: WindowArrays,
-) -> None:
-    at = w.info[0]
-    slot = s.derived.queue[p, position]
-    node = _host(s, p, slot) if can_start else -1
-    w.slot[at], w.node[at] = slot, node
-    row = w.features[at]
-    row[IS_JOB] = 1.0
-    job_columns(s, p, slot, node, position, now_s, profile, row)
-    for column in range(FREE, INFEASIBLE_AHEAD + 1):
-        row[column] = shared[column]
-    if can_start:
-        w.reason[at] = LEGAL
-    elif held:
-        w.reason[at] = HELD
-    elif s.job.gpus[slot] > s.derived.part.free_gpus[p]:
-        w.reason[at] = TOO_FEW_FREE
+def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> int:
+    """Entry of `w.places` that says where the placement rule would put such a job in this window."""
+    demand = s.job.demand[slot]
+    at = demand + 1 if demand + 1 < w.places.shape[0] else 0
+    if at == 0 or w.places.node[at] == NOT_ASKED:
+        _look_at(s, _host(s, p, slot), s.job.gpus[slot], now_s, w.places, at)
+    return at
+
+
+@kernel
+def _look_at(s: StateArrays, node: int, gpus: int, now_s: float, places: Records, at: int) -> None:
+    if node >= 0:
+        place_columns(s, node, gpus, now_s, places, at)
     else:
-        w.reason[at] = NO_HOLE
-    w.info[0] = at + 1
+        places.node[at] = -1
 
 
 @kernel
-def clear_window(w: WindowArrays) -> None:
-    """Nothing but padding."""
-    w.slot[:] = -1
-    w.node[:] = -1
-    w.reason[:] = PADDING
-    w.features[:] = 0.0
-    w.info[0] = 0
-    w.info[1] = 0
-    w.info[2] = -1
-
-
-@array_kernel
-def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
-    """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
-
-    The reference (`qssf-backfill`) takes the first job of the queue order that fits.
-    """
-    clear_window(w)
-    waiting = s.derived.part.queue_len[p]
-    feasible = np.zeros(waiting, np.bool_)
-    held = np.zeros(waiting, np.bool_)
-    for position in range(waiting):
-        feasible[position] = fits_slot(s, p, s.derived.queue[p, position])
-        held[position] = feasible[position] and is_held(s, p, s.derived.queue[p, position], now_s)
-        feasible[position] = feasible[position] and not held[position]
-    profile = np.zeros(PROFILE, np.int64)
-    release_profile(s, p, now_s, profile)
-    shared = np.zeros(NUM_FEATURES, np.float64)
-    partition_columns(s, p, shared)
-    oldest = np.zeros(OLDEST_ROWS, np.int32)
-    num_oldest = _oldest(s, p, now_s, feasible, oldest)
-
-    w.info[0] = 1
-    w.reason[0] = LEGAL
-    w.features[0, IS_WAIT] = 1.0
-    w.features[0, FREE_AFTER] = shared[FREE]
-    shown_feasible, ahead, first_blocked = 0, 0, -1
-    chosen = np.zeros(waiting, np.bool_)
-    for position in range(waiting):
-        if feasible[position]:
-            if shown_feasible < FEASIBLE_ROWS:
-                shared[INFEASIBLE_AHEAD] = math.log1p(ahead) / COUNT_SCALE
-                _add_row(s, p, position, True, False, now_s, profile, shared, w)
-                chosen[position] = True
-                shown_feasible += 1
-        elif not held[position]:
-            ahead += 1
-            if first_blocked < 0:
-                first_blocked = position
-    for k in range(num_oldest):
-        if not chosen[oldest[k]]:
-            shared[INFEASIBLE_AHEAD] = 0.0
-            _add_row(s, p, oldest[k], feasible[oldest[k]], held[oldest[k]], now_s, profile, shared, w)
-            chosen[oldest[k]] = True
-    shared[INFEASIBLE_AHEAD] = 0.0
-    for position in range(waiting):
-        if w.info[0] == WINDOW_ROWS:
-            break
-        if not feasible[position] and not chosen[position]:
-            _add_row(s, p, position, False, held[position], now_s, profile, shared, w)
-    w.info[2] = s.derived.queue[p, first_blocked] if first_blocked >= 0 else -1
-    blocked_columns(s, p, w.info[2], now_s, shared)
-    for row in range(w.info[0]):
-        for column in range(BLOCKED_GPUS, BLOCKED_FIT_IN + 1):
-            w.features[row, column] = shared[column]
-        if row > 0:
-            against_blocked(w.features[row])
-    for column in range(FREE, INFEASIBLE_AHEAD):
-        w.features[0, column] = shared[column]
-    w.info[1] = 1 if shown_feasible > 0 else 0
-    w.features[w.info[1], IS_REFERENCE] = 1.0
-    _guard(s, p, now_s, shown_feasible > 0, w)
+def _set_place(s: StateArrays, p: int, gpus: int, at: int, places: Records, row: NDArray[np.float32]) -> int:
+    """Fill the columns about where a gang would go, entry `at` of `places`. Returns the node, -1: none."""
+    if places.node[at] >= 0:
+        row[FEASIBLE] = 1.0
+        row[FREE_AFTER] = (s.derived.part.free_gpus[p] - gpus) / max(s.derived.part.open_gpus[p], 1)
+        row[LEFTOVER] = places.leftover[at]
+        row[OPENS_NODE] = places.opens_node[at]
+        row[NODE_ENDS] = places.node_ends[at]
+    return places.node[at]
 
 
 @kernel
-def _guard(s: StateArrays, p: int, now_s: float, any_fits: bool, w: WindowArrays) -> None:
+def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
     """The promises that are part of the mask: no *wait* on a half-empty partition, a longest hold."""
-    late = False
+    late, states = 0, w.picks[_STATE]
     for row in range(1, w.info[0]):
-        late = late or (w.reason[row] == LEGAL and is_overdue(s, w.slot[row], now_s))
-    if late:
+        late += states[row] == LATE
+    if late > 0:
         for row in range(w.info[0]):
-            if w.reason[row] == LEGAL and (row == 0 or not is_overdue(s, w.slot[row], now_s)):
+            if w.reason[row] == LEGAL and (row == 0 or states[row] != LATE):
                 w.reason[row] = GUARD_HOLD
         if w.reason[w.info[1]] != LEGAL:
             w.features[w.info[1], IS_REFERENCE] = 0.0
@@ -238,47 +383,66 @@ def _guard(s: StateArrays, p: int, now_s: float, any_fits: bool, w: WindowArrays
         w.reason[0] = GUARD_HALF_FREE
 
 
-@array_kernel
+@kernel
+def _has_one_way(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether it is for the placement rule to say where a job goes."""
+    many = s.job.gpus[slot] > s.derived.part.node_size[p]
+    return many or s.demand.plain[s.job.demand[slot]] == 0 or s.counters[PLACEMENT] == SPREAD
+
+
+@kernel
+def num_variants(s: StateArrays, p: int, slot: int) -> int:
+    """How many rows `variant_window` has for a job that fits."""
+    gpus = s.job.gpus[slot]
+    if _has_one_way(s, p, slot):
+        return 1
+    found = 0
+    for free in range(gpus, s.derived.holes.shape[1]):
+        found += s.derived.holes[p, free] > 0
+    return min(found, MAX_VARIANTS)
+
+
+@large_kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
 
     A gang on one node has a row for each number of free GPUs on nodes that hold it: the fullest three and
     the emptiest; a gang over several nodes, and a job that asks for more than whole GPUs, has one way.
     """
-    clear_window(w)
-    gpus = s.job.gpus[slot]
-    profile = np.zeros(PROFILE, np.int64)
-    shared = np.zeros(NUM_FEATURES, np.float64)
-    partition_columns(s, p, shared)
-    size = s.derived.part.node_size[p]
-    if gpus > size or not s.demand.plain[s.job.demand[slot]] or s.counters[PLACEMENT] == SPREAD:
-        _add_variant(s, p, slot, _host(s, p, slot), now_s, profile, shared, w)
+    gpus, shared, demand, work = s.job.gpus[slot], w.shared, 0, 0.0
+    for position in range(s.derived.part.queue_len[p]):
+        at = own_columns(s.job, s.derived.queue[p, position], w.own)
+        demand += w.own.gpus[at]
+        work += w.own.predicted_gpu_s[at]
+    shared[:] = 0.0
+    partition_columns(s, p, demand, work, shared)
+    shared[IS_VARIANT] = 1.0
+    w.info[0] = 0
+    if _has_one_way(s, p, slot):
+        _add_variant(s, p, slot, _host(s, p, slot), now_s, w)
     else:
         emptiest = largest_hole(s, p)
         for free in range(gpus, emptiest + 1):
             if s.derived.holes[p, free] > 0 and (w.info[0] < MAX_VARIANTS - 1 or free == emptiest):
-                _add_variant(s, p, slot, node_with(s, p, free), now_s, profile, shared, w)
+                _add_variant(s, p, slot, node_with(s, p, free), now_s, w)
+    _use_rows(w, w.info[0])
+    w.info[1], w.info[2] = 0, -1
     w.features[0, IS_REFERENCE] = 1.0
 
 
 @kernel
-def _add_variant(
-    s: StateArrays,
-    p: int,
-    slot: int,
-    node: int,
-    now_s: float,
-    profile: NDArray[np.int64],
-    shared: NDArray[np.float64],
-    w: WindowArrays,
-) -> None:
-    at = w.info[0]
+def _add_variant(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
+    at, row = w.info[0], w.features[w.info[0]]
+    mine = own_columns(s.job, slot, w.own)
+    for column in range(NUM_FEATURES):
+        row[column] = w.shared[column]
+    _set_own(s, p, mine, w.own, row)
+    row[WAITED] = math.log1p(max(now_s - s.job.submit_s[slot], 0.0)) / TIME_SCALE
+    held_s = now_s - s.job.held_since_s[slot]
+    row[HELD_FOR] = math.log1p(held_s) / TIME_SCALE if held_s == held_s else 0.0
+    _look_at(s, node, w.own.gpus[mine], now_s, w.places, 0)
+    _set_place(s, p, w.own.gpus[mine], 0, w.places, row)
     w.slot[at], w.node[at], w.reason[at] = slot, node, LEGAL
-    row = w.features[at]
-    row[IS_VARIANT] = 1.0
-    job_columns(s, p, slot, node, 0, now_s, profile, row)
-    for column in range(FREE, INFEASIBLE_AHEAD + 1):
-        row[column] = shared[column]
     w.info[0] = at + 1
 
 

@@ -159,7 +159,9 @@ def train(
     validator = None
     if not no_validation:
         validator = Validator(cut_windows([part for one in data for part in one.validation], chosen, seed))
-    venv = ClusterVecEnv([one.train for one in data], chosen.num_envs, seed=seed, config=chosen.episode)
+    venv = ClusterVecEnv(
+        [one.train for one in data], chosen.num_envs, seed=seed, config=chosen.episode, copy=False
+    )
     try:
         result = run(
             venv,

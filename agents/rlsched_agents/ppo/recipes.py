@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from rlsched.decide.schema import SCHEMA
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_envs.sources import EpisodeConfig
@@ -96,6 +97,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
         if not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay must be 0 or more and below 1, got {self.average_decay}")
+        if self.episode.window_rows != SCHEMA.window_rows:
+            raise ValueError(
+                f"episode.window_rows must be {SCHEMA.window_rows}, as policies are served, "
+                f"got {self.episode.window_rows}"
+            )
         if not self.temperatures or min(self.temperatures) < 0:
             raise ValueError(
                 f"temperatures must name at least one of 0 or more, got {list(self.temperatures)}"
