@@ -6,17 +6,46 @@ So the cache lives in a directory named after a digest of all kernel sources.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import config
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Kernel:
+    """A compiled function. From kernels it is called directly; from Python through a door of its own.
+
+    numba gives every function a door for Python. To unpack a state's arrays there takes longer to compile than
+    most kernels do, and few are ever called from Python: the door is made when that happens.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, makes_arrays: bool, inlined: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self._options = {"cache": True, "error_model": "numpy", "_nrt": makes_arrays}
+        self._door: Any = None
+        with _cache_in("inside", function):
+            self._inside = numba.njit(**self._options, forceinline=inlined, no_cpython_wrapper=True)(function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._inside._numba_type_
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it from Python."""
+        if self._door is None:
+            with _cache_in("doors", self.py_func):
+                self._door = numba.njit(**self._options)(self.py_func)
+        return self._door(*args)
 
 
 def kernel(function: F) -> F:
@@ -40,15 +69,18 @@ def array_kernel(function: F) -> F:
 
 
 def _compiled(function: F, *, makes_arrays: bool, inlined: bool) -> F:
+    return cast("F", Kernel(function, makes_arrays=makes_arrays, inlined=inlined))
+
+
+@contextmanager
+def _cache_in(part: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Have numba keep what it compiles of this function in one part of the cache."""
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(_cache_dir(Path(function.__code__.co_filename).parent))
+    config.CACHE_DIR = str(_cache_dir(Path(function.__code__.co_filename).parent) / part)
     try:
-        compiled: F = numba.njit(cache=True, error_model="numpy", _nrt=makes_arrays, forceinline=inlined)(
-            function
-        )
+        yield
     finally:
         config.CACHE_DIR = before
-    return compiled
 
 
 @cache

@@ -31,7 +31,7 @@ from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
 from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
-from rlsched_envs import life
+from rlsched_envs import life, room_loop
 from rlsched_envs import simulation as sim
 from rlsched_envs.lives import LifeRules, Segments, has_lives, new_life, segments_of
 from rlsched_envs.placements import Placements
@@ -270,7 +270,8 @@ class Engine:
 
     def _run_rule(self, rule: Rule, until_row: int) -> int:
         if self.life is None:
-            return int(sim.run_rule(self.arrays, rule.code, until_row))
+            run = sim.run_rule if rule.kind == "plain" else room_loop.run_rule
+            return int(run(self.arrays, rule.code, until_row))
         if isinstance(rule, PreemptiveRule):
             return int(run_walk(self.arrays, self.life, rule.threshold_gpu_s, rule.tick_s, until_row))
         return int(life.run_rule(self.arrays, self.life, rule.code, until_row))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, NODE_DOWN, Records, records
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.decide.rules import RuleCode, next_to_start
+from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import kernel
 from rlsched_envs.simulation import (
     ALLOCATED_MILLI,
@@ -448,7 +448,7 @@ def _decide_by_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
     """`simulation.decide_by_rule`, with attempts written down."""
     part, now_s = sim.state.derived.part, sim.progress.clock[NOW]
     for p in range(part.shape[0]):
-        if nothing_new(sim.state, p, rule):
+        if rule.kind == PLAIN and nothing_new(sim.state, p):
             continue
         slot = next_to_start(sim.state, p, rule, now_s)
         while slot >= 0:

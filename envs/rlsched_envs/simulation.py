@@ -22,7 +22,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
+from rlsched.decide.rules import RuleCode, next_by_rule
 from rlsched.jit import array_kernel, kernel, large_kernel
 
 MOVED: Final = 0
@@ -291,30 +291,29 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 
 @kernel
-def nothing_new(s: StateArrays, p: int, rule: RuleCode) -> bool:
+def nothing_new(s: StateArrays, p: int) -> bool:
     """Whether partition `p` is as it was when a plain rule last had nothing more to start in it."""
     part = s.derived.part
-    same = part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
-    return same and rule.kind == PLAIN
+    return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
 
 
 @kernel
 def decide_by_rule(sim: SimArrays, rule: RuleCode) -> None:
-    """Let a rule start what it will at this instant, partition by partition."""
-    part, now_s = sim.state.derived.part, sim.progress.clock[NOW]
+    """Let a plain rule start what it will at this instant, partition by partition."""
+    part = sim.state.derived.part
     for p in range(part.shape[0]):
-        if nothing_new(sim.state, p, rule):
+        if nothing_new(sim.state, p):
             continue
-        slot = next_to_start(sim.state, p, rule, now_s)
+        slot = next_by_rule(sim.state, p, rule.blocks)
         while slot >= 0:
             start_slot(sim, p, slot, -1)
-            slot = next_to_start(sim.state, p, rule, now_s)
+            slot = next_by_rule(sim.state, p, rule.blocks)
         part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 
 @large_kernel
 def run_rule(sim: SimArrays, rule: RuleCode, until_row: int) -> int:
-    """Run a rule until the trace is over, or until `until_row` rows have arrived and been decided on."""
+    """Run a plain rule until the trace is over, or until so many rows have arrived and been decided on."""
     while sim.progress.tally[NEXT_ROW] < until_row:
         moved = next_instant(sim)
         if moved != MOVED:

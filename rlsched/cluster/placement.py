@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import CONSOLIDATE, PLACEMENT, SPREAD, StateArrays
 from rlsched.cluster.bitset import next_member
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.room import is_untouched, open_places
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import array_kernel, kernel, large_kernel
 
 
 @kernel
@@ -116,14 +116,21 @@ def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[n
 @kernel
 def class_fits(s: StateArrays, p: int, c: int) -> bool:
     """Whether a job of demand class `c` can start in partition `p` now; kept until a node changes."""
-    lane, changes = s.derived.lane, s.derived.part.changes[p]
-    if lane.asked_at[p, c] != changes:
-        lane.asked_at[p, c] = changes
-        if s.demand.plain[c]:
-            lane.fits[p, c] = fits(s, p, s.demand.gpus[c])
-        else:
-            lane.fits[p, c] = _class_fits(s, p, c)
+    lane = s.derived.lane
+    if lane.asked_at[p, c] != s.derived.part.changes[p]:
+        _ask(s, p, c)
     return lane.fits[p, c] != 0
+
+
+@large_kernel
+def _ask(s: StateArrays, p: int, c: int) -> None:
+    """Work out whether a job of class `c` can start in partition `p` now, and keep the answer."""
+    lane = s.derived.lane
+    lane.asked_at[p, c] = s.derived.part.changes[p]
+    if s.demand.plain[c]:
+        lane.fits[p, c] = fits(s, p, s.demand.gpus[c])
+    else:
+        lane.fits[p, c] = _class_fits(s, p, c)
 
 
 @kernel
@@ -151,7 +158,7 @@ def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: in
     return at
 
 
-@kernel
+@large_kernel
 def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> int:
     """Write the GPUs of a plain gang into `out`; returns its first node, -1 where it does not fit."""
     index, nodes = s.derived, s.node.shape[0]
@@ -199,7 +206,7 @@ def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
     return False
 
 
-@kernel
+@large_kernel
 def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
     """First node that *consolidate* would use for a plain gang, -1 where it does not fit."""
     index = s.derived
@@ -281,7 +288,7 @@ def any_fits(s: StateArrays, p: int) -> bool:
     return c < classes
 
 
-@kernel
+@large_kernel
 def first_fitting(s: StateArrays, p: int, start: int) -> int:
     """First queue position from `start` whose job fits partition `p` now, -1 if none does."""
     if not any_fits(s, p):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 
 
 @kernel
@@ -69,7 +69,7 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
     return best
 
 
-@kernel
+@large_kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
     """Places of class `c` that node `n` has now, whether it is up or not."""
     if not will_do(s, c, n):

@@ -6,7 +6,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
 from rlsched.decide.candidates import Window, job_candidates, start_action
 from rlsched.decide.recording import Recording
-from rlsched.decide.rules import Rule, next_to_start
+from rlsched.decide.rules import Rule, next_by_rule, next_to_start
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import UnknownSchedulerError
 
@@ -22,13 +22,15 @@ class QueueOrder:
         self.name: str = rule.name
         self.order: Order = rule.order
         self.information: Information = rule.information
-        self._code = rule.code
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Start the rule's next job on the GPUs that *consolidate* picks, or wait."""
         recording = Recording(state, partition, now_s, wanted=record)
         window = job_candidates(state, partition, now_s) if record else None
-        slot = next_to_start(state.arrays, partition, self._code, now_s)
+        if self.rule.kind == "plain":
+            slot = next_by_rule(state.arrays, partition, self.rule.blocks)
+        else:
+            slot = next_to_start(state.arrays, partition, self.rule.code, now_s)
         seq = int(state.arrays.job.seq[slot]) if slot >= 0 else -1
         action = start_action(state, partition, seq) if seq >= 0 else Wait()
         halves = [window.half(None, row_of(window, seq))] if window is not None else []
