@@ -24,8 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Kernel:
     """A compiled function. From kernels it is called directly; from Python through a door of its own.
 
-    numba gives every function a door for Python. To unpack a state's arrays there takes longer to compile than
-    most kernels do, and few are ever called from Python: the door is made when that happens.
+    numba gives every function a door for Python. To unpack a state's arrays there takes about as long to
+    compile as most kernels do, and few are ever called from Python: the door is made when that happens.
     """
 
     def __init__(self, function: Callable[..., Any], *, makes_arrays: bool, inlined: bool) -> None:

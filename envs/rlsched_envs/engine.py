@@ -28,7 +28,7 @@ from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
-from rlsched.workload.load import runnable_mask, trace_demands
+from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
 from rlsched_envs import life, room_loop
@@ -468,16 +468,19 @@ def truth_records(
     fixed_end_s: NDArray[np.float64] | None = None,
 ) -> Records:
     """The runnable rows of a trace as the compiled loop wants them; VC names are made known to the state."""
-    names, inverse = np.unique(trace.vc[rows], return_inverse=True)
-    partitions = np.array([state.partitions_of(str(name)) for name in names], np.int32).reshape(-1, 2)
-    numbers = np.array([state.vc_number(str(name)) for name in names], np.int32)
+    first, inverse = distinct_rows([trace.vc[rows]])
+    names = [str(name) for name in trace.vc[rows[first]]]
+    partitions = np.array([state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
+    vc_numbers = np.array([state.vc_number(name) for name in names], np.int32)
     truth = records(len(rows), sim.TRUTH)
     truth.submit_s, truth.duration_s = trace.submit_s[rows], run_time_s(trace)[rows]
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
-    demands, which = trace_demands(trace, rows)
-    truth.demand = np.array(state.reserve_demands(demands), np.int32)[which]
+    demands, which = trace_demands(trace)
+    used, which = np.unique(which[rows], return_inverse=True)
+    classes = state.reserve_demands([demands[number] for number in used.tolist()])
+    truth.demand = np.array(classes, np.int32)[which]
     truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
-    truth.vc = numbers[inverse]
+    truth.vc = vc_numbers[inverse]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -56,34 +56,44 @@ def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
     return groups
 
 
-def trace_demands(
-    trace: Trace, rows: NDArray[np.intp] | None = None
-) -> tuple[list[Demand], NDArray[np.intp]]:
-    """The different demands of a trace's rows, and which of them each row has (rows,)."""
-    unknown = np.full(len(trace), np.nan)
-    memory_mib = np.asarray(trace.extra.get("memory_mib", unknown), np.float64)
-    columns = [trace.num_gpus, trace.num_cpus, memory_mib, trace.gpu_type]
-    if rows is not None:
-        columns = [column[rows] for column in columns]
-    gpus, cpus, memory, kinds = columns
-    plain = np.isnan(cpus).all() and np.isnan(memory).all() and not (kinds != "").any()
-    if plain:
-        numbers, which = np.unique(gpus, return_inverse=True)
-        return [Demand.of(value) for value in numbers.tolist()], which
-    found: dict[tuple[float, float, float, str], int] = {}
-    blank = [np.nan_to_num(column, nan=-1.0).tolist() for column in (cpus, memory)]
-    asked = zip(gpus.tolist(), *blank, kinds.tolist(), strict=True)
-    which = np.array([found.setdefault(one, len(found)) for one in asked], np.intp)
+_demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = WeakKeyDictionary()
+"""Kept while a trace is: every replay of it asks twice, and sorts it for the answer."""
+
+
+def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
+    """The different demands of a trace, and which of them each job has (J,)."""
+    known = _demands_of.get(trace)
+    if known is None:
+        known = _demands_of[trace] = _find_demands(trace)
+    return known
+
+
+def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
+    columns = [trace.num_gpus, trace.num_cpus]
+    columns += [np.asarray(trace.extra["memory_mib"], np.float64)] if "memory_mib" in trace.extra else []
+    first, which = distinct_rows([*columns, trace.gpu_type])
+    memory_mib = columns[2] if len(columns) > 2 else np.full(len(trace), np.nan)
     demands = [
         Demand.of(
-            value,
-            gpu_type=kind,
-            num_cpus=math.nan if cores < 0 else cores,
-            memory_mib=math.nan if mib < 0 else mib,
+            float(trace.num_gpus[row]),
+            gpu_type=str(trace.gpu_type[row]),
+            num_cpus=float(trace.num_cpus[row]),
+            memory_mib=float(memory_mib[row]),
         )
-        for value, cores, mib, kind in found
+        for row in first.tolist()
     ]
     return demands, which
+
+
+def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First row of each different combination of these columns (J,), and which of them each row has (J,)."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        if len(column) and not (column == column[0]).all():
+            _, number = np.unique(column, return_inverse=True)
+            code = code * (int(number.max()) + 1) + number
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    return first, which
 
 
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
@@ -93,12 +103,9 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
-    kinds: dict[tuple[str, int], str] = {}
-    pairs = list(zip(trace.vc.tolist(), which.tolist(), strict=True))
-    for vc, number in pairs:
-        if (vc, number) not in kinds:
-            kinds[vc, number] = _reason(vc, demands[number], groups)
-    reasons = reject_dependents(trace, np.array([kinds[pair] for pair in pairs], dtype=np.str_))
+    first, kind = distinct_rows([trace.vc, which])
+    of_kind = [_reason(str(trace.vc[row]), demands[which[row]], groups) for row in first.tolist()]
+    reasons = reject_dependents(trace, np.array(of_kind, dtype=np.str_)[kind])
     return Runnable(reasons == "", reasons)
 
 
@@ -222,13 +229,12 @@ def _home_partition(
 ) -> list[tuple[str | None] | None]:
     """The partition each job counts for, in a tuple of its own; None: it can never run."""
     demands, which = trace_demands(trace)
-    homes: dict[tuple[str, int], tuple[str | None]] = {}
-    for vc, number in set(zip(trace.vc.tolist(), which.tolist(), strict=True)):
-        homes[vc, number] = (vc,) if vc in groups and _holds(groups[vc], demands[number]) else (None,)
-    return [
-        homes[vc, number] if ok else None
-        for ok, vc, number in zip(mask.tolist(), trace.vc.tolist(), which.tolist(), strict=True)
-    ]
+    first, kind = distinct_rows([trace.vc, which])
+    homes: list[tuple[str | None]] = []
+    for row in first.tolist():
+        vc = str(trace.vc[row])
+        homes.append((vc,) if vc in groups and _holds(groups[vc], demands[which[row]]) else (None,))
+    return [homes[number] if ok else None for ok, number in zip(mask.tolist(), kind.tolist(), strict=True)]
 
 
 def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.run import Outcome, Task
 
 
+PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
+"""The placement rules of `rlsched.cluster.choose`; a test holds this to them."""
+
+
 @click.command()
 @click.option("--trace", "trace_path", required=True, metavar="T", help="Trace: .csv, .csv.gz or .parquet.")
 @click.option("--cluster", "cluster_path", required=True, metavar="C", help="Cluster: TOML.")
@@ -36,6 +40,13 @@ if TYPE_CHECKING:
     help="Measure jobs submitted from here on, seconds of the trace; the replay starts 7 days earlier.",
 )
 @click.option("--until", type=float, metavar="S", help="Measure jobs submitted before this.")
+@click.option(
+    "--placement",
+    type=click.Choice(PLACEMENTS),
+    default="consolidate",
+    show_default=True,
+    help="Rule that picks a job's GPUs, the same for all policies.",
+)
 @click.option(
     "--node-events",
     "node_events_path",
@@ -85,6 +96,7 @@ def evaluate(
     load: float | None,
     since: float | None,
     until: float | None,
+    placement: str,
     node_events_path: str | None,
     max_retries: int | None,
     seeds: tuple[int, ...],
@@ -151,6 +163,7 @@ def evaluate(
         records=Path(records) if records else None,
         logdir=Path(logdir) if logdir else None,
         rules=LifeRules(max_retries=max_retries, node_events=node_events),
+        placement=placement,
     )
     outcomes = _run(tasks, sweep, notes)
     report = build_report(trace, spec, window, list(seeds), outcomes, baseline)

@@ -46,6 +46,7 @@ class Task:
         records: File for the decision records; None: none are made.
         logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
         rules: Restart costs, retries and node events.
+        placement: The placement rule.
     """
 
     policy: str
@@ -57,6 +58,7 @@ class Task:
     records: Path | None = None
     logdir: Path | None = None
     rules: LifeRules = field(default_factory=LifeRules)
+    placement: str = "consolidate"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def replay_tasks(
     records: Path | None = None,
     logdir: Path | None = None,
     rules: LifeRules | None = None,
+    placement: str = "consolidate",
 ) -> list[Task]:
     """A task for every policy and seed; one alone for a policy that is the same with every seed.
 
@@ -105,6 +108,7 @@ def replay_tasks(
                     _record_path(stem, records, logdir),
                     logdir / stem if logdir else None,
                     rules or LifeRules(),
+                    placement,
                 )
             )
     return tasks
@@ -178,7 +182,14 @@ def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], 
     trace, stamps = task.trace, task.predictions
     if scheduler.information == "oracle":
         stamps = predict_trace(trace, task.spec, "oracle")
-    engine = Engine(trace, task.spec, order=scheduler.order, predictions=stamps, rules=task.rules)
+    engine = Engine(
+        trace,
+        task.spec,
+        order=scheduler.order,
+        predictions=stamps,
+        rules=task.rules,
+        placement=task.placement,
+    )
     until_started = trace.submit_s < task.window.until_s
     rule = _rule(scheduler)
     if rule is not None and records is None:
