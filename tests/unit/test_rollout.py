@@ -12,6 +12,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rules import SKIPPING
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
@@ -130,7 +131,7 @@ def test_the_copy_runs_as_the_engine_does() -> None:
     """With the true run times and arrivals, the queueing ahead is what the engine goes on to have."""
     trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=8, predictability="informative")
     engine = Engine(trace, spec, predictions=predict_trace(trace, spec))
-    assert sim.run_rule(engine.arrays, False, 60) == sim.STOPPED
+    assert sim.run_rule(engine.arrays, SKIPPING, 60) == sim.STOPPED
     truth, progress, job = engine.arrays.truth, engine.arrays.progress, engine.state.arrays.job
     came, before = int(progress.tally[sim.NEXT_ROW]), progress.clock[sim.QUEUED_S]
     copies = LookAhead()
@@ -151,7 +152,7 @@ def test_the_copy_runs_as_the_engine_does() -> None:
     digest = engine.state.digest()
     costs = copies.costs(0, *nothing, futures)
     assert engine.state.digest() == digest
-    assert sim.run_rule(engine.arrays, False, len(truth) + 1) == sim.FINISHED
+    assert sim.run_rule(engine.arrays, SKIPPING, len(truth) + 1) == sim.FINISHED
     ahead = float(progress.clock[sim.QUEUED_S] - before)
     assert ahead > 10_000
     assert costs[0].tolist() == pytest.approx([ahead, ahead], rel=1e-9)
