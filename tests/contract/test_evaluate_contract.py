@@ -397,3 +397,38 @@ def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_
     assert "events.csv: row 2, column 'node': expected a node of the cluster, n0 to n1" in str(
         result.exception
     )
+
+
+def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None:
+    """Spread puts the second job on the other node; the names are those of the cluster's rules."""
+    from rlsched.cluster.arrays import PLACEMENT_CODES
+    from rlsched_agents.cli.evaluate import PLACEMENTS
+
+    assert set(PLACEMENTS) == set(PLACEMENT_CODES)
+    trace = Trace.from_columns(
+        name="s",
+        submit_s=[0, 0, 1, 1],
+        duration_s=[9, 9, 5, 5],
+        num_gpus=[1, 1, 0.25, 0],
+        num_cpus=[1, 1, 1, 2],
+    )
+    trace.write(tmp_path / "s.csv")
+    spec = ClusterSpec(name="two", nodes=(NodeGroup(count=2, gpus=4, cpus=8),))
+    (tmp_path / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
+    places = {}
+    for rule in PLACEMENTS:
+        policies = ["--policy", "fifo", "--policy", "random", "--placement", rule]
+        result = run((tmp_path / "s.csv", tmp_path / "c.toml"), *policies, "--jobs-out", str(tmp_path / rule))
+        assert result.exit_code == 0, result.output
+        for name in ("fifo", "random"):
+            with (tmp_path / rule / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+            assert [row["share"] for row in rows] == ["1", "1", "0.25", ""]
+            assert (rows[3]["node"], rows[3]["gpus"], rows[3]["start_time"]) == ("", "", "1")
+            places[rule, name] = sorted(row["node"] for row in rows[:2])
+    for name in ("fifo", "random"):
+        assert places["consolidate", name] == ["n0", "n0"]
+        assert places["spread", name] == ["n0", "n1"]
+    refused = run((tmp_path / "s.csv", tmp_path / "c.toml"), "--policy", "fifo", "--placement", "tetris")
+    assert refused.exit_code == 2
+    assert "'tetris' is not one of" in refused.output

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
 from rlsched.errors import InputError
+from rlsched.workload.load import trace_demands
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
@@ -82,6 +84,13 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
     return file_stem(policy) + ("" if seed == seeds[0] else f".seed{seed}")
 
 
+def share(demand: Demand) -> tuple[str, str, str]:
+    """The cells `share`, `sm_clock_frac` and `energy_j` of a job that ran."""
+    if not demand.gpus:
+        return "", "", ""
+    return f"{demand.share_milli / WHOLE_GPU_MILLI:g}", "1", ""
+
+
 def write_jobs(
     table: JobTable, spec: ClusterSpec, measured: NDArray[np.bool_], folder: str | Path, stem: str
 ) -> None:
@@ -89,7 +98,8 @@ def write_jobs(
 
     Times are seconds of the trace; blank where unknown or never. A job that did not start has its row in the
     first file and none in the second; one of several attempts has its first start, its last end and its last
-    GPUs in the first file. Jobs have their GPUs to themselves, at full clock; there is no model of energy.
+    GPUs in the first file. A job without GPUs has blanks from its node on. All run at full clock; there is no
+    model of energy.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -97,6 +107,7 @@ def write_jobs(
     folder = Path(folder)
     places = Places(spec)
     attempts = table.attempts
+    demands, which = trace_demands(table.trace)
     order = np.lexsort((attempts.attempt, attempts.job))
     bounds = np.searchsorted(attempts.job[order], np.arange(len(table.trace) + 1))
     try:
@@ -116,7 +127,7 @@ def write_jobs(
                 mine = order[bounds[job] : bounds[job + 1]].tolist()
                 for k in mine:
                     times = [seconds(attempts.start_s[k]), seconds(attempts.end_s[k])]
-                    where = [*places.cells(attempts.gpus(k)), "1", "1", ""]
+                    where = [*places.cells(attempts.gpus(k)), *share(demands[which[job]])]
                     row = [job_id, attempts.attempt[k], *times, *where, attempts.reason_name(k)]
                     segments.writerow(row)
                 times = [seconds(table.start_s[job]), seconds(table.end_s[job])]
