@@ -19,7 +19,8 @@ from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import RlschedError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, JobTable, predict_trace
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.job_table import JobTable
 
 RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill")
 POLICIES = ("qssf-backfill", "random", "ppo:untrained", "ppo")

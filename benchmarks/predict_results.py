@@ -40,7 +40,8 @@ from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import JobTable, Predictions, predict_trace, reference_end_s
+from rlsched_envs.engine import Predictions, predict_trace, reference_end_s
+from rlsched_envs.job_table import JobTable
 
 POLICY = "qssf-backfill"
 LOADS = (0.85, 1.0)

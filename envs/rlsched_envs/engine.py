@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +31,8 @@ from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
 from rlsched_envs import life, room_loop
 from rlsched_envs import simulation as sim
-from rlsched_envs.lives import LifeRules, Segments, has_lives, new_life, segments_of
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.lives import LifeRules, has_lives, new_life, segments_of
 from rlsched_envs.placements import Placements
 from rlsched_envs.walk_loop import run_walk
 
@@ -47,82 +46,6 @@ class Predictions(NamedTuple):
 
     predicted_s: NDArray[np.float64]  # (J,)
     spread: NDArray[np.float64]  # (J,)
-
-
-@dataclass(frozen=True)
-class JobTable:
-    """What became of every job of a trace; J rows in its order.
-
-    Attributes:
-        trace: The jobs.
-        spec: The cluster.
-        start_s: (J,) first start, nan if it never started.
-        end_s: (J,) end, nan if it never ended.
-        rejected: (J,) whether it can never run on this cluster.
-        reject_reason: (J,) why, "" where it can.
-        gpus: Global GPU numbers of each job's last attempt, empty if it never started.
-        gpu_node: (G,) node number of each GPU.
-        decisions: Decisions taken.
-        decision_us: (decisions,) time of each, microseconds; empty for a compiled rule.
-        by_source: Decisions by who took them.
-        ended_by: (J,) how each job ended, position in `life.REASONS`: 0 not yet or never, 1 it finished, 2 by
-            its time limit, 3 by a failure. None: every job that ended finished.
-        eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
-            array has room. None: at its submission.
-        segments: Every attempt. None: one for each job that started, from its start to its end.
-    """
-
-    trace: Trace
-    spec: ClusterSpec
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
-    rejected: NDArray[np.bool_]
-    reject_reason: NDArray[np.str_]
-    gpus: Sequence[tuple[int, ...]]
-    gpu_node: NDArray[np.int32]
-    decisions: int
-    decision_us: NDArray[np.float64]
-    by_source: dict[str, int] = field(default_factory=dict)
-    ended_by: NDArray[np.int8] | None = None
-    eligible_s: NDArray[np.float64] | None = None
-    segments: Segments | None = None
-
-    @cached_property
-    def attempts(self) -> Segments:
-        """Every attempt, in the order of their starts where `segments` knows them, else of the jobs."""
-        if self.segments is not None:
-            return self.segments
-        job = np.flatnonzero(~np.isnan(self.start_s))
-        gpus = [self.gpus[k] for k in job.tolist()]
-        start_s, end_s = self.start_s[job], self.end_s[job]
-        ended = ~np.isnan(end_s)
-        reason = ended.astype(np.int8) * life.ENDED if self.ended_by is None else self.ended_by[job]
-        return Segments(
-            job,
-            np.ones(len(job), np.int32),
-            start_s,
-            end_s,
-            np.where(ended, end_s - start_s, 0.0),
-            reason.astype(np.int32),
-            np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64)),
-            np.fromiter(chain.from_iterable(gpus), np.int32),
-        )
-
-    def first_rows(self, rows: int) -> JobTable:
-        """The table of the first jobs of the trace alone."""
-        segments = self.segments
-        return replace(
-            self,
-            trace=self.trace.select(slice(0, rows)),
-            start_s=self.start_s[:rows],
-            end_s=self.end_s[:rows],
-            rejected=self.rejected[:rows],
-            reject_reason=self.reject_reason[:rows],
-            gpus=self.gpus[:rows],
-            ended_by=None if self.ended_by is None else self.ended_by[:rows],
-            eligible_s=None if self.eligible_s is None else self.eligible_s[:rows],
-            segments=None if segments is None else segments.select(segments.job < rows),
-        )
 
 
 def predict_trace(

@@ -56,7 +56,7 @@ def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[f
             return added_by_share(s, n, c, g, classes), free
         return sign * s.gpu.free_milli[g], sign * free
     if rule == FGD:
-        return added_by_gpus(s, n, c, d.gpus[c], classes), free
+        return added_by_gpus(s, n, c, classes), free
     return sign * free, 0.0
 
 

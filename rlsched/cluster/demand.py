@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -103,6 +104,25 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         if self.memory_mib and node.memory_mib:
             fits = min(fits, node.memory_mib // self.memory_mib_each)
         return fits
+
+
+def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
+    """Which of these demands counts of free GPUs answer for, on these nodes.
+
+    Those that ask for whole GPUs of any type that is here; cores and memory may be asked for where they can
+    never be short: while no demand takes more of them a GPU than every node has a GPU.
+    """
+    owners = [node for node in nodes if node.gpus]
+    cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
+    memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
+    modest = all(one.modest(cpus, memory) for one in demands)
+    here = {node.gpu_type for node in owners}
+    return [
+        one.whole
+        and (not one.gpu_types or here <= set(one.gpu_types))
+        and (modest or not (one.cpu_milli or one.memory_mib))
+        for one in demands
+    ]
 
 
 def holds(sizes: Counter[int], places: int) -> bool:

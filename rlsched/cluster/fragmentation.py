@@ -76,34 +76,31 @@ def fragmentation_milli(
 
 
 @array_kernel
-def added_by_gpus(s: StateArrays, n: int, c: int, gpus: int, classes: NDArray[np.int64]) -> float:
-    """Fragmentation that `gpus` whole GPUs of class `c` would add to node `n`, milli-GPU x jobs."""
-    first, size = s.node.first_gpu[n], s.node.gpus[n]
-    free = np.empty(size, np.int64)
-    for k in range(size):
+def _added(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
+    """Fragmentation that class `c` would add to node `n`, on a share of GPU `g` or on whole GPUs (-1)."""
+    first, share = s.node.first_gpu[n], s.demand.share_milli[c]
+    free = np.empty(s.node.gpus[n], np.int64)
+    for k in range(free.shape[0]):
         free[k] = s.gpu.free_milli[first + k]
     cpu, memory = s.node.cpu_free_milli[n], s.node.memory_free_mib[n]
     before = fragmentation_milli(s, n, classes, free, cpu, memory)
-    left = gpus
-    for k in range(size):
-        if left > 0 and free[k] == WHOLE_GPU_MILLI:
-            free[k] = 0
+    left = s.demand.gpus[c]
+    for k in range(free.shape[0]):
+        if first + k == g or (g < 0 and left > 0 and free[k] == WHOLE_GPU_MILLI):
+            free[k] -= share
             left -= 1
-    cpu -= gpus * s.demand.cpu_milli_each[c]
-    memory -= gpus * s.demand.memory_mib_each[c]
+    cpu -= s.demand.gpus[c] * s.demand.cpu_milli_each[c]
+    memory -= s.demand.gpus[c] * s.demand.memory_mib_each[c]
     return fragmentation_milli(s, n, classes, free, cpu, memory) - before
 
 
-@array_kernel
+@kernel
+def added_by_gpus(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> float:
+    """Fragmentation that a job of class `c` on whole GPUs would add to node `n`, milli-GPU x jobs."""
+    return _added(s, n, c, -1, classes)
+
+
+@kernel
 def added_by_share(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
     """Fragmentation that a job of class `c` on a share of GPU `g` would add to node `n`, milli-GPU x jobs."""
-    first, size = s.node.first_gpu[n], s.node.gpus[n]
-    free = np.empty(size, np.int64)
-    for k in range(size):
-        free[k] = s.gpu.free_milli[first + k]
-    cpu, memory = s.node.cpu_free_milli[n], s.node.memory_free_mib[n]
-    before = fragmentation_milli(s, n, classes, free, cpu, memory)
-    free[g - first] -= s.demand.share_milli[c]
-    cpu -= s.demand.cpu_milli_each[c]
-    memory -= s.demand.memory_mib_each[c]
-    return fragmentation_milli(s, n, classes, free, cpu, memory) - before
+    return _added(s, n, c, g, classes)

@@ -29,8 +29,8 @@ from rlsched.cluster.arrays import (
     empty_state,
     grown,
 )
-from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds
-from rlsched.cluster.room import has_tenant_place, places_on
+from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
+from rlsched.cluster.legality import check_gang
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.errors import AllocationError
 
@@ -196,20 +196,8 @@ class ClusterState:
         return [self.demand_number(demand) for demand in demands]
 
     def _mark_plain(self) -> None:
-        """Find the classes that counts of free GPUs answer for.
-
-        Those that ask for whole GPUs of any type that is here; cores and memory may be asked for where they
-        can never be short: while no class takes more of them a GPU than every node has a GPU.
-        """
-        owners = [node for node in self._nodes if node.gpus]
-        cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
-        memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
-        modest = all(one.modest(cpus, memory) for one in self._demands)
-        here = {node.gpu_type for node in owners}
-        for demand, number in self._demands.items():
-            any_type = not demand.gpu_types or here <= set(demand.gpu_types)
-            nothing_else = modest or not (demand.cpu_milli or demand.memory_mib)
-            self.arrays.demand.plain[number] = demand.whole and any_type and nothing_else
+        """Note the classes that counts of free GPUs answer for."""
+        self.arrays.demand.plain[: len(self._demands)] = plain_demands(list(self._demands), self._nodes)
         kernels.forget_answers(self.arrays)
 
     def _kinds(self, demand: Demand) -> int:
@@ -344,7 +332,7 @@ class ClusterState:
         """
         slot = self._in_status(seq, WAITING, "waiting")
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        p, host = self._check_gang(slot, gpus, share, sm_clock_frac, node)
+        p, host = check_gang(self, slot, gpus, share, sm_clock_frac, node)
         kernels.allocate(self.arrays, slot, np.array(gpus, np.int32), host, p, share, sm_clock_frac, now_s)
 
     def check_start(
@@ -358,56 +346,7 @@ class ClusterState:
         """Raise the AllocationError that `start` would raise; change nothing."""
         slot = self._in_status(seq, WAITING, "waiting")
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        self._check_gang(slot, gpus, share, sm_clock_frac, node)
-
-    def _check_gang(
-        self, slot: int, gpus: Sequence[int], share_milli: int, sm_clock_frac: float, node: int
-    ) -> tuple[int, int]:
-        """(partition, first node) of an allocation that is legal."""
-        job = self.arrays.job.view(np.ndarray)[slot]
-        seq = int(job["seq"])
-        if len(gpus) != job["gpus"] or len(set(gpus)) != len(gpus):
-            raise AllocationError(f"job {seq} needs {job['gpus']} different GPUs, got {list(gpus)}")
-        if share_milli != job["share_milli"]:
-            raise AllocationError(
-                f"job {seq}: {job['share_milli']} milli of each GPU must be given, got {share_milli}"
-            )
-        if sm_clock_frac != 1.0:
-            raise AllocationError(
-                f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}"
-            )
-        nodes, partitions = self._check_places(seq, gpus, share_milli, node), set()
-        for n, places in nodes.items():
-            if self.arrays.node.status[n] != NODE_UP:
-                raise AllocationError(f"job {seq}: node {self.node_names[n]} is not up")
-            if places_on(self.arrays, int(job["demand"]), n) < places:
-                raise AllocationError(
-                    f"job {seq}: node {self.node_names[n]} has too little of what the job asks for"
-                )
-            partitions.add(int(self.arrays.node.part_of[n]))
-        if len(partitions) != 1:
-            raise AllocationError(f"job {seq}: a gang stays within one partition, got {sorted(partitions)}")
-        p = partitions.pop()
-        if p not in (job["own_partition"], job["shared_partition"]):
-            raise AllocationError(f"job {seq}: partition {self.partition_names[p]} does not serve its VC")
-        return p, next(iter(nodes))
-
-    def _check_places(self, seq: int, gpus: Sequence[int], share_milli: int, node: int) -> dict[int, int]:
-        """Places that are asked of each node, by node number, in the order of the GPUs."""
-        if not gpus:
-            return {self._node(node): 1}
-        gpu = self.arrays.gpu.view(np.ndarray)
-        nodes: dict[int, int] = {}
-        for g in gpus:
-            if not 0 <= g < len(gpu):
-                raise AllocationError(f"job {seq}: there is no GPU {g}")
-            n = int(gpu["node"][g])
-            if self.arrays.node.status[n] == NODE_UP and (
-                gpu["free_milli"][g] < share_milli or not has_tenant_place(self.arrays, g)
-            ):
-                raise AllocationError(f"job {seq}: GPU {g} on node {self.node_names[n]} is taken")
-            nodes[n] = nodes.get(n, 0) + 1
-        return nodes
+        check_gang(self, slot, gpus, share, sm_clock_frac, node)
 
     def release(self, seq: int, now_s: float) -> None:
         """A running job's attempt is over, and the job with it.

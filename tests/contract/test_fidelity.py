@@ -13,7 +13,8 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES
-from rlsched_envs.engine import Engine, JobTable
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
 
 pytestmark = pytest.mark.shared_data
 

@@ -17,7 +17,8 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.preemptive import srtf, tiresias
-from rlsched_envs.engine import Engine, JobTable
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
 
 pytestmark = pytest.mark.shared_data
 

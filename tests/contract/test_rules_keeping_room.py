@@ -19,7 +19,8 @@ from rlsched.decide.rules import Rule
 from rlsched_agents.heuristics.keeping_room import aging_rule, easy_rule, reserve_rule
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs import simulation as sim
-from rlsched_envs.engine import Engine, JobTable
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
 from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic
 
 SMALL = (easy_rule(), aging_rule("5 s", 5), aging_rule("20 s", 20), reserve_rule("10 s", 10, 0.25))

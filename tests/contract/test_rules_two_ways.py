@@ -18,7 +18,8 @@ from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
+from rlsched_envs.engine import Engine, Predictions, predict_trace
+from rlsched_envs.job_table import JobTable
 
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 8, 11])
 JOB = st.tuples(

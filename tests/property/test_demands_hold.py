@@ -17,7 +17,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.scheduler import load_scheduler
 from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, JobTable, predict_trace
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.job_table import JobTable
 
 KINDS = ["T4", "V100", "A100"]
 GROUP = st.builds(

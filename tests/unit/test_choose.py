@@ -112,7 +112,7 @@ class TestFragmentationGradient:
         # On GPU 1 it leaves 600 and 500: nothing useless to the shares; the gang again 1,100.
         assert added_by_share(arrays, 0, half, 1, classes) == (1100 - 1600) * 1
         one = state.demand_number(Demand.of(1))
-        assert added_by_gpus(arrays, 0, one, 1, classes) == (600 - 1600) * 1
+        assert added_by_gpus(arrays, 0, one, classes) == (600 - 1600) * 1
 
     def test_it_keeps_whole_nodes_for_those_who_come_often(self) -> None:
         """One GPU: it would cost the pairs that come often the node with two free; the other has three."""

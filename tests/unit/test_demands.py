@@ -15,7 +15,8 @@ from rlsched.errors import AllocationError
 from rlsched.workload.load import NO_CPU, NO_GPU, nodes_for_load, offered_load, runnable_mask
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs.engine import Engine, JobTable, Predictions
+from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.job_table import JobTable
 
 NAN = math.nan
 

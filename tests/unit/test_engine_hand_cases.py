@@ -12,7 +12,8 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs.engine import Engine, JobTable, Predictions
+from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.job_table import JobTable
 
 NAN = math.nan
 

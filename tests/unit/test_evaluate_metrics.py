@@ -18,7 +18,8 @@ from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_
 from rlsched_agents.evaluate.report import rejected_lines, rejected_reasons
 from rlsched_agents.evaluate.run import replay_tasks
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
-from rlsched_envs.engine import JobTable, Predictions
+from rlsched_envs.engine import Predictions
+from rlsched_envs.job_table import JobTable
 
 NAN = float("nan")
 

@@ -21,7 +21,8 @@ from rlsched_agents.heuristics import rollout
 from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.heuristics.rollout import Rollout, best_action, draw_time_left, make_rollout, race
 from rlsched_envs import simulation as sim
-from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
+from rlsched_envs.engine import Engine, Predictions, predict_trace
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.lookahead import MAX_WAITING, WAIT, Futures, LookAhead
 from tests.contract.test_rules_two_ways import Case, cases, check_valid
 

@@ -17,7 +17,7 @@ from rlsched.workload.load import trace_demands
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched_envs.engine import JobTable
+    from rlsched_envs.job_table import JobTable
 
 JOB_COLUMNS: Final = (
     "job_id",

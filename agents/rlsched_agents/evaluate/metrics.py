@@ -12,7 +12,7 @@ from rlsched_agents.evaluate.occupancy import Fragmentation, OverTime, fragmenta
 from rlsched_envs.life import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 
 if TYPE_CHECKING:
-    from rlsched_envs.engine import JobTable
+    from rlsched_envs.job_table import JobTable
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

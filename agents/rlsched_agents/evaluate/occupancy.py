@@ -14,7 +14,7 @@ from rlsched.cluster.demand import holds
 from rlsched.workload.load import partition_sizes
 
 if TYPE_CHECKING:
-    from rlsched_envs.engine import JobTable
+    from rlsched_envs.job_table import JobTable
     from rlsched_envs.lives import Segments
 
 Floats = NDArray[np.float64]

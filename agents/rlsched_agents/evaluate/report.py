@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.run import Outcome
     from rlsched_agents.evaluate.windows import Window
-    from rlsched_envs.engine import JobTable
+    from rlsched_envs.job_table import JobTable
 
 NAMED_JOBS = 5
 """Rejected jobs that are named for each reason; --jobs-out has all of them."""

@@ -24,7 +24,8 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RecordFile
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Engine, JobTable, Predictions, predict_trace
+from rlsched_envs.engine import Engine, Predictions, predict_trace
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.lives import LifeRules, has_lives
 
 REPORT_EVERY_S: Final = 0.2

@@ -17,7 +17,8 @@ from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine, JobTable, predict_trace
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.sources import EpisodeSource, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")

@@ -22,8 +22,9 @@ from rlsched.decide.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs import batch, simulation
-from rlsched_envs.engine import Engine, JobTable, Predictions
+from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.fleet import Fleet
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.sources import EpisodeSource, Window, draw_window
 from tests.contract.environment.episodes import CONFIG, TRUE_LOG, Choice, random_row
 

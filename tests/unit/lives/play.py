@@ -14,7 +14,8 @@ from rlsched.decide.candidates import first_in_order, start_action
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs.engine import Engine, JobTable
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.lives import LifeRules
 
 Attempt = tuple[str, int, float, float, str, float]

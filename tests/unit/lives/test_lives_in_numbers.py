@@ -12,7 +12,7 @@ from rlsched.cluster.arrays import NODE_DOWN
 from rlsched.cluster.spec import ClusterSpec
 from rlsched_agents.evaluate.jobs_out import write_jobs
 from rlsched_agents.evaluate.metrics import schedule_metrics
-from rlsched_envs.engine import JobTable
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.lives import LifeRules
 from rlsched_envs.node_events import NodeEvent
 from tests.unit.lives.play import Scripted, run, trace_of
