@@ -126,7 +126,7 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     return s.gpu.node[out[0]]
 
 
-@large_kernel
+@kernel
 def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
     """Write the GPUs of the job in a slot into `out` and return the first node, -1 where it does not fit.
 

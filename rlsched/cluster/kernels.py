@@ -27,7 +27,7 @@ from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.lanes import join_lane, leave_lane
 from rlsched.cluster.room import idle_places
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 
 @kernel
@@ -82,7 +82,7 @@ def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
     return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
 
 
-@large_kernel
+@kernel
 def enqueue(s: StateArrays, slot: int) -> None:
     """Put a waiting slot into the queues of the partitions that serve it."""
     s.derived.slot.key[slot] = order_key(s.job, s.counters[ORDER], slot, s.job.submit_s[slot])
@@ -92,7 +92,7 @@ def enqueue(s: StateArrays, slot: int) -> None:
         _insert(s, 1, s.job.shared_partition[slot], slot)
 
 
-@large_kernel
+@kernel
 def dequeue(s: StateArrays, slot: int) -> None:
     """Take a slot out of the queues."""
     if s.job.own_partition[slot] >= 0:
@@ -108,7 +108,7 @@ def reorder(s: StateArrays, slot: int) -> None:
     enqueue(s, slot)
 
 
-@large_kernel
+@kernel
 def add_job(
     s: StateArrays,
     demand: int,
@@ -207,7 +207,7 @@ def _use(s: StateArrays, n: int, demand: int, sign: int) -> None:
         s.node.memory_free_mib[n] -= sign * s.demand.memory_mib_each[demand]
 
 
-@large_kernel
+@kernel
 def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
     """Make a slot a tenant of these GPUs of partition `p`, and nothing else.
 
@@ -247,7 +247,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
     return head
 
 
-@large_kernel
+@kernel
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
     """Undo `occupy`: the GPUs from the place `head` on have this tenant no longer."""
     gpu, demand = s.gpu, s.job.demand[slot]

@@ -158,7 +158,7 @@ def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: in
     return at
 
 
-@large_kernel
+@kernel
 def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> int:
     """Write the GPUs of a plain gang into `out`; returns its first node, -1 where it does not fit."""
     index, nodes = s.derived, s.node.shape[0]
@@ -288,7 +288,7 @@ def any_fits(s: StateArrays, p: int) -> bool:
     return c < classes
 
 
-@large_kernel
+@kernel
 def first_fitting(s: StateArrays, p: int, start: int) -> int:
     """First queue position from `start` whose job fits partition `p` now, -1 if none does."""
     if not any_fits(s, p):
