@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -76,13 +75,8 @@ def cli() -> None:
     """Schedule jobs on GPU clusters: simulate, train, compare, and run them for real."""
 
 
-_GC_THRESHOLD = 100_000
-"""Objects between two looks for cycles: those of the imports alone cost a fifth of a short command's time."""
-
-
 def main() -> None:
     """Entry point of the command `rlsched`."""
-    gc.set_threshold(_GC_THRESHOLD, 20, 20)
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -57,6 +57,28 @@ def test_fragmentation_by_hand() -> None:
     )
 
 
+def test_jobs_without_gpus_leave_fragmentation_as_it_is_and_shares_make_it_unknown() -> None:
+    """Shares of one GPU are not whole ones: three of them once made the free GPUs of a node negative."""
+    asks = {"plain": [2.0, 4.0, 1.0], "cpu": [2.0, 4.0, 1.0, 0.0], "shares": [2.0, 4.0, 1.0, 0.4, 0.3, 0.3]}
+    found = {}
+    for name, gpus in asks.items():
+        trace = Trace.from_columns(
+            name=name,
+            submit_s=[0.0, 50.0, 100.0, *[0.0] * (len(gpus) - 3)],
+            duration_s=[100.0] * len(gpus),
+            num_gpus=gpus,
+            num_cpus=[1.0] * len(gpus),
+        )
+        table = replayed(trace, ClusterSpec(name="c", nodes=(NodeGroup(count=2, gpus=4, cpus=64),)))
+        found[name] = schedule_metrics(table, num_gpus=8)
+        assert not table.rejected.any()
+    assert found["plain"].fragmentation_frac is not None
+    assert found["cpu"].fragmentation_frac == found["plain"].fragmentation_frac
+    assert found["shares"].fragmentation_frac is None
+    assert found["shares"].over_time is not None
+    assert found["shares"].gpu_utilisation_frac > found["plain"].gpu_utilisation_frac
+
+
 def test_without_placements_fragmentation_is_unknown_and_allocation_is_not() -> None:
     table = by_hand()
     bare = replayed(table.trace, table.spec, keep_placements=False)

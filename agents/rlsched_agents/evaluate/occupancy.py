@@ -38,7 +38,7 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
         gpus_allocated: GPUs that were allocated, each step's mean.
         gpus_used: GPUs at work; None: no model computes it.
         fragmentation_frac: `fragmentation` of each step, None where no GPU was free in it; None in all where
-            placements were not kept.
+            placements were not kept, or jobs shared GPUs.
     """
 
     from_s: float
@@ -110,7 +110,10 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
 
 
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
-    """Free GPU-seconds of each step, and those of them that are of no use; None without placements.
+    """Free GPU-seconds of each step, and those of them that are of no use.
+
+    None without placements, and where jobs share GPUs: the measure here is for whole ones. Jobs without GPUs
+    do not count, and what jobs ask for beside GPUs is not looked at.
 
     The measure is that of Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs: the
     free GPUs of a node are fragments for a job that the node cannot take as it is, and jobs are drawn at
@@ -131,7 +134,7 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
     sizes = np.array([node.gpus for node in nodes], dtype=np.int64)
     kinds = list(dict.fromkeys((node.vc, node.gpus) for node in nodes))
     kind = np.array([kinds.index((node.vc, node.gpus)) for node in nodes], dtype=np.int64)
-    able = measured & ~table.rejected
+    able = measured & ~table.rejected & (table.trace.num_gpus > 0)
     useless, counted = _as_array(_useless(table, able), kinds)
     kept = counted[kind]
     at = kept[changes.node]
@@ -159,8 +162,12 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Between the first and the last edge; None where an attempt's placement was not kept."""
+    """Between the first and the last edge; None where a placement was not kept, or jobs shared a GPU."""
     attempts, kept = _attempts(table, edges)
+    gpus = table.trace.num_gpus[attempts.job]
+    if np.any((gpus[kept] > 0) & (gpus[kept] < 1)):
+        return None
+    kept &= gpus > 0
     start_s, end_s = _clipped(attempts, kept, edges)
     counts = np.diff(attempts.gpu_at)
     if np.any(counts[kept] == 0):
