@@ -9,14 +9,25 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import config
+_BLAS = "scipy.linalg.cython_blas"
+
+if _BLAS not in sys.modules:
+    # numba asks for scipy's BLAS at its import, which takes a fifth of a short command's time; no kernel
+    # here calls it. For that moment it is not there.
+    sys.modules[_BLAS] = None  # type: ignore[assignment]
+    import numba.np.arraymath
+
+    del sys.modules[_BLAS]
+
+import numba  # noqa: E402 - see above
+from numba.core import config  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -31,10 +31,11 @@ def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int 
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
         )
     behind = _load(fallback or DEFAULT_FALLBACK, seed)
-    for scheduler in (policy, behind):
+    for option, scheduler in (("--policy", policy), ("--fallback", behind)):
         if may_preempt(scheduler):
             raise InputError(
-                f"policy {scheduler.name!r} preempts jobs, which a broker cannot do; choose one that does not"
+                f"{option} {scheduler.name!r} preempts jobs, which a broker cannot do; "
+                "choose one that does not"
             )
     if fallback is None and policy.order != behind.order:
         _warm_up(policy)

@@ -31,6 +31,8 @@ class _Child:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    log_from: int
+    """Bytes of the log that earlier runs wrote."""
 
 
 class LocalCluster:
@@ -137,6 +139,7 @@ class LocalCluster:
     def _spawn(self, name: str, *args: str) -> None:
         log = self._directory / f"{name}.log"
         touch_private(log)
+        log_from = log.stat().st_size
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [*_RLSCHED, *args],
@@ -146,7 +149,7 @@ class LocalCluster:
                 start_new_session=True,
                 preexec_fn=_ended_with_parent,
             )
-        self._children.append(_Child(name, process, log))
+        self._children.append(_Child(name, process, log, log_from))
 
     def _until(self, what: str, look: Callable[[], str]) -> str:
         """Look until there is something; "" if the cluster is to stop meanwhile."""
@@ -177,7 +180,7 @@ class LocalCluster:
                 kind = InputError if code == InputError.exit_code else RlschedError
                 raise kind(
                     f"{child.name} ended with exit code {code}; its log {child.log} ends "
-                    f"with: {_tail(child.log)}"
+                    f"with: {_tail(child.log, child.log_from)}"
                 )
 
     # ---- stop -------------------------------------------------------------------------------------
@@ -213,6 +216,7 @@ def _first_line(path: Path) -> str:
     return text.partition("\n")[0] if text.endswith("\n") else ""
 
 
-def _tail(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+def _tail(path: Path, start: int) -> str:
+    """The last lines that this run has written to a log."""
+    lines = path.read_bytes()[start:].decode(errors="replace").splitlines()
     return " | ".join(line for line in lines[-LAST_LINES:] if line.strip())

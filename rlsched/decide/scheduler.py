@@ -89,6 +89,11 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
         if point.name == base and bool(colon) == bool(argument):
             scheduler: Scheduler = point.load()(argument, seed)
             return scheduler
+    if colon and base in scheduler_names():
+        raise UnknownSchedulerError(
+            f"policy {name!r}: expected a setting behind the colon, or {base!r} alone; "
+            f"known: {', '.join(scheduler_names())}"
+        )
     raise UnknownSchedulerError(f"unknown policy {name!r}; known: {', '.join(scheduler_names())}")
 
 

@@ -53,7 +53,9 @@ def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     assert scheduler.information in get_args(Information)
 
 
-@pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "easy:argument", "ppo:"])
+@pytest.mark.parametrize(
+    "name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "easy:argument", "ppo:", "sgf-age:"]
+)
 def test_an_unknown_policy_is_named(name: str) -> None:
     with pytest.raises(UnknownSchedulerError, match=r"known: .*fifo-backfill|takes no argument"):
         load_scheduler(name)

@@ -60,7 +60,7 @@ def test_a_rule_of_another_order_needs_no_fallback() -> None:
 
 def test_a_policy_that_preempts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsched.broker.policy.load_scheduler", lambda _name, seed: make_tiresias("", seed))
-    with pytest.raises(InputError, match="policy 'tiresias' preempts jobs, which a broker cannot do"):
+    with pytest.raises(InputError, match="--policy 'tiresias' preempts jobs, which a broker cannot do"):
         load_policy("tiresias", None, 100.0)
 
 

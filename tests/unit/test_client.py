@@ -193,3 +193,14 @@ def test_waiting_outlasts_a_broker_that_is_away(
         with pytest.raises(InputError, match="enough"):
             client.wait(1)
         assert len(asked) >= 3
+
+
+def test_a_log_ends_with_what_this_run_wrote(tmp_path: Path) -> None:
+    from rlsched.client.local import _tail
+
+    log = tmp_path / "broker.log"
+    log.write_text("error: of an earlier run\n", encoding="utf-8")
+    start = log.stat().st_size
+    with log.open("a", encoding="utf-8") as file:
+        file.write("ready\nerror: of this one\n")
+    assert _tail(log, start) == "ready | error: of this one"
