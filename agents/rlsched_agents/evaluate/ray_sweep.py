@@ -44,7 +44,7 @@ from rlsched_agents.evaluate.run import (
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.engine import Predictions
 
-CONNECT_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 120.0
 """Ray itself tries an address of its GCS for minutes, and cannot be interrupted meanwhile."""
 _TCP_TIMEOUT_S: Final = 5.0
 _SAY_EVERY_S: Final = 1.0
