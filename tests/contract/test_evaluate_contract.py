@@ -432,3 +432,9 @@ def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None
     refused = run((tmp_path / "s.csv", tmp_path / "c.toml"), "--policy", "fifo", "--placement", "tetris")
     assert refused.exit_code == 2
     assert "'tetris' is not one of" in refused.output
+
+
+def test_the_table_says_how_to_read_policies_that_preempt(workload: tuple[Path, Path]) -> None:
+    says = "compare policies that preempt by JCT"
+    assert says not in run(workload, "--policy", "fifo").output
+    assert says in run(workload, "--policy", "fifo", "--policy", "tiresias:1000").output

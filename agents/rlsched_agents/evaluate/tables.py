@@ -118,6 +118,8 @@ def _print_lives(report: Report, console: Console) -> None:
             ("preemptions", "lost GPU-h", "timed out", "failed"),
             rows,
         )
+    if any(one.preemptions for one in report.policies.values()):
+        console.print("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
 
 
 def _print_groups(report: Report, title: str, what: str, by: str, field: str, console: Console) -> None:
