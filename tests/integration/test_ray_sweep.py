@@ -175,20 +175,35 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def test_the_same_numbers_and_records_as_here(place: Place, tmp_path: Path) -> None:
-    """Over the cluster by its address and by Ray Client: reports and records of rules and policies."""
+    """Over the cluster by its address: reports and records of rules and policies."""
+    compare_with_here(place, tmp_path, place.gcs)
+
+
+def test_the_same_numbers_over_ray_client(place: Place, tmp_path: Path) -> None:
+    """Where Ray itself can start a client's server: on some machines that process ends at once."""
+    alone = [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])", place.client]
+    for _ in range(3):
+        tried = subprocess.run(alone, capture_output=True, text=True, timeout=240, check=False)
+        if ray_sweep.CLIENT_SERVER_FAILED not in tried.stderr:
+            break
+    else:
+        pytest.skip("Ray cannot start the server of a Ray Client on this machine")
+    compare_with_here(place, tmp_path, place.client)
+
+
+def compare_with_here(place: Place, tmp_path: Path, address: str) -> None:
     flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other.zip"]
     flags += ["--seed", "0", "--seed", "1", "--records"]
     here = place.report(*flags, str(tmp_path / "here"), "--workers", "1")
-    for name, address in (("gcs", place.gcs), ("client", place.client)):
-        there = place.report(*flags, str(tmp_path / name), "--ray", address)
-        assert there == here
-        files = sorted(path.name for path in (tmp_path / "here").iterdir())
-        assert files == sorted(path.name for path in (tmp_path / name).iterdir())
-        assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip.msgpack"} <= set(files)
-        for file in files:
-            one, two = (untimed(tmp_path / where / file) for where in ("here", name))
-            assert len(one) > 100
-            assert one == two
+    there = place.report(*flags, str(tmp_path / "there"), "--ray", address)
+    assert there == here
+    files = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "there").iterdir())
+    assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip.msgpack"} <= set(files)
+    for file in files:
+        one, two = (untimed(tmp_path / where / file) for where in ("here", "there"))
+        assert len(one) > 100
+        assert one == two
 
 
 def test_a_local_ray_of_two_workers_is_gone_afterwards(place: Place) -> None:

@@ -47,6 +47,10 @@ from rlsched_envs.engine import Predictions
 CONNECT_TIMEOUT_S: Final = 120.0
 """Ray itself tries an address of its GCS for minutes, and cannot be interrupted meanwhile."""
 _TCP_TIMEOUT_S: Final = 5.0
+CLIENT_SERVER_FAILED: Final = "Starting Ray client server failed"
+"""Ray starts a process on the head for each Ray Client, and says this where it ended at once: mostly because
+somebody else has its port. The next one gets the next port, so it is worth asking again."""
+_ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0
 """A worker's reports go through one actor, so they are fewer than those of a process beside."""
 _LOST: Final = (ray.exceptions.RayError, ConnectionError)
@@ -287,10 +291,13 @@ def _connected(address: str, workers: int | None) -> Iterator[None]:
         own = {"num_cpus": workers or len(os.sched_getaffinity(0)), "include_dashboard": False}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with one_thread_each():
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise _unreachable(address, _last_line(str(error))) from error
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
+                break
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                if CLIENT_SERVER_FAILED not in str(error) or attempt == _ATTEMPTS:
+                    raise _unreachable(address, _last_line(str(error))) from error
         try:
             yield
         finally:
@@ -307,18 +314,21 @@ def _try_address(address: str) -> None:
             raise _unreachable(address, str(error.strerror or error)) from error
     elif address != "auto":
         raise InputError(f"--ray: expected local, auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TRY, address],
-            capture_output=True,
-            text=True,
-            timeout=CONNECT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _unreachable(address, f"no answer within {CONNECT_TIMEOUT_S:g} s") from error
-    if done.returncode != 0:
-        raise _unreachable(address, _last_line(done.stderr))
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _TRY, address],
+                capture_output=True,
+                text=True,
+                timeout=CONNECT_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise _unreachable(address, f"no answer within {CONNECT_TIMEOUT_S:g} s") from error
+        if done.returncode == 0:
+            return
+        if CLIENT_SERVER_FAILED not in done.stderr or attempt == _ATTEMPTS:
+            raise _unreachable(address, _last_line(done.stderr))
 
 
 def _unreachable(address: str, why: str) -> InputError:
