@@ -98,7 +98,9 @@ def _cache_in(part: str, function: Callable[..., Any]) -> Iterator[None]:
 def _cache_dir(folder: Path) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlsched" / "kernels"
     digest = hashlib.sha256(numba.__version__.encode() + Path(__file__).read_bytes())
-    for source_folder in sorted({folder, *(Path(__file__).parent / part for part in ("cluster", "decide"))}):
+    for source_folder in sorted(
+        {folder, *(Path(__file__).parent / part for part in ("cluster", "decide", "models"))}
+    ):
         for source in sorted(source_folder.glob("*.py")):
             text = source.read_bytes()
             if b"kernel\n" in text or b"NamedTuple" in text:
