@@ -1,1 +1,1 @@
-"""How fast and how hungry: clocks and power, sharing, CPU cores and input, locality; the catalogue of workloads."""
+"""How fast and how hungry: clocks and power, sharing, CPU cores, locality; the catalogue of workloads."""

@@ -59,4 +59,4 @@ class ModelArrays(NamedTuple):
     trait: Records  # (W, K) TRAIT
     pair: NDArray[
         np.float64
-    ]  # (K, W, W) measured speed of the first workload beside the second; nan: unknown
+    ]  # (K, W, W) measured speed of the first beside the second; nan: unknown
