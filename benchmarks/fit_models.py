@@ -147,6 +147,10 @@ def choice_tables(folder: Path | None = None) -> Table:
         full_w = curve.power_w[-1] - gpu[0]["static_w"]
         return chosen(curve, budget, float(np.quantile(others, 0.75)), full_w)
 
+    def profiled(curve: Curve, budget: float) -> tuple[float, float]:
+        rho = clocks.clock_bound_of(1 / _at(curve, levels[-1])[1], levels[-1])
+        return chosen(curve, budget, rho, curve.power_w[-1] - gpu[0]["static_w"])
+
     def fixed(curve: Curve, _: float) -> tuple[float, float]:
         return _at(curve, levels[1])
 
@@ -155,6 +159,7 @@ def choice_tables(folder: Path | None = None) -> Table:
         "model, 13 clocks": model_any,
         "best of 4 levels, measured": lambda curve, budget: _oracle(curve, levels, budget),
         "model, 4 levels": lambda curve, budget: chosen(curve, budget, curve.clock_bound, curve.dynamic_w),
+        "model, 4 levels, job seen at two clocks": profiled,
         "model, 4 levels, rho unknown": stranger,
         "level 1 for all": fixed,
     }

@@ -48,6 +48,18 @@ def relative_time(clock_bound: float, x: float) -> float:
 
 
 @kernel
+def clock_bound_of(time: float, x: float) -> float:
+    """rho of a job that took `time` relative to full clock at clock `x`: the inverse of `relative_time`.
+
+    Args:
+        time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
+        x: SM clock, fraction of the maximum, below 1.
+    """
+    bounded = min(max(time, 1.0), 1.0 / x)
+    return min(((bounded**5 - 1.0) / (x**-5.0 - 1.0)) ** 0.2, 1.0)
+
+
+@kernel
 def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
     """v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
     return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.models.cores import (
@@ -22,6 +22,7 @@ counts = st.floats(0.25, 64.0)
 
 
 @given(needed=counts, extra=st.floats(0.0, 64.0))
+@settings(deadline=None)
 def test_enough_cores_are_exactly_full_speed(needed: float, extra: float) -> None:
     assert input_speed(needed + extra, needed) == 1.0
 
@@ -35,12 +36,14 @@ def test_half_the_cores_by_hand() -> None:
 
 
 @given(few=counts, many=counts, needed=counts)
+@settings(deadline=None)
 def test_more_cores_are_never_slower(few: float, many: float, needed: float) -> None:
     few, many = min(few, many), max(few, many)
     assert 0.0 < input_speed(few, needed) <= input_speed(many, needed) <= 1.0
 
 
 @given(given_=counts, asked=counts, needed=counts)
+@settings(deadline=None)
 def test_cores_as_asked_for_take_exactly_the_time_of_the_trace(
     given_: float, asked: float, needed: float
 ) -> None:

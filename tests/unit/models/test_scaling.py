@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.models.scaling import GANG_OVERHEAD, GPU_TYPE_SPEED, gang_efficiency, node_spread_speed
@@ -16,11 +16,13 @@ sizes = st.integers(1, 512)
 
 
 @given(penalty=penalties, nodes=sizes)
+@settings(deadline=None)
 def test_the_fewest_nodes_are_exactly_full_speed(penalty: float, nodes: int) -> None:
     assert node_spread_speed(penalty, nodes, nodes) == 1.0
 
 
 @given(penalty=penalties, few=sizes, more=sizes, fewest=sizes)
+@settings(deadline=None)
 def test_more_nodes_are_never_faster(penalty: float, few: int, more: int, fewest: int) -> None:
     few, more = sorted((few + fewest, more + fewest))
     assert 0.0 < node_spread_speed(penalty, more, fewest) <= node_spread_speed(penalty, few, fewest) <= 1.0
@@ -31,6 +33,7 @@ def test_each_doubling_of_nodes_adds_the_same_time() -> None:
 
 
 @given(overhead=penalties, gpus=sizes)
+@settings(deadline=None)
 def test_a_gang_is_faster_than_one_gpu_but_no_gpu_is_faster_in_it(overhead: float, gpus: int) -> None:
     assert gang_efficiency(overhead, 1) == 1.0
     assert 0.0 < gang_efficiency(overhead, gpus) <= 1.0
