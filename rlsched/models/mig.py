@@ -95,9 +95,10 @@ fall with size as all others do: outliers, in no fit."""
 BEND: Final = 2.62
 """Of the roofline of `slice_speed`. Fitted, as are the next, to `MEASURED_A100` without DeepSpeech2
 (`benchmarks/fit_sharing.py`)."""
-SIZE_FRAC: Final = (nan, 0.145, 0.266, 0.442, 0.511, nan, nan, 1.0)
+SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
 """By compute slices: how much of a 7g slice it is to a job that needs all of one. 4g is half, as its memory
-is, not 4/7. Fitted on A100; taken for the other GPUs, whose slices have nearly the same shares."""
+is, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors; the rest is fitted on A100,
+and taken for the other GPUs, whose slices have nearly the same shares."""
 
 
 @kernel

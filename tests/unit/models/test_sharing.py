@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,6 +126,53 @@ def test_four_small_jobs_make_three_and_a_half() -> None:
     """What the replaced formula gave by extrapolation: 3.4 for u = .3; u = .5 never beyond 2.4."""
     assert 4 * sharing.stranger_speed(0.3, 0.9) == pytest.approx(3.4, abs=0.1)
     assert max(n * sharing.stranger_speed(0.5, (n - 1) * 0.5) for n in (2, 3, 4)) < 2.4
+
+
+def test_the_formula_is_nearly_a_product_of_factors() -> None:
+    utils = np.linspace(0.05, 1, 20)
+    factors = [sharing.factors_of_util(float(u)) for u in utils]
+    for u, (sensitivity, _) in zip(utils, factors, strict=True):
+        for v, (_, pressure) in zip(utils, factors, strict=True):
+            assert sharing.latent_speed(sensitivity, pressure) == pytest.approx(
+                sharing.stranger_speed(u, v), abs=0.035
+            )
+
+
+def test_every_feasible_pair_of_the_published_tables_is_reproduced(shared_data: Path) -> None:
+    """Gavel's pairs on one GPU, as the catalogue's table holds them: 1,881 directed pairs, speeds as
+    published."""
+    with (shared_data / "facts" / "pair_speeds_gavel.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["gpus1"] == row["gpus2"] == "1"]
+    names = ["", *sorted({row["job1"] for row in rows})]
+    gpus = sorted({row["gpu"] for row in rows})
+    pair = np.full((len(gpus), len(names), len(names)), math.nan)
+    told: dict[tuple[int, int, int], float] = {}
+    for row in rows:
+        if float(row["co1"]) > 0 and float(row["co2"]) > 0:
+            place = gpus.index(row["gpu"]), names.index(row["job1"]), names.index(row["job2"])
+            pair[place] = told[place] = float(row["rel1"])
+    trait = np.zeros((len(names), len(gpus)), TRAIT)
+    trait["sensitivity"] = trait["pressure"] = 0.7
+    m = ModelArrays(np.zeros(len(gpus), GPU_MODEL), trait, pair)
+    beside = np.zeros(1, np.int32)
+    for (kind, workload, partner), published in told.items():
+        beside[0] = partner
+        assert sharing.shared_speed(m, kind, workload, beside, 1) == published
+    assert len(told) == 1881
+    by_gpu = {
+        gpu: [told[place] + told[k, b, a] for place in told for k, a, b in [place] if gpus[k] == gpu]
+        for gpu in gpus
+    }
+    assert {gpu: round(len(sums) / 676, 2) for gpu, sums in by_gpu.items()} == {
+        "k80": 0.87,
+        "p100": 0.97,
+        "v100": 0.94,
+    }  # feasible of 26 x 26
+    assert {gpu: round(float(np.mean(sums)), 2) for gpu, sums in by_gpu.items()} == {
+        "k80": 1.07,
+        "p100": 1.20,
+        "v100": 1.31,
+    }  # combined throughput of feasible pairs
 
 
 key = st.integers(0, 2**64 - 1)
