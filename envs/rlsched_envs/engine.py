@@ -33,6 +33,7 @@ from rlsched_envs import life, room_loop
 from rlsched_envs import simulation as sim
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.lives import LifeRules, has_lives, new_life, segments_of
+from rlsched_envs.physics import no_physics
 from rlsched_envs.placements import Placements
 from rlsched_envs.walk_loop import run_walk
 
@@ -146,7 +147,7 @@ class Engine:
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
-        self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
+        self.arrays = sim.SimArrays(self.state.arrays, truth, progress, no_physics())
         self.life: life.LifeArrays | None = None
         if has_lives(trace, self._rules):
             self._give_lives()
@@ -299,7 +300,10 @@ class Engine:
         self.state.grow()
         slots = self.state.arrays.job.shape[0]
         self.arrays = sim.SimArrays(
-            self.state.arrays, self.arrays.truth, sim.grown_progress(self.arrays.progress, slots)
+            self.state.arrays,
+            self.arrays.truth,
+            sim.grown_progress(self.arrays.progress, slots),
+            self.arrays.physics,
         )
 
     def _table(self, decisions: int, decision_us: NDArray[np.float64], by_source: dict[str, int]) -> JobTable:
