@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.models import mig
+
+untimed = settings(deadline=None)
+"""The first call of a kernel compiles it."""
 
 SIZES = (1, 2, 3, 4)
 demand = st.floats(0.0, 1.0)
@@ -78,6 +81,7 @@ def test_the_formula_follows_the_measured_speeds() -> None:
     assert len(errors) > 80
 
 
+@untimed
 @given(demand)
 def test_the_whole_gpu_runs_at_exactly_its_own_speed(needs: float) -> None:
     assert mig.slice_speed(needs, 7) == 1.0
@@ -89,18 +93,21 @@ def test_a_job_that_needs_nothing_runs_anywhere_and_one_that_needs_all_runs_by_s
     assert mig.slice_speed(1.0, compute) == pytest.approx(mig.SIZE_FRAC[compute])
 
 
+@untimed
 @given(demand)
 def test_a_larger_slice_is_never_slower(needs: float) -> None:
     speeds = [mig.slice_speed(needs, compute) for compute in (*SIZES, 7)]
     assert all(0 < small <= large <= 1 for small, large in pairwise(speeds))
 
 
+@untimed
 @given(demand, demand, st.sampled_from(SIZES))
 def test_a_hungrier_job_is_never_faster(one: float, other: float, compute: int) -> None:
     low, high = sorted((one, other))
     assert mig.slice_speed(high, compute) <= mig.slice_speed(low, compute) + 1e-12
 
 
+@untimed
 @given(st.floats(0.1, 1.0), st.sampled_from(SIZES))
 def test_demand_and_speed_are_each_others_inverse(needs: float, compute: int) -> None:
     assert mig.slice_demand(mig.slice_speed(needs, compute), compute) == pytest.approx(needs, rel=1e-6)
