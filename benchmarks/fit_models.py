@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import Records
-from rlsched.jit import array_kernel
 from rlsched.models import clocks, cores, scaling
+from rlsched.models.arrays import Records
 from rlsched.models.power import gpu_models
 
 FACTS = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "facts"
@@ -187,7 +187,7 @@ def level_search(folder: Path | None = None) -> Table:
     ]
 
 
-@array_kernel
+@numba.njit(error_model="numpy")
 def fit_caps(gpu: Records, caps_w: Floats, tput: Floats, power_w: Floats, uncapped_w: float) -> Floats:
     """rho and A of least squared relative error of time and power under caps, on a grid; then both models.
 

@@ -17,9 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import Records
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.arrays import NUM_LEVELS
+from rlsched.models.arrays import NUM_LEVELS, Records
 
 MIN_CLOCK_FRAC: Final = 0.5
 """No clock below half of the maximum: the energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on a V100
@@ -107,11 +106,11 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
 
 
 @kernel
-def job_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
-    """One job's part of the power of the GPU that it shares, W; the parts of all jobs add up to the whole.
+def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
+    """One job's part of the power of a GPU, W; the parts of all jobs on it add up to `gpu_power_w`.
 
-    Static power is split evenly, dynamic power belongs to whom it comes from, and where the board's limit
-    or the floor at `idle_w` changes the whole, all parts change in proportion.
+    Static power, and what lifts the sum to `idle_w`, is split evenly; dynamic power is its job's own, and is
+    cut in proportion where the sum is above the board's limit.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -120,9 +119,11 @@ def job_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dy
         dynamic_sum_w: Sum of their `dynamic_power_w`.
         own_dynamic_w: This job's.
     """
-    static_w = gpu[kind].static_w
-    part = (static_w / jobs + own_dynamic_w) / (static_w + dynamic_sum_w)
-    return gpu_power_w(gpu, kind, jobs, dynamic_sum_w) * part
+    g = gpu[kind]
+    static_w = max(g.static_w, g.idle_w - dynamic_sum_w)
+    room_w = g.tdp_w - g.static_w
+    cut = room_w / dynamic_sum_w if dynamic_sum_w > room_w else 1.0
+    return static_w / jobs + own_dynamic_w * cut
 
 
 @kernel

@@ -22,13 +22,13 @@ POPULATION: Final = (0.80, 0.80)
 """Sensitivity and pressure of a workload of which nothing is known: geometric mean over the 77 of Gavel's
 (K80, P100, V100)."""
 POPULATION_SD: Final = 0.60
-"""Spread of their logarithms over workloads: .86 on V100, .43 on P100, .31 on K80 (same source), rounded
-mean."""
+"""Spread of their logarithms over workloads: .86 on V100, .43 on P100, .31 on K80 (same source), root mean
+square .58."""
 INTRODUCED_SD: Final = 0.20
 """Doubt about the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
-"""Spread of ln(speed) about the product form, for workloads whose factors are fitted: .07 on P100 and K80, .2
-on V100."""
+"""Spread of ln(speed) about the product form once the factors are fitted: .10 on P100, .09 on K80; .29 on
+V100, where half are within .14 (`benchmarks/fit_sharing.py`)."""
 JOB_SD: Final = 0.05
 """Spread of one job's ln(speed) about its workload's. Assumed."""
 REPEAT_SD: Final = 0.03

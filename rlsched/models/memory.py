@@ -20,18 +20,7 @@ on the label (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled pe
 framework's caching allocator holds freed blocks that a neighbour cannot use. That sums of solo memory are
 right otherwise is measured: a pair takes 22 MiB more than its parts (median of Lucid's pairs, RTX 3090). When
 memory runs out, whichever tenant asks next fails, and that may be the neighbour: the margin is on the safe
-side."""
-MIG: Final = 2
-"""Hardware slices, each with memory, caches and multiprocessors of its own."""
-SHARING_MODES: Final = ("time-sliced", "mps", "mig")
-
-MARGIN_FRAC: Final = 0.10
-"""Part of a shared GPU's memory that is left free. Assumed, for three reasons: a driver keeps some of what is
-on the label (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled peak is not its highest; and a
-framework's caching allocator holds freed blocks that a neighbour cannot use. That sums of solo memory are
-right otherwise is measured: a pair takes 22 MiB more than its parts (median of Lucid's pairs, RTX 3090). A
-job that runs out of memory takes no neighbour with it, but loses its own work, so the margin is on the safe
-side."""
+end."""
 
 CONTEXT_MIB: Final = 512.0
 """GPU memory of a process before its first tensor, for figures that leave it out, such as the peak that a

@@ -29,7 +29,9 @@ SHARPNESS: Final = 2.80
 LIGHT_SLOWDOWN: Final = 0.0187
 """Slowdown by a unit of the others' utilisation where nothing is full."""
 RESIDUAL_SD: Final = 0.10
-"""Spread of ln(speed) about what latent factors or the formula say: their errors on pairs never seen."""
+"""Spread of ln(speed) about what the formula or latent factors say: .10 about the formula on Lucid's pairs
+(RTX 3090); about latent factors, on pairs that were held out, .11 on P100, .10 on K80 and .32 on V100
+(Gavel)."""
 NOISE_FLOOR: Final = 0.2
 """Noise takes no speed below this."""
 
@@ -67,6 +69,25 @@ def latent_speed(sensitivity: float, pressure_sum: float) -> float:
     The product form was fitted on pairs (Gavel); that the pressures of more tenants add up is an
     extrapolation."""
     return 1.0 / (1.0 + max(sensitivity * pressure_sum, 0.0))
+
+
+def factors_of_util(util_frac: float) -> tuple[float, float]:
+    """Sensitivity and pressure of a job of which only solo utilisation is known: where learning begins for
+    it.
+
+    The formula is no product. Its logarithm of the slowdown is averaged over partners (jobs) of utilisation
+    .1 to 1, which is the nearest product in least squares; `benchmarks/fit_sharing.py` says how near.
+
+    Args:
+        util_frac: Solo GPU utilisation, 0 to 1.
+    """
+    grid = [0.1 * step for step in range(1, 11)]
+    mine = max(util_frac, 0.01)
+    logs = np.log([[1.0 / stranger_speed(u, v) - 1.0 for v in grid] for u in grid])
+    suffered = np.log([1.0 / stranger_speed(mine, v) - 1.0 for v in grid])
+    caused = np.log([1.0 / stranger_speed(u, mine) - 1.0 for u in grid])
+    half = 0.5 * logs.mean()
+    return math.exp(suffered.mean() - half), math.exp(caused.mean() - half)
 
 
 @kernel

@@ -50,7 +50,7 @@ def test_the_clock_bound_share_is_found_from_one_lower_clock(rho: float, x: floa
 
 def test_a_noisy_time_gives_a_share_within_its_bounds() -> None:
     assert clocks.clock_bound_of(0.97, 0.7) == 0.0
-    assert clocks.clock_bound_of(3.0, 0.7) == 1.0
+    assert clocks.clock_bound_of(3.0, 0.7) == pytest.approx(1.0)
 
 
 def test_voltage_falls_to_the_knee_and_no_further() -> None:
@@ -104,9 +104,15 @@ def test_power_of_a_gpu_by_hand() -> None:
 @settings(deadline=None)
 def test_parts_of_jobs_add_up_to_the_gpu(kind: int, dynamic: list[float]) -> None:
     total = math.fsum(dynamic)
-    parts = [clocks.job_power_w(GPU, kind, len(dynamic), total, own) for own in dynamic]
+    parts = [clocks.job_part_w(GPU, kind, len(dynamic), total, own) for own in dynamic]
     assert math.fsum(parts) == pytest.approx(clocks.gpu_power_w(GPU, kind, len(dynamic), total))
     assert min(parts) > 0.0
+
+
+def test_parts_by_hand() -> None:
+    assert clocks.job_part_w(GPU, V100, 2, 100.0, 60.0) == 7.5 + 60.0
+    assert clocks.job_part_w(GPU, V100, 2, 570.0, 190.0) == pytest.approx(7.5 + 95.0)  # 285 W above static
+    assert clocks.job_part_w(GPU, V100, 2, 10.0, 10.0) == 15.5 + 10.0  # lifted to 41 W
 
 
 @given(kind=kinds, rho=shares, dynamic_w=st.floats(1.0, 500.0), cap_w=st.floats(30.0, 700.0))

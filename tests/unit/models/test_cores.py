@@ -13,7 +13,6 @@ from rlsched.models.cores import (
     CoreRow,
     cores_needed,
     input_speed,
-    relative_input_speed,
     throughput,
 )
 from tests.unit.models.fits import by, fit_models
@@ -40,23 +39,6 @@ def test_half_the_cores_by_hand() -> None:
 def test_more_cores_are_never_slower(few: float, many: float, needed: float) -> None:
     few, many = min(few, many), max(few, many)
     assert 0.0 < input_speed(few, needed) <= input_speed(many, needed) <= 1.0
-
-
-@given(given_=counts, asked=counts, needed=counts)
-@settings(deadline=None)
-def test_cores_as_asked_for_take_exactly_the_time_of_the_trace(
-    given_: float, asked: float, needed: float
-) -> None:
-    assert relative_input_speed(asked, asked, needed) == 1.0
-    assert relative_input_speed(0.0, 0.0, needed) == 1.0
-    both = relative_input_speed(given_, asked, needed) * relative_input_speed(asked, given_, needed)
-    assert both == pytest.approx(1.0)
-
-
-def test_a_starved_job_gains_from_more_cores_and_a_fed_one_does_not() -> None:
-    assert relative_input_speed(8.0, 4.0, 8.0) == pytest.approx(2**0.83)
-    assert relative_input_speed(16.0, 8.0, 8.0) == 1.0
-    assert relative_input_speed(4.0, 8.0, 8.0) < 1.0
 
 
 def test_cores_needed_where_the_curve_meets_the_gpu() -> None:

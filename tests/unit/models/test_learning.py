@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlsched.errors import InputError
 from rlsched.models import learning
-from rlsched.models.arrays import GPU_MODEL, TRAIT, ModelArrays
+from rlsched.models.arrays import TRAIT, no_models
 from rlsched.models.learning import STRANGER, Observed, PairKnowledge, most_likely
 
 GPU = "v100"
@@ -172,7 +172,7 @@ def test_what_was_learnt_reaches_the_engines_arrays() -> None:
     trait["sensitivity"] = trait["pressure"] = math.nan
     pair = np.full((1, 3, 3), math.nan)
     pair[0, 2, 1] = 0.77
-    models = ModelArrays(np.zeros(1, GPU_MODEL), trait, pair)
+    models = no_models()._replace(trait=trait.view(np.recarray), pair=pair)
     known = PairKnowledge()
     for workload, partner, speed in (("a", "b", 0.4), ("b", "a", 0.5), ("a", "unlisted", 0.6)):
         known.observe(Observed(workload, partner, GPU, speed))

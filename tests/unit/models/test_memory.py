@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.models import memory
+
+untimed = settings(deadline=None)
+"""The first call of a kernel compiles it."""
 
 mib = st.floats(0.0, 2e5)
 
@@ -36,6 +39,7 @@ def test_a_gpu_of_unknown_memory_refuses_nobody() -> None:
     assert memory.fits_memory(math.nan, 1e9, 3, 1e9)
 
 
+@untimed
 @given(mib, mib, st.integers(0, 4), mib, mib)
 def test_a_smaller_job_fits_wherever_a_larger_one_does(
     gpu: float, used: float, tenants: int, one: float, other: float
@@ -44,6 +48,7 @@ def test_a_smaller_job_fits_wherever_a_larger_one_does(
     assert memory.fits_memory(gpu, used, tenants, small) >= memory.fits_memory(gpu, used, tenants, large)
 
 
+@untimed
 @given(mib, mib, mib)
 def test_what_is_admitted_to_a_shared_gpu_fits_with_room_to_spare(
     gpu: float, used: float, job: float
