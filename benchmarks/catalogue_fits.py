@@ -209,6 +209,19 @@ class Fits:
         return line(power, rho, names, lambda x: np.clip(x, 0.05, 0.95))
 
     @cached_property
+    def clock_bound_checks(self) -> tuple[float, float]:
+        """How good `clock_bound_of_power` is: the error of the mean of the other workloads in its place, and its
+        own on rho by power caps."""
+        rho = np.array([one[0] for one in self.facts.dvfs.values()])
+        constant = np.abs((rho.sum() - rho) / (len(rho) - 1) - rho).mean()
+        off = []
+        for kind, dataset, batch, _, power_w in self.points:
+            seen = self.zeus_clock_bound(kind, dataset, batch) if kind == "V100" else None
+            if seen is not None:
+                off.append(abs(float(np.polyval(self.clock_bound_of_power[0], power_w)) - seen))
+        return float(constant), float(np.mean(off))
+
+    @cached_property
     def clock_bound_transfer_error(self) -> float:
         """Mean difference of rho between V100 and P100, A40 and RTX6000, for the same workload."""
         off = []

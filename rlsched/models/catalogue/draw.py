@@ -81,22 +81,17 @@ def draw_workloads(trace: Trace, seed: int, util_frac: NDArray[np.float64]) -> N
     classes = job_classes(trace.num_gpus, trace.duration_s)
     cumulative = class_weights(util_frac)
     out = np.zeros(len(trace), np.int32)
-    rows = zip(
-        trace.job_id.tolist(),
-        trace.user.tolist(),
-        trace.vc.tolist(),
-        trace.num_gpus.tolist(),
-        trace.submit_s.tolist(),
-        strict=True,
-    )
     uniform = np.zeros(len(trace))
+    bursts: dict[tuple[str, str, float, int], float] = {}
+    columns = (trace.job_id, trace.user, trace.vc, trace.num_gpus, trace.submit_s)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     for position, (job_id, user, vc, gpus, submit_s) in enumerate(rows):
-        joins, own = _uniform(seed, "job", job_id)
+        joins, uniform[position] = _uniform(seed, "job", job_id)
         if joins < BURST_SHARE:
-            window = int(submit_s // (BURST_S if user else ANONYMOUS_BURST_S))
-            uniform[position] = _uniform(seed, "burst", user, vc, f"{gpus:g}", str(window))[0]
-        else:
-            uniform[position] = own
+            burst = (user, vc, gpus, int(submit_s // (BURST_S if user else ANONYMOUS_BURST_S)))
+            if burst not in bursts:
+                bursts[burst] = _uniform(seed, "burst", user, vc, f"{gpus:g}", str(burst[-1]))[0]
+            uniform[position] = bursts[burst]
     for number in range(len(CLASSES)):
         mine = classes == number
         out[mine] = 1 + np.searchsorted(cumulative[number], uniform[mine], side="right")
