@@ -45,9 +45,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     )
     state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models)
     x = b.sim.physics
-    physics = PhysicsArrays(
-        x.run[k], x.group[k], x.node[k], x.energy_j[k], x.key[k], x.sums[k], x.dynamic_w
-    )
+    physics = PhysicsArrays(x.run[k], x.group[k], x.node[k], x.energy_j[k], x.key[k], x.sums[k], x.dynamic_w)
     progress = ProgressArrays(
         r.ends[k], r.outcome[k], r.placed_at[k], r.placed_gpu[k], r.scratch[k], r.clock[k], r.tally[k]
     )

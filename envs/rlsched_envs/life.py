@@ -73,6 +73,7 @@ LIFE: Final = np.dtype(
         ("limit_s", np.float64),  # an attempt is killed after running so long, nan: never
         ("checkpoint_s", np.float64),  # work between two checkpoints, nan: it saves when it is told to
         ("restart_s", np.float64),  # what every attempt after the first takes longer
+        ("profile_s", np.float64),  # what the first attempt of a longer job takes longer: Lucid's profiler
         ("saved_s", np.float64),  # work that the next attempt does not have to do again
         ("run_s", np.float64),  # time run since the last failure
         ("eligible_s", np.float64),  # when it came to the queue first, nan until then
@@ -185,6 +186,8 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
             count[SEGMENT_GPUS] += 1
             place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     reason = ENDED
+    if s.job.attempt[slot] == 1 and jobs.duration_s[row] > jobs.profile_s[row]:
+        s.job.overhead_left_s[slot] = jobs.profile_s[row]
     takes_s = s.job.overhead_left_s[slot] + (jobs.duration_s[row] - jobs.saved_s[row])
     if jobs.failures[row] < jobs.failures_given[row]:
         left_s = life.fail_after_s[jobs.first_failure[row] + jobs.failures[row]] - jobs.run_s[row]

@@ -27,8 +27,9 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.sharing import pair_noise
-from rlsched.models.speed import cores_used, fed_rate, gpu_kind, gpu_rate, job_power_w, shared_on
+from rlsched.models.clocks import gpu_power_w, job_power_w
+from rlsched.models.sharing import pair_noise, with_noise
+from rlsched.models.speed import added_power_w, cores_used, fed_rate, gpu_kind, gpu_rate, shared_on
 
 TOTAL_W: Final = 0
 IDLE_W: Final = 1
@@ -36,8 +37,8 @@ ENERGY_J: Final = 2
 IDLE_J: Final = 3
 JOBS_W: Final = 4
 JOBS_J: Final = 5
-RESIDUAL_SD: Final = 6
-"""Standard deviation of ln(speed) that no model explains, for pairs that were never measured."""
+NOISE: Final = 6
+"""1: pairs that were never measured scatter about the formula as measured ones do; 0: they do not."""
 NUM_SUMS: Final = 7
 
 RUN: Final = np.dtype(
@@ -195,19 +196,17 @@ def group_clock(s: StateArrays, g: int) -> float:
 
 
 @kernel
-def _unexplained(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, g: int) -> float:
-    """Factor on a job's speed beside strangers: what measured pairs scatter around the formula."""
-    factor, kind = 1.0, gpu_kind(s, g)
-    if x.sums[RESIDUAL_SD] == 0.0:
-        return factor
+def _deviate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, g: int) -> float:
+    """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
+    total, strangers, kind = 0.0, 0, gpu_kind(s, g)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:
             measured = s.models.pair[kind, s.job.workload[slot], s.job.workload[other]]
             if measured != measured:
-                noise = pair_noise(x.key[rows[slot]], x.key[rows[other]])
-                factor *= np.exp(x.sums[RESIDUAL_SD] * noise)
-    return factor
+                total += pair_noise(x.key[rows[slot]], x.key[rows[other]])
+                strangers += 1
+    return total / np.sqrt(strangers) if strangers > 0 else 0.0
 
 
 @large_kernel
@@ -215,8 +214,8 @@ def _rate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, 
     """True rate of a job: of the slowest of its GPUs, fed by its cores."""
     head, g = s.job.head[slot], x.run.first_gpu[slot]
     shared = shared_on(s, slot, g)
-    if shared < 1.0:
-        shared = min(max(shared * _unexplained(x, s, rows, slot, g), 0.05), 1.0)
+    if tenants_of(s, g) > 1 and x.sums[NOISE] > 0.0:
+        shared = with_noise(shared, _deviate(x, s, rows, slot, g))
     nodes, last_node, place = 0, -1, head
     while place >= 0:
         n = s.gpu.node[place // MAX_TENANTS]
@@ -253,48 +252,40 @@ def _settle_group(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: 
 
 @large_kernel
 def _share_power(x: PhysicsArrays, s: StateArrays, g: int) -> None:
-    """Work out the power of a group from its jobs' rates, and each job's part of it.
-
-    What a GPU draws whatever runs is shared equally; what a job adds is its own. Where the sum is above the
-    board's limit, what the jobs add is cut in proportion.
-    """
+    """Work out the power of a group from its jobs' rates, and each job's part of it."""
     run, gpu, count, clock = x.run, s.models.gpu, tenants_of(s, g), x.group.clock_frac[g]
-    total, kind, known, first = 0.0, -1, -1, -1
-    static = cut = 0.0
+    total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
-        if s.gpu.tenant[g, k] >= 0:
-            first = s.gpu.tenant[g, k]
-            x.sums[JOBS_W] -= run.power_w[first]
-            run.power_w[first] = 0.0
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            x.sums[JOBS_W] -= run.power_w[slot]
+            watts = x.node.core_w[s.job.host[slot]] * s.job.gpus[slot]
+            run.power_w[slot] = watts * cores_used(s, slot, gpu_kind(s, g), run.rate[slot])
+            total_w += run.power_w[slot]
+            first = slot
     place = s.job.head[first]
     while place >= 0:
         at = place // MAX_TENANTS
         kind = gpu_kind(s, at)
         if kind != known:
-            known, added, static = kind, 0.0, gpu.static_w[kind]
+            known, added_w = kind, 0.0
             for k in range(MAX_TENANTS):
                 slot = s.gpu.tenant[g, k]
                 if slot >= 0:
-                    x.dynamic_w[k] = job_power_w(s, slot, kind, clock, run.rate[slot])
-                    added += x.dynamic_w[k]
-            cut = min(1.0, max(gpu.tdp_w[kind] - static, 0.0) / added) if added > 0.0 else 1.0
+                    x.dynamic_w[k] = added_power_w(s, slot, kind, clock, run.rate[slot])
+                    added_w += x.dynamic_w[k]
+        total_w += gpu_power_w(gpu, kind, count, added_w)
         for k in range(MAX_TENANTS):
             slot = s.gpu.tenant[g, k]
             if slot >= 0:
-                watts = static / count + x.dynamic_w[k] * cut
-                run.power_w[slot] += watts
-                total += watts
+                run.power_w[slot] += job_power_w(gpu, kind, count, added_w, x.dynamic_w[k])
         place = s.gpu.link[at, place % MAX_TENANTS]
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            core_w = x.node.core_w[s.job.host[slot]]
-            watts = core_w * cores_used(s, slot, gpu_kind(s, g), run.rate[slot]) * s.job.gpus[slot]
-            run.power_w[slot] += watts
-            total += watts
             x.sums[JOBS_W] += run.power_w[slot]
-    x.sums[TOTAL_W] += total - x.group.power_w[g]
-    x.group.power_w[g] = total
+    x.sums[TOTAL_W] += total_w - x.group.power_w[g]
+    x.group.power_w[g] = total_w
 
 
 @kernel
@@ -350,9 +341,9 @@ def node_idle_w(x: PhysicsArrays, s: StateArrays, n: int, status: int) -> float:
 @kernel
 def begin_books(x: PhysicsArrays, s: StateArrays) -> None:
     """All nodes are as their status says, and nothing runs."""
-    sd = x.sums[RESIDUAL_SD]
+    noise = x.sums[NOISE]
     x.sums[:] = 0.0
-    x.sums[RESIDUAL_SD] = sd
+    x.sums[NOISE] = noise
     x.energy_j[:] = 0.0
     for n in range(s.node.shape[0]):
         add_idle_w(x, node_idle_w(x, s, n, s.node.status[n]))

@@ -183,6 +183,7 @@ PARTITION: Final = np.dtype(
 )
 """Derived, one entry a partition."""
 
+
 class Index(NamedTuple):
     """Derived from the rest, and rebuilt from it by `rebuild_index`; never part of a digest."""
 

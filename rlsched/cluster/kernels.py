@@ -311,12 +311,37 @@ def _run(
 
 
 @kernel
-def join(s: StateArrays, slot: int, beside: int, sm_clock_frac: float, now_s: float) -> None:
+def spare_cpu_milli(s: StateArrays, n: int) -> int:
+    """Cores of node `n`, thousandths, that are free and not the fair part of its free GPUs."""
+    if s.node.cpu_milli[n] >= UNCOUNTED:
+        return UNCOUNTED
+    fair = s.node.cpu_milli[n] // max(s.node.gpus[n], 1)
+    return max(s.node.cpu_free_milli[n] - s.node.free[n] * fair, 0)
+
+
+@kernel
+def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
+    """Spare cores, thousandths, that a running job could have more with each of its GPUs."""
+    place, each = s.job.head[slot], UNCOUNTED
+    while place >= 0:
+        n, on_node = s.gpu.node[place // MAX_TENANTS], 0
+        while place >= 0 and s.gpu.node[place // MAX_TENANTS] == n:
+            place, on_node = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS], on_node + 1
+        each = min(each, spare_cpu_milli(s, n) // on_node)
+    return each
+
+
+@kernel
+def join(
+    s: StateArrays, slot: int, beside: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
+) -> None:
     """Start a waiting slot on all the GPUs of the running slot `beside`, which asked for as many, whole.
 
     All that share these GPUs have equal shares from now on; the first tenant's is what is left over.
+    `cpu_milli_each`: cores that the new job brings for each GPU; all of them share all the cores.
     """
     dequeue(s, slot)
+    s.job.cpu_milli_each[slot] = cpu_milli_each
     gpu, p, host = s.gpu, s.job.placed_in[beside], s.job.host[beside]
     counted = _uses_more_than_gpus(s, slot)
     theirs, last, first = s.job.head[beside], -1, s.job.head[beside] // MAX_TENANTS
@@ -363,15 +388,21 @@ def _share_out(s: StateArrays, g: int) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int) -> None:
-    """A job that shared GPU `g` and others with others alone has left: these have its share now."""
+    """A job has left GPUs that it shared: the others get its share, and the cores that they asked for."""
     first = -1
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             first = s.gpu.tenant[g, k]
             break
+    missing = s.demand.cpu_milli_each[s.job.demand[first]] - s.job.cpu_milli_each[first]
+    more = max(min(missing, spare_cpu_milli_each(s, first)), 0)
+    s.job.cpu_milli_each[first] += more
     place = s.job.head[first]
     while place >= 0:
         s.gpu.free_milli[place // MAX_TENANTS] -= share_milli
+        n = s.gpu.node[place // MAX_TENANTS]
+        if s.node.cpu_milli[n] < UNCOUNTED:
+            s.node.cpu_free_milli[n] -= more
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     _share_out(s, g)
 

@@ -53,6 +53,8 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
             share_milli=action.share_milli,
             sm_clock_frac=action.sm_clock_frac,
             node=action.node,
+            beside=action.beside,
+            cpu_milli_each=action.cpu_milli_each,
         )
     elif isinstance(action, Preempt):
         state.preempt(action.seq, now_s)
