@@ -25,7 +25,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
+from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt, may_share
 from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
@@ -258,6 +258,8 @@ class Engine:
             raise ValueError(
                 f"{scheduler.name} orders by {scheduler.order}, this engine by {self.state.order}"
             )
+        if may_share(scheduler) and not self.state.arrays.counters[MODELLED]:
+            raise ValueError(f"{scheduler.name} shares GPUs: this engine has no models")
         if may_preempt(scheduler) and self.life is None:
             self._give_lives()
         stop = self._stop(until_started)

@@ -27,7 +27,7 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.clocks import gpu_power_w, job_power_w
+from rlsched.models.clocks import gpu_power_w, job_part_w
 from rlsched.models.sharing import pair_noise, with_noise
 from rlsched.models.speed import added_power_w, cores_used, fed_rate, gpu_kind, gpu_rate, shared_on
 
@@ -278,7 +278,7 @@ def _share_power(x: PhysicsArrays, s: StateArrays, g: int) -> None:
         for k in range(MAX_TENANTS):
             slot = s.gpu.tenant[g, k]
             if slot >= 0:
-                run.power_w[slot] += job_power_w(gpu, kind, count, added_w, x.dynamic_w[k])
+                run.power_w[slot] += job_part_w(gpu, kind, count, added_w, x.dynamic_w[k])
         place = s.gpu.link[at, place % MAX_TENANTS]
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.models.arrays import ModelArrays, Records, no_models
+from rlsched.models.arrays import ModelArrays, no_models
+from rlsched.models.arrays import Records as Records
 
 MAX_TENANTS: Final = 8
 """Jobs that one GPU can hold at most."""

@@ -7,16 +7,19 @@ state without them nothing here is ever legal.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import will_do
+from rlsched.errors import UnknownSchedulerError
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import best_level
 from rlsched.models.memory import fits_memory
@@ -94,10 +97,57 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needed(self) -> bool:
         """Whether there is any: models are needed then."""
-        return self != Abilities()
+        return self != NO_ABILITIES
 
 
-NO_ABILITY: Final = Abilities().code
+NO_ABILITIES: Final = Abilities()
+NO_ABILITY: Final = NO_ABILITIES.code
+ABILITY_WORDS: Final = "share, share=SPEED, clock=F, slowdown=B, lull=B, cores"
+
+
+def read_abilities(name: str, words: Sequence[str]) -> Abilities:
+    """The abilities behind a policy's name.
+
+    `share`: jobs that do not fit share GPUs where both keep 0.85 of their speed (`share=0.8`: 0.8 of it).
+    `clock=0.75`: all run at this SM clock. `slowdown=0.05`: each runs at the clock of least energy that makes
+    it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest. `cores`:
+    input-bound jobs get idle cores.
+
+    Raises:
+        UnknownSchedulerError: a word is not known, comes twice, or its figure is out of range.
+    """
+    able = Abilities()
+    seen: set[str] = set()
+    for word in words:
+        key, equals, text = word.partition("=")
+        topic = "clock" if key in ("slowdown", "lull") else key
+        value = _figure(text) if equals else None
+        low, high = _RANGES.get(key, (0.0, 0.0))
+        if topic in seen or (equals and (value is None or not low <= value <= high)):
+            raise UnknownSchedulerError(
+                f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED from 0 to 1 "
+                f"and B from 0 to 10, got +{word}"
+            )
+        seen.add(topic)
+        if key == "share":
+            able = replace(able, share="blocked", keep_frac=KEEP_FRAC if value is None else value)
+        elif key == "cores" and not equals:
+            able = replace(able, cores=True)
+        elif key in _CLOCKS and value is not None:
+            able = replace(able, clock=_CLOCKS[key], clock_value=value)
+        else:
+            raise UnknownSchedulerError(f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}")
+    return able
+
+
+_RANGES: Final = {"share": (0.0, 1.0), "clock": (0.5, 1.0), "slowdown": (0.0, 10.0), "lull": (0.0, 10.0)}
+_CLOCKS: Final[dict[str, ClockRule]] = {"clock": "fixed", "slowdown": "slowdown", "lull": "lull"}
+
+
+def _figure(text: str) -> float | None:
+    """A plain decimal number; None for anything else."""
+    whole, _, part = text.partition(".")
+    return float(text) if whole.isascii() and whole.isdigit() and (part or "0").isdigit() else None
 
 
 @kernel

@@ -10,7 +10,15 @@ import msgspec
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.lanes import comes_before
 from rlsched.cluster.placement import class_fits, fits_slot
-from rlsched.decide.abilities import BLOCKED, NEVER, NO_ABILITY, Abilities, AbilityCode, next_to_share
+from rlsched.decide.abilities import (
+    BLOCKED,
+    NEVER,
+    NO_ABILITIES,
+    NO_ABILITY,
+    Abilities,
+    AbilityCode,
+    next_to_share,
+)
 from rlsched.decide.aging import next_by_age
 from rlsched.decide.easy import next_by_easy
 from rlsched.decide.reserve import next_by_reserve
@@ -64,7 +72,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     kind: RuleKind = "plain"
     bound_s: float = math.inf
     free_frac: float = 0.0
-    abilities: Abilities = Abilities()
+    abilities: Abilities = NO_ABILITIES
     profile_s: float = 0.0
 
     @property

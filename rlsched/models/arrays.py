@@ -58,9 +58,7 @@ class ModelArrays(NamedTuple):
 
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT
-    pair: NDArray[
-        np.float64
-    ]  # (K, W, W) measured speed of the first beside the second; nan: unknown
+    pair: NDArray[np.float64]  # (K, W, W) measured speed of the first beside the second; nan: unknown
     others: NDArray[np.int32]  # (MAX_TENANTS,) scratch: workloads beside the one that is asked about
 
 

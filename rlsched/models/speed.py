@@ -60,28 +60,44 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 
 @kernel
-def feed(s: StateArrays, slot: int, kind: int, cpu_milli_each: int) -> float:
+def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
     """Share of full speed that so many cores a GPU deliver to a job; 1 where it asked for no cores."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
-    return input_speed(cpu_milli_each / 1000.0, s.models.trait.cores_each[s.job.workload[slot], kind])
+    return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
 
 
 @kernel
 def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
     """What the cores that a job asked for deliver: its run time is one with these."""
-    return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]])
+    return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
+
+
+@kernel
+def cores_given(s: StateArrays, slot: int, kind: int) -> float:
+    """CPU cores for each of a job's GPUs. Those who share GPUs share the cores of all of them, by need."""
+    head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
+    if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
+        return held
+    held, needed, g, cores = 0.0, 0.0, head // MAX_TENANTS, s.models.trait.cores_each
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            held += s.job.cpu_milli_each[other] / 1000.0
+            needed += cores[s.job.workload[other], kind]
+    mine = cores[s.job.workload[slot], kind]
+    return mine * min(1.0, held / needed)
 
 
 @kernel
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
     """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the smaller of the two."""
-    delivered = feed(s, slot, kind, s.job.cpu_milli_each[slot])
+    delivered = feed(s, slot, kind, cores_given(s, slot, kind))
     return min(allowed, delivered) / asked_feed(s, slot, kind)
 
 
 @kernel
-def job_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
+def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
     """Power that a job of this rate adds to each of its GPUs of a type, at this SM clock."""
     t, w = s.models.trait, s.job.workload[slot]
     alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
@@ -92,8 +108,9 @@ def job_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float)
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
     """CPU cores that a job of this rate keeps busy for each of its places; 0 where it asked for none."""
-    held = s.job.cpu_milli_each[slot] / 1000.0
     if s.job.head[slot] < 0:
-        return held
+        return s.job.cpu_milli_each[slot] / 1000.0
+    if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
+        return 0.0
     need = s.models.trait.cores_each[s.job.workload[slot], kind] * min(rate * asked_feed(s, slot, kind), 1.0)
-    return min(held, need)
+    return min(cores_given(s, slot, kind), need)

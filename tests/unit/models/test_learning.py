@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from rlsched.models import learning
 from rlsched.models.arrays import TRAIT, no_models
 from rlsched.models.learning import STRANGER, Observed, PairKnowledge, most_likely
 
+ROOT = Path(__file__).resolve().parents[3]
 GPU = "v100"
 
 
@@ -184,3 +188,9 @@ def test_what_was_learnt_reaches_the_engines_arrays() -> None:
     assert learnt.pair[0, 2, 1] == 0.77  # measured: it stays
     assert np.isnan(trait["sensitivity"]).all()
     assert np.isnan(pair[0, 1, 2])
+
+
+def test_a_node_needs_no_compiler_to_learn() -> None:
+    """Nodes have no numba: learning runs on their telemetry too."""
+    code = "import sys, rlsched.models.learning; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
