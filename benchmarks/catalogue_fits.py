@@ -210,8 +210,8 @@ class Fits:
 
     @cached_property
     def clock_bound_checks(self) -> tuple[float, float]:
-        """How good `clock_bound_of_power` is: the error of the mean of the other workloads in its place, and its
-        own on rho by power caps."""
+        """How good `clock_bound_of_power` is: the error of the mean of the other workloads in its place, and
+        its own on rho by power caps."""
         rho = np.array([one[0] for one in self.facts.dvfs.values()])
         constant = np.abs((rho.sum() - rho) / (len(rho) - 1) - rho).mean()
         off = []
