@@ -13,22 +13,20 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.gpu.protocol import JobRun, Measurement, Sample, Window
+from rlsched.models.cores import CORE_EXPONENT, FEWEST_CORES
 
 MIN_ENERGY_S = 1.0
-"""Shortest stretch over which the energy counter is read: it moves in steps (SC'24, see docs/model/measured.md)."""
+"""Shortest stretch over which the energy counter is read: it moves in steps. See docs/model/measured.md."""
 FED_FRAC = 0.95
 """A job is fed when it reaches this share of its speed without an input pipeline."""
-CORES_EXPONENT = 0.83
-"""Growth of an input pipeline's speed with its cores, where one measured point has to do: fitted to Synergy's
-V100 figures for image workloads, tput = min(G, 0.40 G3 c^0.83), greatest error 0.03."""
 
 
 class Estimate(NamedTuple):
-    """A figure, its spread (in the same unit; None: one value alone), and how many values it comes from."""
+    """A figure, its spread (in the same unit; None: one value alone), and how many readings it rests on."""
 
     value: float
     spread: float | None
-    count: int
+    readings: int
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -40,7 +38,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def counted_span(measurement: Measurement) -> tuple[float, float]:
-    """When all jobs were running and had settled: from the last one's start plus `settle_s`, to the first end.
+    """When all jobs ran and had settled: from the last one's start plus `settle_s` to the first one's end.
 
     Without jobs: all samples. An empty span has its end before its start.
     """
@@ -88,7 +86,7 @@ def power_w(samples: Sequence[Sample], span: tuple[float, float]) -> Estimate | 
 
 
 def utilisation_frac(samples: Sequence[Sample], span: tuple[float, float]) -> Estimate | None:
-    """Solo utilisation: the mean (NVML's readings are themselves means, of 1/6 s to 1 s) with their spread."""
+    """Mean of NVML's readings, which are themselves means of 1/6 s to 1 s, with their spread."""
     readings = [
         sample.utilisation_frac
         for sample in samples
@@ -117,7 +115,7 @@ def ratio(upper: Estimate | None, lower: Estimate | None) -> Estimate | None:
     value = upper.value / lower.value
     parts = [_relative(one) for one in (upper, lower)]
     known = [part for part in parts if part is not None]
-    return Estimate(value, value * math.hypot(*known) if known else None, min(upper.count, lower.count))
+    return Estimate(value, value * math.hypot(*known) if known else None, min(upper.readings, lower.readings))
 
 
 def difference(upper: Estimate | None, lower: Estimate | None) -> Estimate | None:
@@ -126,47 +124,24 @@ def difference(upper: Estimate | None, lower: Estimate | None) -> Estimate | Non
         return None
     known = [one.spread for one in (upper, lower) if one.spread is not None]
     spread = math.hypot(*known) if known else None
-    return Estimate(upper.value - lower.value, spread, min(upper.count, lower.count))
+    return Estimate(upper.value - lower.value, spread, min(upper.readings, lower.readings))
 
 
-class CoresFit(NamedTuple):
-    """CPU cores that just feed a job.
+def cores_to_feed(by_cores: dict[int, float], full: float) -> Estimate | None:
+    """CPU cores that just feed a job, by the model's curve: full * (c / needed)^0.83 below that.
 
-    Attributes:
-        cores: At least 1.
-        is_extrapolated: More than were measured.
-        points: Starved measurements that the fit rests on; 0: one core was enough.
-    """
-
-    cores: float
-    is_extrapolated: bool
-    points: int
-
-
-def cores_to_feed(by_cores: dict[int, float], full: float) -> CoresFit | None:
-    """Cores c at which r c^k reaches the speed without an input pipeline.
-
-    r and k by least squares in logarithms over the starved measurements (below `FED_FRAC` of `full`); with
-    one alone, k is `CORES_EXPONENT`. None where speeds do not grow with cores: then something else is short.
+    Every starved measurement (below `FED_FRAC` of `full`) says what is needed; the median counts. None where
+    no number of cores was measured, or all that were are enough but one core was not among them.
 
     Args:
         by_cores: Samples a second by number of cores.
         full: Samples a second without an input pipeline.
     """
     starved = {cores: speed for cores, speed in by_cores.items() if 0 < speed < FED_FRAC * full}
-    if not by_cores or full <= 0:
-        return None
     if not starved:
-        return CoresFit(1.0, False, 0) if 1 in by_cores else None
-    logs = np.log(list(starved)), np.log(list(starved.values()))
-    if len(starved) == 1:
-        slope, offset = CORES_EXPONENT, float(logs[1][0] - CORES_EXPONENT * logs[0][0])
-    else:
-        slope, offset = (float(part) for part in np.polyfit(*logs, 1))
-    if slope <= 0:
-        return None
-    cores = max(math.exp((math.log(full) - offset) / slope), 1.0)
-    return CoresFit(cores, cores > max(by_cores), len(starved))
+        is_told = full > 0 and by_cores.get(1, 0.0) >= FED_FRAC * full
+        return Estimate(FEWEST_CORES, None, 1) if is_told else None
+    return estimate([cores * (full / speed) ** (1.0 / CORE_EXPONENT) for cores, speed in starved.items()])
 
 
 def _relative(one: Estimate) -> float | None:

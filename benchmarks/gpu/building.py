@@ -12,11 +12,9 @@ from benchmarks.gpu import ppo, sequence, sparse, vision
 from benchmarks.gpu.feed import Images, Texts, start_feed
 from benchmarks.gpu.protocol import Job
 from benchmarks.gpu.training import Supervised, Trainer, adamw, fixed, sgd
-from benchmarks.gpu.workloads import workload_of
+from benchmarks.gpu.workloads import HELD, workload_of
 from rlsched.errors import InputError
 
-HELD = "held"
-"""Not a workload: holds a CUDA context and runs nothing."""
 REST_S = 0.05
 
 

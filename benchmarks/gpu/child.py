@@ -147,7 +147,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="the network of a rehearsal")
     parser.add_argument("--cpu-cores", type=int, nargs="+", metavar="N", help="pin this process to them")
-    parser.add_argument("--feed", action="store_true", help="an input pipeline on --cpu-cores, a worker a core")
+    parser.add_argument(
+        "--feed", action="store_true", help="an input pipeline on --cpu-cores, a worker a core"
+    )
     parser.add_argument("--warmup-s", type=float, default=1.0)
     parser.add_argument("--window-s", type=float, default=1.0)
     arguments = parser.parse_args()

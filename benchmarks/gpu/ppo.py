@@ -30,7 +30,7 @@ class CartPoles:
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """(N,) of 0 or 1 -> observations (N, 4), rewards (N,), whether an episode ended (N,)."""
-        place, speed, angle, turning = self.state.T
+        _, speed, angle, turning = self.state.T
         force = np.where(actions == 1, FORCE_N, -FORCE_N)
         cosine, sine, mass = np.cos(angle), np.sin(angle), CART_KG + POLE_KG
         push = (force + POLE_KG * HALF_POLE_M * turning**2 * sine) / mass
@@ -113,8 +113,8 @@ class Ppo:
         gain = advantages(np.stack(rewards), known, np.stack(overs), last.cpu().numpy())
         gains = torch.from_numpy(gain.ravel()).to(self._device)
         targets = torch.from_numpy((gain + known).ravel()).to(self._device)
-        spread = gains.std() + 1e-8
-        return torch.cat(states), torch.cat(actions), torch.cat(chances), (gains - gains.mean()) / spread, targets
+        gains = (gains - gains.mean()) / (gains.std() + 1e-8)
+        return torch.cat(states), torch.cat(actions), torch.cat(chances), gains, targets
 
     def _loss(self, seen: Tensor, actions: Tensor, chances: Tensor, gains: Tensor, targets: Tensor) -> Tensor:
         policy = Categorical(logits=self._actor(seen), validate_args=False)

@@ -79,8 +79,8 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """As the rows name it, such as `cnn_small-128`."""
-        return f"{self.workload}-{self.batch}"
+        """As the rows name it, such as `cnn_small-b256`."""
+        return f"{self.workload}-b{self.batch}"
 
 
 class JobRun(msgspec.Struct, frozen=True):

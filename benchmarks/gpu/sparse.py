@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class TableSize(NamedTuple):
 
 
 TABLES = TableSize(26, 100_000, 64, 13, (512, 256))
-"""26 categories and 13 numbers a row: the shape of the Criteo click logs, as DLRM uses it (arXiv:1906.00091)."""
+"""26 categories and 13 numbers a row, as the Criteo click logs have in DLRM (arXiv:1906.00091)."""
 REHEARSAL_TABLES = TableSize(3, 100, 4, 3, (16,))
 
 
@@ -36,7 +37,7 @@ class Recommender(nn.Module):
         self.register_buffer("first", torch.arange(size.tables) * size.rows)
         widths = (size.tables * size.width + size.numbers, *size.hidden)
         layers: list[nn.Module] = []
-        for inner, outer in zip(widths, widths[1:], strict=False):
+        for inner, outer in itertools.pairwise(widths):
             layers += [nn.Linear(inner, outer), nn.ReLU()]
         self.mlp = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
 

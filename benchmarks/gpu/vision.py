@@ -41,9 +41,13 @@ class Residual(nn.Module):
     def __init__(self, inner: int, width: int, stride: int, is_bottleneck: bool) -> None:
         super().__init__()
         outer = 4 * width if is_bottleneck else width
-        shape = ((1, 1, width), (3, stride, width), (1, 1, outer)) if is_bottleneck else (
-            (3, stride, width),
-            (3, 1, outer),
+        shape = (
+            ((1, 1, width), (3, stride, width), (1, 1, outer))
+            if is_bottleneck
+            else (
+                (3, stride, width),
+                (3, 1, outer),
+            )
         )
         layers: list[nn.Module] = []
         channels = inner

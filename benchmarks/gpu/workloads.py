@@ -13,6 +13,9 @@ from rlsched.errors import InputError
 
 Feed = Literal["images", "tokens", ""]
 
+HELD: Final = "held"
+"""Not a workload: a process that holds a CUDA context and runs nothing."""
+
 
 class Workload(NamedTuple):
     """One training workload.
@@ -33,14 +36,16 @@ class Workload(NamedTuple):
 
 
 WORKLOADS: Final[dict[str, Workload]] = {
-    "cnn_small": Workload((64, 256), (4, 8), "image", "images", "residual CNN, 2.8 M parameters, 32 x 32 pixels"),
+    "cnn_small": Workload((64, 256), (4, 8), "image", "images", "three-stage residual CNN, 32 x 32 pixels"),
     "cnn_large": Workload((32, 128), (2, 4), "image", "images", "ResNet-50, 224 x 224 pixels"),
-    "lstm": Workload((32, 128), (4, 8), "sequence", "tokens", "two-layer LSTM language model, 1024 wide, 64 tokens"),
-    "encoder": Workload((16, 64), (2, 4), "sequence", "tokens", "masked-token transformer of BERT-base's size, 128 tokens"),
-    "decoder": Workload((4, 16), (2, 4), "sequence", "", "causal transformer of GPT-2-small's size, 512 tokens"),
-    "recommender": Workload((2048, 16384), (16, 64), "table row", "", "MLPs over 26 embedding tables of 100,000 rows"),
-    "graph": Workload((16, 128), (2, 4), "graph", "", "four GraphSAGE layers, graphs of 1,000 nodes and 10,000 edges"),
-    "ppo": Workload((64, 1024), (4, 8), "environment step", "", "PPO on a vector of cart-poles stepped on the CPU"),
+    "lstm": Workload((32, 128), (4, 8), "sequence", "tokens", "two-layer LSTM, 1024 wide, 64 tokens"),
+    "encoder": Workload(
+        (16, 64), (2, 4), "sequence", "tokens", "transformer of BERT-base's size, 128 tokens"
+    ),
+    "decoder": Workload((4, 16), (2, 4), "sequence", "", "causal transformer of GPT-2's size, 512 tokens"),
+    "recommender": Workload((2048, 16384), (16, 64), "table row", "", "MLP over 26 embedding tables"),
+    "graph": Workload((16, 128), (2, 4), "graph", "", "GraphSAGE, 1,000 nodes and 10,000 edges each"),
+    "ppo": Workload((64, 1024), (4, 8), "environment step", "", "PPO on cart-poles stepped on the CPU"),
 }
 
 
