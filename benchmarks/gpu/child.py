@@ -62,7 +62,7 @@ def main() -> int:
     if arguments.cpu_cores:
         os.sched_setaffinity(0, set(arguments.cpu_cores))
     try:
-        run(arguments, Orders(sys.stdin), say)
+        run(arguments, say)
     except BrokenPipeError:
         return 1
     except Exception as error:  # the parent reports it; a traceback would tell its user nothing
@@ -73,7 +73,7 @@ def main() -> int:
     return 0
 
 
-def run(arguments: argparse.Namespace, orders: Orders, say: Callable[[msgspec.Struct], None]) -> None:
+def run(arguments: argparse.Namespace, say: Callable[[msgspec.Struct], None]) -> None:
     """Build, warm up, meet the others, train until told to stop."""
     import torch  # after the cores are set: its thread pools count them
 
@@ -91,6 +91,7 @@ def run(arguments: argparse.Namespace, orders: Orders, say: Callable[[msgspec.St
         is_small=arguments.small,
         cores=arguments.cpu_cores if arguments.feed else None,
     )
+    orders = Orders(sys.stdin)  # no sooner: workers that are forked while it reads would hang on its lock
     wait = torch.cuda.synchronize if is_cuda else _nothing
     first_loss, steps, step_s = warm_up(trainer, arguments.warmup_s, wait)
     say(
