@@ -128,8 +128,8 @@ class Children:
                     self._ended.add(place)
                 return place, message
             if place not in self._ended:
-                status = self._processes[place].wait(END_LIMIT_S)
-                raise MeasurementError(f"a child ended with exit code {status}: {self._last_words(place)}")
+                status = _status_at_end(self._processes[place].pid, time.monotonic() + END_LIMIT_S)
+                raise MeasurementError(f"a child ended with {status}: {self._last_words(place)}")
 
     def _listen(self, place: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -158,12 +158,18 @@ class Children:
                     process.stdin.close()
         deadline = time.monotonic() + END_LIMIT_S
         for process in self._processes:
-            while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.02)
+            _status_at_end(process.pid, deadline)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the number is still its own
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+def _status_at_end(pid: int, deadline: float) -> str:
+    """Wait for a child without reaping it; how it ended, in words."""
+    while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() > deadline:
+            return "its output closed"
+        time.sleep(0.02)
+    return f"{'exit code' if found.si_code == os.CLD_EXITED else 'signal'} {found.si_status}"

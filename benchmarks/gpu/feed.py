@@ -135,5 +135,5 @@ def _decode_and_crop(stored: bytes, pixels: int, draws: np.random.Generator) -> 
     left = int(draws.integers(image.width - width + 1))
     top = int(draws.integers(image.height - height + 1))
     box = (left, top, left + width, top + height)
-    crop = np.asarray(image.resize((pixels, pixels), Image.Resampling.BILINEAR, box=box))
+    crop = np.array(image.resize((pixels, pixels), Image.Resampling.BILINEAR, box=box))
     return np.ascontiguousarray(crop[:, ::-1] if draws.random() < 0.5 else crop)

@@ -210,8 +210,9 @@ def relative_speeds(rows: Sequence[CatalogueRow], reference: Sequence[CatalogueR
     Raises:
         InputError: the reference has no samples a second of any of the workloads, or mixes GPU types.
     """
-    base = {row.workload: row for row in reference if row.field == "samples_per_s"}
-    kinds = sorted({row.gpu_type for row in base.values()})
+    known_speeds = [row for row in reference if row.field == "samples_per_s"]
+    base = {row.workload: row for row in known_speeds}
+    kinds = sorted({row.gpu_type for row in known_speeds})
     if len(kinds) != 1:
         raise InputError(f"expected samples_per_s of one GPU type as a reference, found {kinds or 'none'}")
     found = []

@@ -1,0 +1,141 @@
+"""The MPS daemon of the GPU profile, with a shell script in the place of NVIDIA's program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.children import MeasurementError
+from benchmarks.gpu.conductor import check_clients
+from benchmarks.gpu.mps import MpsDaemon, MpsError
+
+ROOT = Path(__file__).resolve().parents[3]
+FAKE = """#!/bin/sh
+# Stands for nvidia-cuda-mps-control: writes down what it is told, and where its pipes are.
+if [ "$1" = -f ]; then
+  echo "start $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $CUDA_VISIBLE_DEVICES" >> "$MPS_CALLS"
+  [ "$MPS_TRAIT" = dies ] && exit 3
+  [ "$MPS_TRAIT" = stubborn ] || trap 'echo terminated >> "$MPS_CALLS"; exit 0' TERM
+  : > "$CUDA_MPS_PIPE_DIRECTORY/control"
+  while [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; do sleep 0.02; done
+  echo ended >> "$MPS_CALLS"
+  exit 0
+fi
+read -r command
+if [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; then
+  echo "Cannot find MPS control daemon process" >&2
+  exit 1
+fi
+echo "$command" >> "$MPS_CALLS"
+case "$command" in
+  get_server_list) echo 4001 ;;
+  "get_client_list 4001") printf '11\\n12\\n' ;;
+  quit) [ "$MPS_TRAIT" = deaf ] || rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
+esac
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the fake writes its calls into; the fake is found first on PATH."""
+    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.write_text(FAKE)
+    program.chmod(0o755)
+    file = tmp_path / "calls"
+    file.touch()
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MPS_CALLS", str(file))
+    return file
+
+
+def words(calls: Path) -> list[str]:
+    """What was called, without the questions whether it is up yet."""
+    lines = [line.split()[0] for line in calls.read_text().splitlines()]
+    return [line for line in lines if line != "get_server_list"]
+
+
+def test_it_starts_in_private_places_and_quits(calls: Path) -> None:
+    with MpsDaemon("GPU-1234") as daemon:
+        pipe = Path(daemon.environment["CUDA_MPS_PIPE_DIRECTORY"])
+        log = Path(daemon.environment["CUDA_MPS_LOG_DIRECTORY"])
+        assert pipe.stat().st_mode & 0o777 == 0o700
+        assert log.is_dir()
+        assert words(calls) == ["start"]
+    assert calls.read_text().splitlines()[0] == f"start {pipe} {log} GPU-1234"
+    assert words(calls) == ["start", "quit", "ended"]
+    assert not pipe.exists()
+
+
+def test_it_quits_after_an_error(calls: Path) -> None:
+    with pytest.raises(ZeroDivisionError), MpsDaemon("GPU-1234"):
+        raise ZeroDivisionError
+    assert words(calls) == ["start", "quit", "ended"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_quits_on_ctrl_c_and_when_terminated(calls: Path, number: signal.Signals) -> None:
+    script = (
+        "import signal, time\n"
+        "from benchmarks.gpu.profile_catalogue import _interrupt\n"
+        "from benchmarks.gpu.mps import MpsDaemon\n"
+        "signal.signal(signal.SIGTERM, _interrupt)\n"
+        "with MpsDaemon('GPU-1234'):\n"
+        "    print('up', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    paths = os.pathsep.join(str(ROOT / part) for part in ("", "node_daemon"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        assert process.wait(30) != 0
+    assert words(calls) == ["start", "quit", "ended"]
+
+
+def test_one_that_does_not_quit_is_ended(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPS_TRAIT", "deaf")
+    monkeypatch.setattr("benchmarks.gpu.mps.STOP_LIMIT_S", 0.3)
+    said: list[str] = []
+    with MpsDaemon("GPU-1234", say=said.append):
+        pass
+    assert words(calls) == ["start", "quit", "terminated"]
+    assert "does not quit" in said[0]
+
+
+def test_one_that_ends_at_once_is_an_error(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPS_TRAIT", "dies")
+    with pytest.raises(MpsError, match="ended at once with exit code 3"), MpsDaemon("GPU-1234"):
+        pytest.fail("it is not up")
+    assert words(calls) == ["start"]
+
+
+def test_where_it_is_not_installed_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MpsError, match="not installed"), MpsDaemon("GPU-1234"):
+        pytest.fail("it is not up")
+
+
+@pytest.mark.usefixtures("calls")
+def test_jobs_that_run_without_mps_are_noticed() -> None:
+    with MpsDaemon("GPU-1234") as daemon:
+        assert daemon.clients() == [11, 12]
+        check_clients(daemon, 2)
+        with pytest.raises(MeasurementError, match="2 of 3 processes are clients of MPS"):
+            check_clients(daemon, 3)
+        start_s = time.monotonic()
+    assert time.monotonic() - start_s < 5
