@@ -20,6 +20,7 @@ FIRST_PAIRS = (
     ("cnn_small", "lstm"),
 )
 """Heavy with heavy, light with light, and what lies between: what is measured first of all pairs."""
+PAIRS_BEFORE_CORES = 3
 OVERHEAD_GUESS_S = 8.0
 """Starting processes and warming up, before any was timed."""
 
@@ -52,9 +53,10 @@ def all_steps(*, is_small: bool) -> list[Step]:
     steps = [Step("idle", "", ()), Step("held", "", ())]
     steps += [Step("alone", "", (job,)) for job in second]
     pairs = [(by_name[a], by_name[b]) for a, b in FIRST_PAIRS]
-    steps += _both_modes(pairs)
+    steps += _both_modes(pairs[:PAIRS_BEFORE_CORES])
     fed = [name for name, one in WORKLOADS.items() if one.feed]
     steps += [Step("cores", "", (by_name["cnn_large"],), count) for count in FIRST_CORES]
+    steps += _both_modes(pairs[PAIRS_BEFORE_CORES:])
     steps += [Step("alone", "", (job,)) for job in first]
     steps += _both_modes(list(itertools.combinations_with_replacement(second, 2)))
     steps += [Step("cores", "", (by_name[name],), count) for name in fed for count in FIRST_CORES]

@@ -190,7 +190,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--gpu", type=int, default=0, help="number of the GPU [default: %(default)s]")
     parser.add_argument(
-        "--seconds", type=seconds, default=5.0, help="of each measurement [default: %(default)s]"
+        "--seconds", type=seconds, default=4.0, help="of each measurement [default: %(default)s]"
     )
     parser.add_argument("--budget-s", type=seconds, default=300.0, help="in all [default: %(default)s]")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder [default: %(default)s]")
