@@ -17,9 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import Records
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.arrays import NUM_LEVELS
+from rlsched.models.arrays import NUM_LEVELS, Records
 
 MIN_CLOCK_FRAC: Final = 0.5
 """No clock below half of the maximum: the energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on a V100
@@ -45,6 +44,18 @@ def relative_time(clock_bound: float, x: float) -> float:
         return 1.0
     bound = clock_bound / x
     return (bound * bound * bound * bound * bound + 1.0 - clock_bound**5) ** 0.2
+
+
+@kernel
+def clock_bound_of(time: float, x: float) -> float:
+    """rho of a job that took `time` relative to full clock at clock `x`: the inverse of `relative_time`.
+
+    Args:
+        time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
+        x: SM clock, fraction of the maximum, below 1.
+    """
+    bounded = min(max(time, 1.0), 1.0 / x)
+    return min(((bounded**5 - 1.0) / (x**-5.0 - 1.0)) ** 0.2, 1.0)
 
 
 @kernel
@@ -95,11 +106,11 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
 
 
 @kernel
-def job_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
-    """One job's part of the power of the GPU that it shares, W; the parts of all jobs add up to the whole.
+def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
+    """One job's part of the power of a GPU, W; the parts of all jobs on it add up to `gpu_power_w`.
 
-    Static power is split evenly, dynamic power belongs to whom it comes from, and where the board's limit
-    or the floor at `idle_w` changes the whole, all parts change in proportion.
+    Static power, and what lifts the sum to `idle_w`, is split evenly; dynamic power is its job's own, and is
+    cut in proportion where the sum is above the board's limit.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -108,9 +119,11 @@ def job_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dy
         dynamic_sum_w: Sum of their `dynamic_power_w`.
         own_dynamic_w: This job's.
     """
-    static_w = gpu[kind].static_w
-    part = (static_w / jobs + own_dynamic_w) / (static_w + dynamic_sum_w)
-    return gpu_power_w(gpu, kind, jobs, dynamic_sum_w) * part
+    g = gpu[kind]
+    static_w = max(g.static_w, g.idle_w - dynamic_sum_w)
+    room_w = g.tdp_w - g.static_w
+    cut = room_w / dynamic_sum_w if dynamic_sum_w > room_w else 1.0
+    return static_w / jobs + own_dynamic_w * cut
 
 
 @kernel

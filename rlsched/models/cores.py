@@ -44,23 +44,6 @@ def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
     return (cores_each_given / cores_each_needed) ** CORE_EXPONENT
 
 
-@kernel
-def relative_input_speed(cores_each_given: float, cores_each_asked: float, cores_each_needed: float) -> float:
-    """Speed with other cores than the job asked for, relative to its speed with those.
-
-    A job's run time in a trace is the one with the cores that it asked for, be they enough or not: exactly 1
-    with as many, above 1 where it had asked for too few and gets more.
-
-    Args:
-        cores_each_given: Cores for each GPU; 0: unknown.
-        cores_each_asked: Cores for each GPU in the trace; 0: unknown, and enough.
-        cores_each_needed: Cores a GPU that just feed it at full speed.
-    """
-    if cores_each_given == cores_each_asked:
-        return 1.0
-    return input_speed(cores_each_given, cores_each_needed) / input_speed(cores_each_asked, cores_each_needed)
-
-
 def cores_needed(rows: Iterable[CoreRow]) -> float:
     """Cores a GPU that just feed a job, from its profile.
 

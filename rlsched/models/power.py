@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from rlsched.cluster.arrays import Records
 from rlsched.jit import kernel
-from rlsched.models.arrays import GPU_MODEL
+from rlsched.models.arrays import GPU_MODEL, Records
 from rlsched.models.clocks import SWITCH_S
 
 MEASURED: Final = "measured"
@@ -175,7 +174,7 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         named_mib = named_memory_mib(name)
         if named_mib and abs(row["memory_mib"] / named_mib - 1.0) > NAME_TOLERANCE:
             row["memory_mib"] = named_mib
-    return out
+    return out.view(np.recarray)
 
 
 class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -66,7 +66,7 @@ GANG_OVERHEAD: Final[Mapping[str, Fit]] = MappingProxyType(
         "ResNet-18": Fit(0.095, 0.121, 30),
         "ResNet-50": Fit(0.055, 0.067, 21),
         "Transformer": Fit(0.265, 0.149, 30),
-        "LM": Fit(0.534, 0.216, 30),
+        "LM": Fit(0.526, 0.216, 30),
     }
 )
 """`gang_overhead` by workload family: Gavel's throughputs on 2, 4 and 8 K80 and P100 against one.
