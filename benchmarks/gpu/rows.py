@@ -20,9 +20,11 @@ from benchmarks.gpu.arithmetic import (
 )
 from benchmarks.gpu.protocol import Host, Job, Measurement
 from rlsched.errors import InputError
+from rlsched.models.catalogue.table import FITTED, MEASURED
 from rlsched.models.power import GENERIC, canonical_kind
 
-MEASURED, FITTED, REHEARSAL = "measured", "fitted", "rehearsal"
+REHEARSAL = "rehearsal"
+"""Status of what a rehearsal gives, which the catalogue does not know and so cannot take for a figure."""
 
 
 class CatalogueRow(NamedTuple):

@@ -14,51 +14,15 @@ import pytest
 from benchmarks.gpu.children import MeasurementError
 from benchmarks.gpu.conductor import check_clients
 from benchmarks.gpu.mps import MpsDaemon, MpsError
+from tests.unit.gpu_profile.fake_mps import install, words
 
 ROOT = Path(__file__).resolve().parents[3]
-FAKE = """#!/bin/sh
-# Stands for nvidia-cuda-mps-control: writes down what it is told, and where its pipes are.
-if [ "$1" = -f ]; then
-  echo "start $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $CUDA_VISIBLE_DEVICES" >> "$MPS_CALLS"
-  [ "$MPS_TRAIT" = dies ] && exit 3
-  [ "$MPS_TRAIT" = stubborn ] || trap 'echo terminated >> "$MPS_CALLS"; exit 0' TERM
-  : > "$CUDA_MPS_PIPE_DIRECTORY/control"
-  while [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; do sleep 0.02; done
-  echo ended >> "$MPS_CALLS"
-  exit 0
-fi
-read -r command
-if [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; then
-  echo "Cannot find MPS control daemon process" >&2
-  exit 1
-fi
-echo "$command" >> "$MPS_CALLS"
-case "$command" in
-  get_server_list) echo 4001 ;;
-  "get_client_list 4001") printf '11\\n12\\n' ;;
-  quit) [ "$MPS_TRAIT" = deaf ] || rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
-esac
-"""
 
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that the fake writes its calls into; the fake is found first on PATH."""
-    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
-    program.parent.mkdir()
-    program.write_text(FAKE)
-    program.chmod(0o755)
-    file = tmp_path / "calls"
-    file.touch()
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("MPS_CALLS", str(file))
-    return file
-
-
-def words(calls: Path) -> list[str]:
-    """What was called, without the questions whether it is up yet."""
-    lines = [line.split()[0] for line in calls.read_text().splitlines()]
-    return [line for line in lines if line != "get_server_list"]
+    """What the fake was told."""
+    return install(tmp_path, monkeypatch)
 
 
 def test_it_starts_in_private_places_and_quits(calls: Path) -> None:

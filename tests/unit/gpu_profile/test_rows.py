@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.protocol import Measurement, encode, read_record
-from benchmarks.gpu.rows import CatalogueRow, Rows, gpu_type_of, read_catalogue_csv, relative_speeds, to_csv
+from benchmarks.gpu.protocol import Job, Measurement, encode, read_record
+from benchmarks.gpu.rows import (
+    REHEARSAL,
+    CatalogueRow,
+    PairRow,
+    Rows,
+    gpu_type_of,
+    read_catalogue_csv,
+    relative_speeds,
+    to_csv,
+)
 from benchmarks.gpu.workloads import WORKLOADS
 from rlsched.errors import InputError
+from rlsched.models.catalogue import table
 from tests.unit.gpu_profile.making import MADE_UP, drawing, measurement_of, run_of
 
 RECORDED = Path(__file__).resolve().parents[2] / "samples" / "gpu_profile" / "cpu_run.jsonl"
@@ -77,6 +87,18 @@ def test_a_pair_is_relative_to_each_job_alone() -> None:
     assert (pair.speed_a, pair.speed_b) == pytest.approx((0.9, 0.5))
     assert pair.power_w == 230.0
     assert Rows(MADE_UP, [one for one in made_up() if one.kind != "alone"]).pairs() == []
+
+
+def test_rows_fit_the_catalogue() -> None:
+    rows = [row for row in Rows(MADE_UP, made_up()).catalogue() if row.workload]
+    assert {row.field for row in rows} >= {"util_frac", "memory_mib", "dynamic_w", "cores_each"}
+    own = {"power_w", "samples_per_s", "energy_per_sample_j", "speed_on_1_cores", "speed_on_4_cores"}
+    assert {row.field for row in rows} - own <= set(table.FIELDS)
+    assert {row.status for row in rows} <= set(table.STATUSES)
+    assert REHEARSAL not in table.STATUSES
+    assert {"workload", "gpu_type", "field", *table.Cell.__struct_fields__} <= set(CatalogueRow._fields)
+    assert set(table.Pair.__struct_fields__) <= set(PairRow._fields)
+    assert Job("lstm", 32).label == table.workload_name("lstm", 32)
 
 
 def test_the_last_of_two_measurements_of_the_same_counts() -> None:
