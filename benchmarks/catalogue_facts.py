@@ -1,4 +1,4 @@
-"""The measured facts behind the catalogue of workloads, read from the shared data and from the literature's figures."""
+"""The measured facts behind the catalogue of workloads: shared data, and figures of the literature."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Facts:
 
     @cached_property
     def slices(self) -> dict[str, dict[int, dict[str, float]]]:
-        """MISO: speed on each slice of an A100 that holds the job, relative to the whole: model, batch, slice."""
+        """MISO: speed on each slice of an A100 that holds the job, of the whole's: model, batch, slice."""
         out: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
         for row in self.rows("mig_slice_speed_a100.csv"):
             cells = {name: row[name] for name in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")}

@@ -22,8 +22,8 @@ from rlsched.models.power import GPU_FIGURES, gpu_models
 Floats = NDArray[np.float64]
 
 BATCH_EXPONENT: Final = 0.576
-"""Utilisation grows with throughput to this power as the batch grows, up to 1 where throughput stops growing: 13 points
-of six models, solo runs in fp32 on an RTX 3090 (Lucid's single_data.csv); mean error 0.067."""
+"""Utilisation grows with throughput to this power as the batch grows, up to 1 where throughput stops growing:
+13 points of six models, solo runs in fp32 on an RTX 3090 (Lucid's single_data.csv); mean error 0.067."""
 HOST_BOUND: Final = "movielens-1m"
 """Draws no more than an idle board at any batch size: no use for what relates power and utilisation."""
 ZEUS_BOARD_W: Final = {"V100": 250.0, "P100": 250.0, "A40": 300.0, "RTX6000": 260.0}
@@ -33,7 +33,7 @@ GAVEL_MEMORY_MIB: Final = 16_160.0
 
 
 class Fits:
-    """Every fit is a cached property or method; `errors` fills as they are asked for."""
+    """Every fit is a property or a method; those over many workloads return their error too."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -114,12 +114,21 @@ class Fits:
         return float(np.clip(at_64 + per_doubling * math.log2(batch / 64), 0.02, 1.0))
 
     def slice_util(self, model: str, batch: int) -> float:
-        """Share of an A100 that a job keeps busy, by its speed on slices: (f/u)/(1 + (f/u)^4)^(1/4), relative to f = 1."""
-        speeds = self.facts.slices[model][batch]
-        shares = np.array(
-            [{"1": 1, "2": 2, "3": 3, "4": 4}[name[0]] / 7 for name in speeds if name[0] != "7"]
+        """Share of an A100 that a job keeps busy."""
+        return self._by_slices(model, batch)[0]
+
+    @cached_property
+    def slice_error(self) -> float:
+        """Mean error of the speed on slices, over all models and batches."""
+        return float(
+            np.mean([self._by_slices(m, b)[1] for m, batches in self.facts.slices.items() for b in batches])
         )
-        seen = np.array([speed for name, speed in speeds.items() if name[0] != "7"])
+
+    def _by_slices(self, model: str, batch: int) -> tuple[float, float]:
+        """u and the error of its speeds on slices f, (f/u)/(1 + (f/u)^4)^(1/4) relative to f = 1."""
+        speeds = {name: speed for name, speed in self.facts.slices[model][batch].items() if name[0] != "7"}
+        shares = np.array([int(name[0]) / 7 for name in speeds])
+        seen = np.array(list(speeds.values()))
 
         def speed(share: Floats, util: float) -> Floats:
             ratio = share / util
@@ -127,7 +136,29 @@ class Fits:
 
         grid = np.linspace(0.05, 1.5, 146)
         off = [float(np.abs(speed(shares, u) / speed(np.ones(1), u) - seen).mean()) for u in grid]
-        return float(min(1.0, grid[int(np.argmin(off))]))
+        best = int(np.argmin(off))
+        return float(min(1.0, grid[best])), off[best]
+
+    def monitored(self, column: int) -> tuple[float, float]:
+        """What nvidia-smi read while training with the largest batch that fits (0: utilisation, 1: share of
+        memory): median of the models, and its mean error leaving one out."""
+        seen = np.array([row[column] for row in self.facts.literature["monitor"].values()])
+        off = [abs(np.median(np.delete(seen, i)) - one) for i, one in enumerate(seen)]
+        return float(np.median(seen)), float(np.mean(off))
+
+    def lucid_memory(self, name: str, batch: int) -> float:
+        fixed, each = self.facts.literature["lucid"][name][2:]
+        return float(fixed + each * batch)
+
+    @cached_property
+    def memory_3090_error(self) -> float:
+        """Mean relative difference between Lucid's ResNet-50 and what GPUs held in the power-limit traces."""
+        brackets = self.zeus_brackets("imagenet")
+        off = [
+            abs(self.lucid_memory("ResNet50", batch) / self.bracketed(brackets, 25.6, batch)[0] - 1)
+            for batch in (32, 64, 128)
+        ]
+        return float(np.mean(off))
 
     # --- power and clocks
 
@@ -172,10 +203,23 @@ class Fits:
 
     @cached_property
     def clock_bound_of_power(self) -> tuple[Floats, float]:
-        """rho as a line in dynamic power on a V100, over the 19 workloads of the clock data; error leaving one out."""
+        """rho as a line in dynamic power on a V100: 19 workloads of the clock data; error leaving one out."""
         rho, power = np.array(list(self.facts.dvfs.values())).T
         names = np.array(list(self.facts.dvfs))
         return line(power, rho, names, lambda x: np.clip(x, 0.05, 0.95))
+
+    @cached_property
+    def clock_bound_checks(self) -> tuple[float, float]:
+        """How good `clock_bound_of_power` is: the error of the mean of the other workloads in its place, and
+        its own on rho by power caps."""
+        rho = np.array([one[0] for one in self.facts.dvfs.values()])
+        constant = np.abs((rho.sum() - rho) / (len(rho) - 1) - rho).mean()
+        off = []
+        for kind, dataset, batch, _, power_w in self.points:
+            seen = self.zeus_clock_bound(kind, dataset, batch) if kind == "V100" else None
+            if seen is not None:
+                off.append(abs(float(np.polyval(self.clock_bound_of_power[0], power_w)) - seen))
+        return float(constant), float(np.mean(off))
 
     @cached_property
     def clock_bound_transfer_error(self) -> float:
@@ -191,7 +235,7 @@ class Fits:
 
     @cached_property
     def class_speed(self) -> dict[tuple[str, str], tuple[float, float]]:
-        """Speed relative to a V100 of GPU-bound work: by (class, GPU type) geometric mean, error leaving one out."""
+        """Speed of GPU-bound work relative to a V100 by (class, GPU type): `geometric`."""
         out = {}
         for group in ("conv", "matmul"):
             names = {
@@ -206,7 +250,7 @@ class Fits:
 
     @cached_property
     def p100_speeds(self) -> dict[bool, dict[str, float]]:
-        """Speed on a P100 relative to a V100: by whether utilisation there is above 0.9, median of each family."""
+        """Speed on a P100 relative to a V100, median of each family: those that keep the V100 busy or not."""
         found: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         for family, row in self.facts.literature["family"].items():
             for batch, epoch in self.facts.epochs["V100"].get(row.get("zeus", ""), {}).items():
@@ -228,8 +272,7 @@ class Fits:
 
     @cache  # noqa: B019
     def p100_speed(self, busy: bool) -> tuple[float, float]:
-        """Speed on a P100 of work that keeps a V100 busy, or does not: median over families, and its error leaving
-        one out."""
+        """Speed on a P100 of work that keeps a V100 busy or not: median of families, and error."""
         speeds = np.array(list(self.p100_speeds[busy].values()))
         off = [abs(np.median(np.delete(speeds, i)) / speed - 1) for i, speed in enumerate(speeds)]
         return float(np.median(speeds)), float(np.mean(off))
@@ -239,8 +282,8 @@ class Fits:
     def bracketed(
         self, brackets: Mapping[int, tuple[float, float]], parameters_m: float, batch: int
     ) -> tuple[float, float]:
-        """Memory (MiB) with this batch, by bounds for some batches: middle of what agrees with them, and half its
-        range as a share of the middle. See `lines_within`."""
+        """Memory (MiB) with this batch: middle of what agrees with the bounds (`lines_within`), and half its
+        range as a share of the middle."""
         lines = lines_within(brackets, parameters_m)
         low, high = brackets.get(batch, (0.0, math.inf))
         if low > high:
@@ -275,7 +318,7 @@ class Fits:
     def gavel_brackets(
         self, model: str, known: Callable[[str, int], float | None]
     ) -> dict[int, tuple[float, float]]:
-        """By batch size: bounds from partners of known memory that fit beside it into a V100 or P100, or do not."""
+        """By batch size: bounds from partners of known memory that fit beside it into a GPU, or do not."""
         out: dict[int, tuple[float, float]] = {}
         for kind in GAVEL_TYPES.values():
             for pair in self.facts.pairs[kind]:
@@ -301,7 +344,7 @@ class Fits:
 
     @cached_property
     def penalty_of_traffic(self) -> tuple[Floats, float]:
-        """node_penalty as a line in parameters (millions) a ms of iteration on one node; error leaving one out."""
+        """node_penalty as a line in parameters (millions) a ms on one node, and its error leaving one out."""
         x = np.array(
             [MURI_PARAMETERS_M[model] / self.facts.stages[model, 8][0] for model in MURI_PARAMETERS_M]
         )
@@ -337,7 +380,7 @@ def geometric(ratios: list[float]) -> tuple[float, float]:
 def lines_within(brackets: Mapping[int, tuple[float, float]], parameters_m: float) -> Floats:
     """(fixed, per sample) in MiB that stay within as many brackets as any line does.
 
-    Fixed memory is sought between 800 and 3,000 MiB above 16 bytes a parameter (weights, gradients, two moments).
+    Fixed memory is sought between 800 and 3,000 MiB above 16 bytes a parameter: weights, gradients, moments.
     """
     batches = np.array(sorted(brackets), dtype=np.float64)
     low, high = np.array([brackets[int(b)] for b in batches]).T

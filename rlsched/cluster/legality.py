@@ -22,7 +22,13 @@ MIN_CLOCK_FRAC = 0.5
 
 
 def check_gang(
-    state: ClusterState, slot: int, gpus: Sequence[int], share_milli: int, sm_clock_frac: float, node: int
+    state: ClusterState,
+    slot: int,
+    gpus: Sequence[int],
+    share_milli: int,
+    sm_clock_frac: float,
+    node: int,
+    cpu_milli_each: int = -1,
 ) -> tuple[int, int]:
     """(partition, first node) of a start that is legal.
 
@@ -33,6 +39,7 @@ def check_gang(
         share_milli: Share of each.
         sm_clock_frac: SM clock.
         node: Node of a job without GPUs.
+        cpu_milli_each: Cores that it is to have with each GPU, thousandths; -1: those that it asked for.
 
     Raises:
         AllocationError: saying why it is not legal.
@@ -50,7 +57,9 @@ def check_gang(
     for n, places in nodes.items():
         if state.arrays.node.status[n] != NODE_UP:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
-        if places_on(state.arrays, int(job["demand"]), n) < places:
+        if cpu_milli_each >= 0 and state.arrays.demand.plain[job["demand"]]:
+            check_cores(state, seq, n, places, cpu_milli_each)
+        elif places_on(state.arrays, int(job["demand"]), n) < places:
             raise AllocationError(
                 f"job {seq}: node {state.node_names[n]} has too little of what the job asks for"
             )
@@ -73,15 +82,14 @@ def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
         )
 
 
-def check_cores(state: ClusterState, slot: int, gpus: Sequence[int], cpu_milli_each: int) -> None:
-    """Raise an AllocationError where nodes are short of so many cores for each of these GPUs."""
-    seq, arrays = int(state.arrays.job.seq[slot]), state.arrays
-    for n, places in _places_by_node(state, seq, gpus, 0, -1).items():
-        if arrays.node.cpu_milli[n] < UNCOUNTED and arrays.node.cpu_free_milli[n] < places * cpu_milli_each:
-            raise AllocationError(
-                f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
-                f"{cpu_milli_each / 1000:g}"
-            )
+def check_cores(state: ClusterState, seq: int, n: int, places: int, cpu_milli_each: int) -> None:
+    """Raise an AllocationError where a node is short of so many cores for each of these places."""
+    node = state.arrays.node
+    if node.cpu_milli[n] < UNCOUNTED and node.cpu_free_milli[n] < places * cpu_milli_each:
+        raise AllocationError(
+            f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
+            f"{cpu_milli_each / 1000:g}"
+        )
 
 
 def check_join(state: ClusterState, slot: int, beside: int, sm_clock_frac: float) -> None:

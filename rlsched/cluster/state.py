@@ -31,7 +31,7 @@ from rlsched.cluster.arrays import (
     grown,
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
-from rlsched.cluster.legality import check_cores, check_gang, check_join
+from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
@@ -357,9 +357,8 @@ class ClusterState:
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
             return
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        p, host = check_gang(self, slot, gpus, share, sm_clock_frac, node)
+        p, host = check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
         if cpu_milli_each >= 0:
-            check_cores(self, slot, gpus, cpu_milli_each)
             self.arrays.job.cpu_milli_each[slot] = cpu_milli_each
         kernels.allocate(self.arrays, slot, np.array(gpus, np.int32), host, p, share, sm_clock_frac, now_s)
 

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import will_do
@@ -167,7 +167,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
     """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
 
     What the job asked for; with the ability, what it has a use for: less where that is enough, more where
-    its nodes have cores that neither it nor jobs on their other free GPUs were to have.
+    its nodes have cores to spare. Cores that are lent come back when the borrower ends: until then a node may
+    have fewer than its free GPUs were to have, and a job that starts there gets those.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not can.cores or asked == 0 or gpus.shape[0] == 0 or s.demand.plain[s.job.demand[slot]] == 0:
@@ -176,14 +177,14 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
     for position in range(gpus.shape[0]):
         needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
     wanted = math.ceil(needed * 1000.0)
-    if wanted <= asked:
-        return wanted
     position = 0
     while position < gpus.shape[0]:
         n, on_node = s.gpu.node[gpus[position]], 0
         while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
             position, on_node = position + 1, on_node + 1
-        wanted = min(wanted, asked + spare_cpu_milli(s, n) // on_node)
+        if s.node.cpu_milli[n] < UNCOUNTED:
+            lent = min(asked, s.node.cpu_free_milli[n] // on_node)
+            wanted = min(wanted, max(lent, 0) + spare_cpu_milli(s, n) // on_node)
     return wanted
 
 

@@ -55,8 +55,8 @@ def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
     """The catalogue that comes with rlsched.
 
     Args:
-        assumed_scale: Multiplies every assumed cell, within `BOUNDS`; for repeating a result with the assumptions
-            30 % lower or higher.
+        assumed_scale: Multiplies every assumed cell, within `BOUNDS`: 0.7 and 1.3 to repeat a result with
+            the assumptions 30 % lower and higher.
 
     Raises:
         InputError: a scale that is not above 0.
@@ -82,7 +82,9 @@ def catalogue_type(kind: str) -> str:
 
     Types that the catalogue has no rows for are `generic`; an H200 counts as an H100.
     """
-    from rlsched.models.power import canonical_kind
+    if kind in GPU_TYPES:
+        return kind
+    from rlsched.models.power import canonical_kind  # compiles kernels at its import: only where it is needed
 
     name = canonical_kind(kind)
     name = _STANDS_FOR.get(name, name)
@@ -123,7 +125,8 @@ class Catalogue:
             return UNKNOWN
         if name not in self._numbers:
             raise InputError(
-                f"expected a workload of the catalogue, got {name!r}{self._like(name)}; `rlsched models` lists all"
+                f"expected a workload of the catalogue, got {name!r}{self._like(name)}; "
+                "`rlsched models` lists all"
             )
         return self._numbers[name]
 
@@ -137,7 +140,7 @@ class Catalogue:
         return self.cells.get((name, gpu_type, field))
 
     def traits(self, kinds: Sequence[str]) -> Records:
-        """(W, K) TRAIT: a row a workload after the unknown one, which has the medians of all; a column a GPU type.
+        """(W, K) TRAIT: a row for each workload, the unknown one first with the medians of all.
 
         Args:
             kinds: Names of GPU types as a cluster has them (see `catalogue_type`).
@@ -177,8 +180,8 @@ class Catalogue:
     def draw(self, trace: Trace, seed: int) -> NDArray[np.int32]:
         """The number of each job's workload.
 
-        A job whose column `workload` names one has that; of the others each draws one by its id, its GPUs and its
-        duration (`draw_workloads`), the same whatever other jobs are in the trace. A job without GPUs has none.
+        A job whose column `workload` names one has that. The others draw, each by its id, its GPUs and its
+        duration (`draw_workloads`): the same whatever other jobs are there. A job without GPUs has none.
 
         Args:
             trace: J jobs.
@@ -188,7 +191,7 @@ class Catalogue:
             (J,) numbers.
 
         Raises:
-            InputError: a workload that the catalogue does not have, with the job and the names that look like it.
+            InputError: a workload that the catalogue does not have, its job, and names that look like it.
         """
         named = trace.extra.get("workload")
         out = draw_workloads(trace, seed, self._reference_util)
@@ -216,10 +219,10 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Share of the cells that a result uses which are measured or fitted, not assumed; nan where it uses none.
+        """Share of the cells that a result uses which are measured or fitted; nan where it uses none.
 
-        A cell counts as often as its workload occurs. Cells that are so by definition (speed on the reference type)
-        and unknown ones do not count, and all cells of the unknown workload are assumed.
+        A cell counts as often as its workload occurs. What is so by definition (speed on the reference type)
+        or is not known does not count, and all that is taken for the unknown workload is assumed.
 
         Args:
             workloads: Numbers of the jobs' workloads, as `draw` gives them.

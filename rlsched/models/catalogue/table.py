@@ -1,4 +1,4 @@
-"""The catalogue's data files: families of workloads, their cells, measured pairs, and the sources of it all."""
+"""The catalogue's data files: families of workloads, their cells, measured pairs, and the sources of all."""
 
 from __future__ import annotations
 
