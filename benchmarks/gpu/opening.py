@@ -38,6 +38,7 @@ def open_machine(gpu: int, *, is_rehearsal: bool, may_be_busy: bool) -> tuple[Ho
     try:
         if not 0 <= gpu < gpus.count:
             raise InputError(f"--gpu {gpu}: this machine has GPUs 0 to {gpus.count - 1}")
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks the driver, opens no context here
         import torch
 
         if torch.version.cuda is None or not torch.cuda.is_available():
