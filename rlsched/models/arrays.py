@@ -57,6 +57,4 @@ class ModelArrays(NamedTuple):
 
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT
-    pair: NDArray[
-        np.float64
-    ]  # (K, W, W) measured speed of the first beside the second; nan: unknown
+    pair: NDArray[np.float64]  # (K, W, W) measured speed of the first beside the second; nan: unknown
