@@ -3,9 +3,9 @@
     RLSCHED_DATA=../shared .venv/bin/python benchmarks/ces_replay.py [--json FILE] [--markdown]
 
 Settings are chosen on 11 to 24 October and on November alone: the fewest idle nodes at a given number of
-wake-ups a day, buffers charged in full. They are then replayed once on the test days; the best settings on the
-test days themselves are printed apart, as what hindsight gives. Forecasts are refitted every four days on all
-that is before.
+wake-ups a day, buffers charged in full. They are then replayed once on the test days; the best settings on
+the test days themselves are printed apart, as what hindsight gives. Forecasts are refitted every four days on
+all that is before.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The rule of Helios' CES service as its authors published it, to compare with.
 
-Source: Hu et al., SC'21, and the file CES_Philly.py of S-Lab-System-Group/HeliosArtifact (MIT), read and written
-anew. Two things in that file see the future: nodes are put to sleep for a slot whose highest demand is already
-known, and the means over the next 30 and 60 slots are of forecasts made an hour before *each* of these slots.
-Both are here to be switched on, so that the published figure can be judged, and off.
+Source: Hu et al., SC'21, and the file CES_Philly.py of S-Lab-System-Group/HeliosArtifact (MIT), read and
+written anew. Two things in that file see the future: nodes are put to sleep for a slot whose highest demand
+is already known, and the means over the next 30 and 60 slots are of forecasts made an hour before *each* one.
+Both can be had here, so that the published figure can be judged, and left out.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def replay_states(
     series: NodeDemand, service: PowerDown, power: NodePower, since_s: float, review_s: float = SLOT_S
 ) -> MinuteOutcome:
-    """Replay a service on simulated nodes; figures cover the rows from `since_s` on, those before warm it up.
+    """Replay a service on simulated nodes; figures cover the rows from `since_s` on, earlier ones warm it up.
 
-    Jobs are nodes that are busy: as demand rises they take the lowest free nodes that are on, as it falls they
-    leave the highest busy ones. Demand that finds no node waits. A row lasts until the next, at most a slot: a
-    gap in the log is passed over. There are as many nodes as the last row says; demand beyond is cut.
+    Jobs are nodes that are busy: as demand rises they take the lowest free nodes that are on, as it falls
+    they leave the highest busy ones. Demand that finds no node waits. A row lasts until the next, at most a
+    slot: a gap in the log is passed over. There are as many nodes as the last row says; demand beyond is cut.
     """
     nodes = int(series.total[-1])
     states = NodeStates(nodes, power, float(series.time_s[0]))

@@ -1,7 +1,7 @@
 """Replays of node demand by slots of ten minutes: the accounting in which Helios' CES was published.
 
-A slot's demand is the highest of its minutes; nodes that are missing are there within the slot, which counts as
-short; utilisation is the mean over slots of demand over nodes awake. No node takes time to boot: module
+A slot's demand is the highest of its minutes; nodes that are missing are there within the slot, which counts
+as short; utilisation is the mean over slots of demand over nodes awake. No node takes time to boot: module
 `minutes` has that.
 """
 
@@ -41,7 +41,7 @@ class SlotOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise_slots(
-    demand: Floats, awake: Floats, woken: Floats, short: Floats, total: Floats
+    demand: Floats, total: Floats, awake: Floats, woken: Floats, short: Floats
 ) -> SlotOutcome:
     """The figures of one rule, from (M,) demand, nodes in total, nodes awake, woken and missing."""
     return SlotOutcome(

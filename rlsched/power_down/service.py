@@ -1,8 +1,8 @@
 """Decides how many nodes to keep awake, and which ones to wake and to put to sleep.
 
 The rule, after Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer; put
-nodes to sleep only while demand falls; wake when jobs wait. Added to it: the buffer after a wake-up is larger,
-and what goes to sleep at one review is limited, so that a dip does not empty the cluster.
+nodes to sleep only while demand falls; wake when jobs wait. Added: the buffer after a wake-up is larger, and
+what goes to sleep at one review is limited, so that a dip does not empty the cluster.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def kept(awake: Any, peak: Any, last: Any, is_falling: Any, buffer: Any, ramp: A
 def falling(demand: Floats, slots: int) -> NDArray[np.bool_]:
     """(N,) -> (N,) whether each slot lies a tenth of a node or more below the mean of the last `slots`.
 
-    The mean includes the slot; the tenth is that of Helios' code. True for 0; false until `slots` have passed.
+    The mean includes the slot, the tenth is that of Helios' code. 0: true; false until `slots` have passed.
     """
     if slots == 0:
         return np.ones(len(demand), dtype=np.bool_)

@@ -67,6 +67,14 @@ def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
     return found
 
 
+def telling_columns(features: Floats) -> NDArray[np.intp]:
+    """Columns of (N, F) features with two known values that differ: scikit-learn fails on nan alone."""
+    known = ~np.isnan(features)
+    highest = np.where(known, features, -np.inf).max(axis=0)
+    lowest = np.where(known, features, np.inf).min(axis=0)
+    return np.flatnonzero(known.any(axis=0) & (highest > lowest))
+
+
 def one_thread() -> AbstractContextManager[object]:
     """Keep scikit-learn to one thread: threads that wait for one whose core is busy spin for minutes."""
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
@@ -114,14 +122,7 @@ class HazardModel:
         job = np.repeat(np.arange(len(rows)), rows)
         bins = np.arange(len(job)) - np.repeat(np.cumsum(rows) - rows, rows)
         target = (ended[job] & (bins == reached[job])).astype(np.int8)
-        known = ~np.isnan(features)
-        self._columns = np.flatnonzero(
-            known.any(axis=0)
-            & (
-                np.nanmax(np.where(known, features, -np.inf), axis=0)
-                > np.nanmin(np.where(known, features, np.inf), axis=0)
-            )
-        )
+        self._columns = telling_columns(features)
         keep = bins < BINS - 1
         x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])
         self._model: Any = model_class(

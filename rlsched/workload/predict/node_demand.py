@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
-from rlsched.workload.predict.boosting import one_thread, require_sklearn_regressor
+from rlsched.workload.predict.boosting import one_thread, require_sklearn_regressor, telling_columns
 
 Floats = NDArray[np.float64]
 
@@ -118,6 +118,8 @@ class RecentRises(DemandForecast):
 
     def __post_init__(self) -> None:
         _check(self.horizon, self.quantile)
+        if self.window < 1:
+            raise InputError(f"recent rises need a window of at least one slot, got {self.window}")
 
     @property
     def name(self) -> str:
@@ -194,8 +196,10 @@ class Boosted(DemandForecast):
             rows = slice(_SKIPPED, first - self.horizon)
             if first - self.horizon - _SKIPPED >= _MIN_ROWS:
                 block = slice(first, first + self._refit)
+                columns = telling_columns(features[rows])
                 with one_thread():
-                    out[block] += self._fitted(features[rows], change[rows]).predict(features[block])
+                    model = self._fitted(features[rows][:, columns], change[rows])
+                    out[block] += model.predict(features[block][:, columns])
         return out
 
     def _fitted(self, x: Floats, y: Floats) -> Any:
@@ -213,7 +217,10 @@ class Boosted(DemandForecast):
                 early_stopping=False,
                 random_state=self._seed,
             )
-            self._kept = (key, model.fit(x, y))
+            # Whole nodes tie with their own quantile, and a tie has the same gradient as what lies above: half
+            # a node of noise breaks it. On the published series coverage goes from 92.3 to 89.8 %, wanted 90.
+            spread = np.random.default_rng(self._seed).uniform(-0.5, 0.5, len(y))
+            self._kept = (key, model.fit(x, y + spread))
         return self._kept[1]
 
     def _features(self, demand: Floats) -> Floats:
