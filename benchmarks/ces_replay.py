@@ -165,7 +165,7 @@ def baselines(replays: Replays) -> dict[str, SlotOutcome]:
     demand, (first, last) = replays.demand, replays.test
     none = np.zeros(last - first)
     still = summarise_slots(
-        demand[first:last], replays.total[first:last], none, none, replays.total[first:last]
+        demand[first:last], replays.total[first:last], replays.total[first:last], none, none
     )
     at_once = {"ramp_nodes": 0, "falling_slots": 0}
 
@@ -278,9 +278,16 @@ def print_report(report: dict[str, Any], table: Callable[..., None]) -> None:
     )
     table(
         "Settings chosen before December, at most so many wake-ups a day",
-        ("budget", "family", "forecast", "rule", *FIGURES),
+        ("budget", "family", "before: a day", "idle", "forecast", "rule", *FIGURES),
         [
-            (f"{o['budget']:g}", o["of"], o["forecast"], words(o["rule"]), *cells(o["test"]))
+            (
+                f"{o['budget']:g}",
+                o["of"],
+                *(f"{value:.2f}" for value in o["before"]),
+                o["forecast"],
+                words(o["rule"]),
+                *cells(o["test"]),
+            )
             for o in report["chosen"]
         ],
     )

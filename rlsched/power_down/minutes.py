@@ -55,8 +55,8 @@ def replay_states(
         waiting = _placed(states, int(demand[row]), now_s)
         if now_s >= due_s:
             due_s = (now_s // review_s + 1) * review_s
-            _reviewed(states, service, waiting, now_s)
-            waiting = _placed(states, int(demand[row]), now_s)
+            if _reviewed(states, service, waiting, now_s):
+                waiting = _placed(states, int(demand[row]), now_s)
         short[row], asleep[row] = waiting, states.count(NodeState.ASLEEP)
     length_s = np.minimum(np.diff(series.time_s, append=series.time_s[-1] + 60.0), SLOT_S)
     states.advance(float(series.time_s[-1] + length_s[-1]))
@@ -80,15 +80,19 @@ def replay_states(
     )
 
 
-def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float) -> None:
-    """Ask the service, and do what it says."""
-    for command in service.review(now_s, states.busy, waiting, states):
+def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float) -> bool:
+    """Ask the service, and do what it says; whether it said anything."""
+    commands = service.review(now_s, states.busy, waiting, states)
+    for command in commands:
         states.apply(command, now_s)
+    return bool(commands)
 
 
 def _placed(states: NodeStates, demand: int, now_s: float) -> int:
     """Start and end jobs until `demand` nodes are busy, or no more are on. Returns how many are missing."""
     running = np.flatnonzero(states.busy)
+    if len(running) == demand:
+        return 0
     for node in running[demand:][::-1].tolist():
         states.ended(node, now_s)
     free = np.flatnonzero((states.state == NodeState.ON) & ~states.busy)

@@ -23,8 +23,10 @@ _KEPT_SLOTS = 90 * DAY_SLOTS
 
 
 class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many nodes to keep, given a forecast. Defaults: chosen on Philly before December 2017
-    (`benchmarks/ces_replay.py`), for half a wake-up a day.
+    """How many nodes to keep, given a forecast.
+
+    The defaults belong to the trailing maximum of three hours: chosen on Philly before December 2017, for 420
+    nodes and half a wake-up a day (`benchmarks/ces_replay.py`). Scale the nodes with the cluster.
 
     Raises:
         InputError: a value is out of its range.
