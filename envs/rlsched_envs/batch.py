@@ -11,6 +11,7 @@ from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.decide.windows import WindowArrays
 from rlsched.jit import kernel
 from rlsched_envs.episode import DECIDE, DONE, EpisodeArrays, advance, begin, observe, step
+from rlsched_envs.physics import PhysicsArrays
 from rlsched_envs.simulation import ProgressArrays, SimArrays
 
 
@@ -30,19 +31,21 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 @kernel
 def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     """Episode `k` of a batch: views, nothing is copied."""
-    s, x, r, w = b.sim.state, b.sim.state.derived, b.sim.progress, b.window
+    s, i, r, w = b.sim.state, b.sim.state.derived, b.sim.progress, b.window
     index = Index(
-        x.slot[k],
-        x.part[k],
-        x.holes[k],
-        x.whole[k],
-        x.by_free[k],
-        x.by_whole[k],
-        x.lane[k],
-        x.queue[k],
-        x.running_len[k],
+        i.slot[k],
+        i.part[k],
+        i.holes[k],
+        i.whole[k],
+        i.by_free[k],
+        i.by_whole[k],
+        i.lane[k],
+        i.queue[k],
+        i.running_len[k],
     )
-    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k])
+    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models)
+    x = b.sim.physics
+    physics = PhysicsArrays(x.run[k], x.group[k], x.node[k], x.energy_j[k], x.key[k], x.sums[k], x.dynamic_w)
     progress = ProgressArrays(
         r.ends[k], r.outcome[k], r.placed_at[k], r.placed_gpu[k], r.scratch[k], r.clock[k], r.tally[k]
     )
@@ -60,7 +63,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.own[k],
     )
     return EpisodeArrays(
-        SimArrays(state, b.sim.truth[k], progress),
+        SimArrays(state, b.sim.truth[k], progress, physics),
         window,
         b.reference_s[k],
         b.reference_queued_s[k],

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import Records, records
+from rlsched.cluster.arrays import MODELLED, RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
@@ -25,14 +25,24 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
+from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt, may_share
 from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
-from rlsched_envs import life, room_loop
+from rlsched_envs import able_loop, life, room_loop
 from rlsched_envs import simulation as sim
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.lives import LifeRules, has_lives, new_life, segments_of
+from rlsched_envs.modelling import (
+    Energy,
+    Models,
+    fair_cores_milli,
+    grown_physics,
+    new_physics,
+    reference_kinds,
+    with_fair_cores,
+)
+from rlsched_envs.physics import ENERGY_J, IDLE_J, begin_books, no_physics, settle
 from rlsched_envs.placements import Placements
 from rlsched_envs.walk_loop import run_walk
 
@@ -114,6 +124,7 @@ class Engine:
         keep_placements: Whether to remember every job's GPUs.
         placement: The placement rule (`rlsched.cluster.choose`).
         rules: Restart costs, retries and node events.
+        models: How fast jobs run and what they draw; None: as the trace says, and energy is not known.
 
     Attributes:
         trace, spec: As given.
@@ -134,6 +145,7 @@ class Engine:
         keep_placements: bool = True,
         placement: str = "consolidate",
         rules: LifeRules | None = None,
+        models: Models | None = None,
     ) -> None:
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or LifeRules(), keep_placements
@@ -142,14 +154,28 @@ class Engine:
         self._rows = np.flatnonzero(self._runnable.mask)
         slots = min(1024, max(16, len(self._rows)))
         self.state = ClusterState.from_spec(spec, order=order, slots=slots, placement=placement)
-        truth = truth_records(trace, self._rows, stamps, self.state, fixed_end_s)
+        fair_milli = fair_cores_milli(spec) if models else 0
+        truth = truth_records(trace, self._rows, stamps, self.state, fixed_end_s, fair_milli)
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
-        self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
+        self.arrays = sim.SimArrays(self.state.arrays, truth, progress, no_physics())
         self.life: life.LifeArrays | None = None
-        if has_lives(trace, self._rules):
+        if models is not None:
+            self._use(models)
+        if models is not None or has_lives(trace, self._rules):
             self._give_lives()
+
+    def _use(self, models: Models) -> None:
+        """Jobs run and draw as models say."""
+        catalogue, truth = models.catalogue(), self.arrays.truth
+        self.state.use_models(catalogue.arrays(self.state.kind_names))
+        truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
+        demands = self.state.demands
+        truth.reference_kind = reference_kinds(demands, self.spec, self.state.kind_names)[truth.demand]
+        physics = new_physics(self.trace, self._rows, self.spec, self.state, models)
+        begin_books(physics, self.state.arrays)
+        self.arrays = self.arrays._replace(state=self.state.arrays, physics=physics)
 
     def _give_lives(self) -> None:
         """From now on attempts are written down one by one; nothing has happened yet."""
@@ -175,9 +201,13 @@ class Engine:
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
         preempts = isinstance(rule, PreemptiveRule)
+        if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
+            raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
         if preempts and self.life is None:
             self._give_lives()
-        self.state.sort_queue(preempts or rule.kind != "plain")
+        if self.life is not None:
+            self.life.jobs.profile_s[:] = rule.profile_s
+        self.state.sort_queue(preempts or rule.kind != "plain" or rule.abilities.needed)
         stop = self._stop(until_started)
         while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
@@ -195,6 +225,8 @@ class Engine:
         if self.life is None:
             run = sim.run_rule if rule.kind == "plain" else room_loop.run_rule
             return int(run(self.arrays, rule.code, until_row))
+        if self.state.arrays.counters[MODELLED] and not isinstance(rule, PreemptiveRule):
+            return int(able_loop.run_rule(self.arrays, self.life, rule.code, until_row))
         if isinstance(rule, PreemptiveRule):
             return int(run_walk(self.arrays, self.life, rule.threshold_gpu_s, rule.tick_s, until_row))
         return int(life.run_rule(self.arrays, self.life, rule.code, until_row))
@@ -226,6 +258,8 @@ class Engine:
             raise ValueError(
                 f"{scheduler.name} orders by {scheduler.order}, this engine by {self.state.order}"
             )
+        if may_share(scheduler) and not self.state.arrays.counters[MODELLED]:
+            raise ValueError(f"{scheduler.name} shares GPUs: this engine has no models")
         if may_preempt(scheduler) and self.life is None:
             self._give_lives()
         stop = self._stop(until_started)
@@ -299,7 +333,10 @@ class Engine:
         self.state.grow()
         slots = self.state.arrays.job.shape[0]
         self.arrays = sim.SimArrays(
-            self.state.arrays, self.arrays.truth, sim.grown_progress(self.arrays.progress, slots)
+            self.state.arrays,
+            self.arrays.truth,
+            sim.grown_progress(self.arrays.progress, slots),
+            grown_physics(self.arrays.physics, slots),
         )
 
     def _table(self, decisions: int, decision_us: NDArray[np.float64], by_source: dict[str, int]) -> JobTable:
@@ -330,7 +367,20 @@ class Engine:
         eligible_s = np.full(len(self.trace), math.nan)
         eligible_s[self._rows] = self.life.jobs.eligible_s
         segments = segments_of(self.life, self._rows)
-        return replace(table, ended_by=ended_by, eligible_s=eligible_s, segments=segments)
+        return replace(
+            table, ended_by=ended_by, eligible_s=eligible_s, segments=segments, energy=self._energy()
+        )
+
+    def _energy(self) -> Energy | None:
+        """What was drawn up to now, None without models."""
+        if not self.state.arrays.counters[MODELLED]:
+            return None
+        physics, now_s = self.arrays.physics, self.now_s
+        for slot in np.flatnonzero(self.state.arrays.job.status == RUNNING).tolist():
+            settle(physics, slot, int(self.arrays.progress.ends.row[slot]), now_s)
+        job_j = np.zeros(len(self.trace))
+        job_j[self._rows] = physics.energy_j
+        return Energy(job_j, float(physics.sums[IDLE_J]), float(physics.sums[ENERGY_J]))
 
     def _ends_s(self) -> NDArray[np.float64]:
         """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""
@@ -389,8 +439,12 @@ def truth_records(
     stamps: Predictions,
     state: ClusterState,
     fixed_end_s: NDArray[np.float64] | None = None,
+    fair_milli: int = 0,
 ) -> Records:
-    """The runnable rows of a trace as the compiled loop wants them; VC names are made known to the state."""
+    """The runnable rows of a trace as the compiled loop wants them; VC names are made known to the state.
+
+    `fair_milli`: CPU cores with each GPU of a job that tells none, thousandths; 0: they are not counted.
+    """
     first, inverse = distinct_rows([trace.vc[rows]])
     names = [str(name) for name in trace.vc[rows[first]]]
     partitions = np.array([state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
@@ -400,10 +454,13 @@ def truth_records(
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
     demands, which = trace_demands(trace)
     used, which = np.unique(which[rows], return_inverse=True)
-    classes = state.reserve_demands([demands[number] for number in used.tolist()])
+    classes = state.reserve_demands(
+        [with_fair_cores(demands[number], fair_milli) for number in used.tolist()]
+    )
     truth.demand = np.array(classes, np.int32)[which]
     truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
     truth.vc = vc_numbers[inverse]
+    truth.reference_kind = -1
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

@@ -18,6 +18,7 @@ from rlsched.decide.windows import empty_window
 from rlsched.errors import InputError
 from rlsched_envs import batch
 from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
+from rlsched_envs.physics import no_physics
 from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
@@ -189,7 +190,9 @@ def _blank_batch(
     window = stacked.window._replace(
         picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places
     )
-    return stacked._replace(window=window)
+    state = stacked.sim.state._replace(models=one.sim.state.models)
+    physics = stacked.sim.physics._replace(dynamic_w=one.sim.physics.dynamic_w)
+    return stacked._replace(window=window, sim=stacked.sim._replace(state=state, physics=physics))
 
 
 def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
@@ -214,7 +217,7 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     instants = 2 * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
-        SimArrays(state.arrays, truth, progress),
+        SimArrays(state.arrays, truth, progress, no_physics()),
         window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
         np.zeros(instants),
         np.zeros(instants),

@@ -14,6 +14,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
 from rlsched_envs import life
 from rlsched_envs.lives import Segments
+from rlsched_envs.modelling import Energy
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class JobTable:
         eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
             array has room. None: at its submission.
         segments: Every attempt. None: one for each job that started, from its start to its end.
+        energy: What the run drew. None: it had no models.
     """
 
     trace: Trace
@@ -53,6 +55,7 @@ class JobTable:
     ended_by: NDArray[np.int8] | None = None
     eligible_s: NDArray[np.float64] | None = None
     segments: Segments | None = None
+    energy: Energy | None = None
 
     @cached_property
     def attempts(self) -> Segments:
@@ -89,4 +92,5 @@ class JobTable:
             ended_by=None if self.ended_by is None else self.ended_by[:rows],
             eligible_s=None if self.eligible_s is None else self.eligible_s[:rows],
             segments=None if segments is None else segments.select(segments.job < rows),
+            energy=None if self.energy is None else self.energy.first_rows(rows),
         )

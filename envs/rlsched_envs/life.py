@@ -14,31 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, NODE_DOWN, Records, records
+from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, MODELLED, NODE_DOWN, Records, records
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import kernel
+from rlsched_envs import physics
 from rlsched_envs.simulation import (
     ALLOCATED_MILLI,
     FINISHED,
-    GPU_SECONDS,
     HEAP_LEN,
     MOVED,
     NEED_SLOTS,
     NEXT_ROW,
     NOW,
-    QUEUED_S,
     STARTS,
     STOPPED,
-    TIMER,
     SimArrays,
     allocate_slot,
+    begin_attempt,
+    count_allocated,
     forget_end,
     next_event_s,
+    note_left,
     nothing_new,
+    pass_time,
     pop_end,
     push_end,
     put_slot,
+    settle_slot,
 )
 
 NEED_ROOM: Final = 4
@@ -69,6 +73,7 @@ LIFE: Final = np.dtype(
         ("limit_s", np.float64),  # an attempt is killed after running so long, nan: never
         ("checkpoint_s", np.float64),  # work between two checkpoints, nan: it saves when it is told to
         ("restart_s", np.float64),  # what every attempt after the first takes longer
+        ("profile_s", np.float64),  # what the first attempt of a longer job takes longer: Lucid's profiler
         ("saved_s", np.float64),  # work that the next attempt does not have to do again
         ("run_s", np.float64),  # time run since the last failure
         ("eligible_s", np.float64),  # when it came to the queue first, nan until then
@@ -165,7 +170,7 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     row, now_s = r.ends.row[slot], r.clock[NOW]
     if np.isnan(r.outcome.start_s[row]):
         r.outcome.start_s[row] = now_s
-    r.tally[ALLOCATED_MILLI] += s.job.gpus[slot] * s.job.share_milli[slot]
+    count_allocated(sim, slot, 1)
     r.tally[STARTS] += 1
     at = count[SEGMENTS]
     count[SEGMENTS] += 1
@@ -181,11 +186,17 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
             count[SEGMENT_GPUS] += 1
             place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     reason = ENDED
+    if s.job.attempt[slot] == 1 and jobs.duration_s[row] > jobs.profile_s[row]:
+        s.job.overhead_left_s[slot] = jobs.profile_s[row]
     takes_s = s.job.overhead_left_s[slot] + (jobs.duration_s[row] - jobs.saved_s[row])
     if jobs.failures[row] < jobs.failures_given[row]:
         left_s = life.fail_after_s[jobs.first_failure[row] + jobs.failures[row]] - jobs.run_s[row]
         if left_s < takes_s:
             takes_s, reason = max(left_s, 0.0), FAILED
+    if s.counters[MODELLED]:
+        jobs.ends_by[row] = reason
+        begin_attempt(sim, slot, takes_s, jobs.limit_s[row])
+        return
     if jobs.limit_s[row] < takes_s:
         takes_s, reason = jobs.limit_s[row], TIMEOUT
     end_s = now_s + takes_s
@@ -221,16 +232,24 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     r, jobs = sim.progress, life.jobs
     row, now_s = r.ends.row[slot], r.clock[NOW]
     at = jobs.segment[row]
-    ran_s = now_s - life.segments.start_s[at]
-    kept_s = _work_kept_s(jobs, row, max(ran_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
+    done_s = settle_slot(sim, slot) if sim.state.counters[MODELLED] else now_s - life.segments.start_s[at]
+    kept_s = _work_kept_s(jobs, row, max(done_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
     life.segments.end_s[at], life.segments.reason[at], life.segments.useful_s[at] = now_s, reason, kept_s
     jobs.saved_s[row] += kept_s
     sim.state.job.saved_s[slot] = jobs.saved_s[row]
-    jobs.run_s[row] += ran_s
+    jobs.run_s[row] += done_s
     if reason == FAILED:
         jobs.failures[row] += 1
         jobs.run_s[row] = 0.0
-    r.tally[ALLOCATED_MILLI] -= life.segments.gpus[at] * sim.state.job.share_milli[slot]
+
+
+@kernel
+def _left_others(sim: SimArrays, slot: int) -> bool:
+    """Whether a job whose GPUs have just been taken shared them, all whole, with jobs that stay."""
+    if not sim.state.counters[MODELLED] or sim.physics.run.first_gpu[slot] < 0:
+        return False
+    whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
+    return whole and tenants_of(sim.state, sim.physics.run.first_gpu[slot]) > 0
 
 
 @kernel
@@ -238,6 +257,10 @@ def note_preemption(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """The ledger has preempted this slot and queued it again: write it down."""
     forget_end(sim.progress, slot)
     _close(sim, life, slot, PREEMPTED)
+    if not _left_others(sim, slot):
+        s = sim.state
+        sim.progress.tally[ALLOCATED_MILLI] -= s.job.gpus[slot] * s.job.share_milli[slot]
+    note_left(sim, slot)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
     ledger.reorder(sim.state, slot)
 
@@ -259,7 +282,9 @@ def preempt_slot(sim: SimArrays, life: LifeArrays, slot: int) -> bool:
 @kernel
 def _try_again(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """A closed attempt's job goes back to the queue."""
+    count_allocated(sim, slot, -1)
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
+    note_left(sim, slot)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
     ledger.wait_again(sim.state, slot)
 
@@ -269,13 +294,17 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """A running job has come to the end of its attempt: by itself, by its limit, or by a failure."""
     row = sim.progress.ends.row[slot]
     reason = life.jobs.ends_by[row]
+    if sim.state.counters[MODELLED] and sim.physics.run.killed[slot]:
+        reason = TIMEOUT
     _close(sim, life, slot, reason)
     if reason == FAILED and life.jobs.failures[row] <= life.counts[MAX_RETRIES]:
         _try_again(sim, life, slot)
         return
     sim.progress.outcome.end_s[row] = sim.progress.clock[NOW]
     life.jobs.over_by[row] = reason
+    count_allocated(sim, slot, -1)
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
+    note_left(sim, slot)
     ledger.forget(sim.state, slot)
     for position in range(life.jobs.first_child[row], life.jobs.first_child[row] + life.jobs.children[row]):
         child = life.children[position]
@@ -290,9 +319,18 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
 def _set_node(sim: SimArrays, life: LifeArrays, n: int, status: int) -> None:
     """A node goes down, drains or comes up; where it goes down, its jobs start over elsewhere."""
     s = sim.state
+    before = s.node.status[n]
     ledger.set_node_status(s, n, status)
-    if status != NODE_DOWN:
-        return
+    if status == NODE_DOWN:
+        _fail_jobs_on(sim, life, n)
+    if s.counters[MODELLED]:
+        x = sim.physics
+        physics.add_idle_w(x, physics.node_idle_w(x, s, n, status) - physics.node_idle_w(x, s, n, before))
+
+
+@kernel
+def _fail_jobs_on(sim: SimArrays, life: LifeArrays, n: int) -> None:
+    s = sim.state
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         for k in range(MAX_TENANTS):
             if s.gpu.tenant[g, k] >= 0:
@@ -408,11 +446,7 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
     at_s = _next_s(sim, life)
     if at_s == np.inf:
         return FINISHED
-    waiting = s.counters[LIVE_JOBS] - s.derived.running_len[0]
-    r.clock[QUEUED_S] += waiting * (at_s - r.clock[NOW])
-    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * (at_s - r.clock[NOW]) / WHOLE_GPU_MILLI
-    r.clock[NOW] = at_s
-    r.clock[TIMER] = np.inf
+    pass_time(sim, at_s, s.counters[LIVE_JOBS], s.counters[LIVE_JOBS] - s.derived.running_len[0])
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at_s:
         _end_attempt(sim, life, pop_end(r))
     events = life.node_events

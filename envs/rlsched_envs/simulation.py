@@ -15,6 +15,7 @@ from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import (
     LIVE_JOBS,
     MAX_TENANTS,
+    MODELLED,
     NEXT_SEQ,
     Records,
     StateArrays,
@@ -24,6 +25,8 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import RuleCode, next_by_rule
 from rlsched.jit import array_kernel, kernel, large_kernel
+from rlsched_envs import physics
+from rlsched_envs.physics import PhysicsArrays, is_joint
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -36,7 +39,9 @@ QUEUED_S: Final = 1
 GPU_SECONDS: Final = 2
 TIMER: Final = 3
 """When a *wait* asked to be looked at again; infinite while nobody did. Any instant resets it."""
-NUM_CLOCKS: Final = 4
+LIVE_S: Final = 4
+"""Integral over time of the number of live jobs: all time in the system so far, job-seconds."""
+NUM_CLOCKS: Final = 5
 
 NEXT_ROW: Final = 0
 HEAP_LEN: Final = 1
@@ -58,6 +63,8 @@ TRUTH: Final = np.dtype(
         ("vc", np.int32),
         ("own_partition", np.int32),
         ("shared_partition", np.int32),
+        ("workload", np.int32),  # number in the catalogue, 0: unknown
+        ("reference_kind", np.int32),  # GPU type that the duration is of, -1: whichever it gets
     ]
 )
 """The jobs of a run, in trace order, one entry a row; all of them are able to run on the cluster."""
@@ -93,6 +100,7 @@ class SimArrays(NamedTuple):
     state: StateArrays
     truth: Records  # (T,) TRUTH
     progress: ProgressArrays
+    physics: PhysicsArrays  # of no use unless the state is MODELLED
 
 
 def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:
@@ -222,7 +230,77 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
         truth.limit_s[row],
     )
     sim.progress.ends.row[slot] = row
+    sim.state.job.workload[slot] = truth.workload[row]
+    sim.state.job.reference_kind[slot] = truth.reference_kind[row]
     return slot
+
+
+@kernel
+def pass_time(sim: SimArrays, at_s: float, live: int, waiting: int) -> None:
+    """The clock goes to `at_s`; until then so many jobs were live, and so many of them waited."""
+    r, seconds = sim.progress, at_s - sim.progress.clock[NOW]
+    r.clock[QUEUED_S] += waiting * seconds
+    r.clock[LIVE_S] += live * seconds
+    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * seconds / WHOLE_GPU_MILLI
+    r.clock[NOW] = at_s
+    r.clock[TIMER] = np.inf
+    if sim.state.counters[MODELLED]:
+        physics.pass_time(sim.physics, seconds)
+
+
+@kernel
+def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
+    """A slot has its GPUs (sign 1) or is about to give them back (-1); who shares them adds nothing."""
+    s = sim.state
+    if not is_joint(s, slot):
+        sim.progress.tally[ALLOCATED_MILLI] += sign * s.job.gpus[slot] * s.job.share_milli[slot]
+
+
+@kernel
+def plan_end(sim: SimArrays, slot: int) -> None:
+    """Queue the end of a settled job at its present rate; an end that was queued before is forgotten."""
+    if sim.physics.run.planned[slot]:
+        forget_end(sim.progress, slot)
+    push_end(sim.progress, physics.end_s(sim.physics, slot, sim.progress.clock[NOW]), slot)
+    sim.physics.run.planned[slot] = 1
+
+
+@kernel
+def refresh_group(sim: SimArrays, g: int) -> None:
+    """The group of GPU `g` has changed: new rates for its jobs, and new ends for those whose rate changed."""
+    s, x, now_s = sim.state, sim.physics, sim.progress.clock[NOW]
+    physics.refresh(x, s, sim.progress.ends.row, g, now_s)
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0 and x.run.planned[slot] != 1:
+            plan_end(sim, slot)
+
+
+@kernel
+def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
+    """A slot has its GPUs: its attempt begins with so much work. Needs models."""
+    physics.begin(sim.physics, sim.state, slot, work_s, limit_s, sim.progress.clock[NOW])
+    if sim.state.job.head[slot] < 0:
+        physics.enter_without_gpus(sim.physics, sim.state, slot)
+        plan_end(sim, slot)
+    else:
+        physics.enter(sim.physics, sim.state, slot)
+        refresh_group(sim, sim.physics.run.first_gpu[slot])
+
+
+@kernel
+def settle_slot(sim: SimArrays, slot: int) -> float:
+    """Write down what a running job has done and drawn. Returns the work of the attempt so far, seconds."""
+    if sim.state.counters[MODELLED]:
+        physics.settle(sim.physics, slot, sim.progress.ends.row[slot], sim.progress.clock[NOW])
+    return sim.physics.run.done_s[slot] if sim.state.counters[MODELLED] else 0.0
+
+
+@kernel
+def note_left(sim: SimArrays, slot: int) -> None:
+    """A settled slot has given its GPUs back: whoever shared them goes on at another rate."""
+    if sim.state.counters[MODELLED] and physics.leave(sim.physics, sim.state, slot):
+        refresh_group(sim, sim.physics.run.first_gpu[slot])
 
 
 @kernel
@@ -232,15 +310,14 @@ def next_instant(sim: SimArrays) -> int:
     at = next_event_s(sim)
     if at == np.inf:
         return FINISHED
-    r.clock[QUEUED_S] += (r.tally[NEXT_ROW] - r.tally[STARTS]) * (at - r.clock[NOW])
-    r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * (at - r.clock[NOW]) / WHOLE_GPU_MILLI
-    r.clock[NOW] = at
-    r.clock[TIMER] = np.inf
+    pass_time(sim, at, s.counters[LIVE_JOBS], r.tally[NEXT_ROW] - r.tally[STARTS])
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at:
         slot = pop_end(r)
         r.outcome.end_s[r.ends.row[slot]] = at
-        r.tally[ALLOCATED_MILLI] -= s.job.gpus[slot] * s.job.share_milli[slot]
+        settle_slot(sim, slot)
+        count_allocated(sim, slot, -1)
         ledger.release(s, slot, at)
+        note_left(sim, slot)
         ledger.forget(s, slot)
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
         if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:
@@ -257,7 +334,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
     row = r.ends.row[slot]
     now_s = r.clock[NOW]
     r.outcome.start_s[row] = now_s
-    r.tally[ALLOCATED_MILLI] += sim.state.job.gpus[slot] * sim.state.job.share_milli[slot]
+    count_allocated(sim, slot, 1)
     r.tally[STARTS] += 1
     if r.placed_gpu.shape[0] > 0:
         place, at = sim.state.job.head[slot], r.placed_at[row]
@@ -266,18 +343,21 @@ def note_start(sim: SimArrays, slot: int) -> None:
             at += 1
             place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     end = truth.fixed_end_s[row]
-    push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
+    if sim.state.counters[MODELLED]:
+        begin_attempt(sim, slot, truth.duration_s[row], np.nan)
+    else:
+        push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
 
 
 @kernel
-def allocate_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
+def allocate_slot(sim: SimArrays, p: int, slot: int, node: int, sm_clock_frac: float = 1.0) -> bool:
     """Give a waiting job GPUs of partition `p` on `node`, or where the placement rule puts it (-1)."""
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
         return False
     gpus, share_milli = scratch[: s.job.gpus[slot]], s.job.share_milli[slot]
-    ledger.allocate(s, slot, gpus, host, p, share_milli, 1.0, sim.progress.clock[NOW])
+    ledger.allocate(s, slot, gpus, host, p, share_milli, sm_clock_frac, sim.progress.clock[NOW])
     return True
 
 
@@ -369,3 +449,5 @@ def rewind(sim: SimArrays) -> None:
     r.clock[NOW] = sim.truth.submit_s[0]
     r.clock[TIMER] = np.inf
     r.tally[:] = 0
+    if s.counters[MODELLED]:
+        physics.begin_books(sim.physics, s)

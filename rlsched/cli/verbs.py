@@ -5,6 +5,7 @@ from __future__ import annotations
 SECTIONS: dict[str, dict[str, str]] = {
     "Workloads": {
         "trace": "Describe, convert, synthesize and predict traces.",
+        "models": "Show what is known of workloads on GPU types.",
     },
     "Policies": {
         "evaluate": "Replay a trace under several policies and compare them.",

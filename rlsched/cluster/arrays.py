@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.models.arrays import ModelArrays, no_models
+from rlsched.models.arrays import Records as Records
 
 MAX_TENANTS: Final = 8
 """Jobs that one GPU can hold at most."""
@@ -21,6 +23,8 @@ WORD_BITS: Final = 32
 NODE_UP: Final = 0
 NODE_DRAINED: Final = 1
 NODE_DOWN: Final = 2
+NODE_ASLEEP: Final = 3
+NODE_BOOTING: Final = 4
 
 SLOT_EMPTY: Final = 0
 WAITING: Final = 1
@@ -34,7 +38,9 @@ PLACEMENT: Final = 4
 """Code of the placement rule, `PLACEMENT_CODES`."""
 SORTS_QUEUE: Final = 5
 """1: the index keeps each partition's sorted queue; 0: only its heaps, for compiled rules on long queues."""
-NUM_COUNTERS: Final = 6
+MODELLED: Final = 6
+"""1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says."""
+NUM_COUNTERS: Final = 7
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1
@@ -61,7 +67,7 @@ NODE: Final = np.dtype(
         ("gpus", np.int32),
         ("first_gpu", np.int32),  # global number of its GPU 0
         ("part_of", np.int32),  # its partition
-        ("status", np.int32),  # NODE_UP, NODE_DRAINED, NODE_DOWN
+        ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start on NODE_UP alone
         ("free", np.int32),  # wholly free GPUs, whatever the status
         ("kind", np.int32),  # number of its GPU type
     ],
@@ -111,6 +117,7 @@ JOB: Final = np.dtype(
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),
+        ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
         ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING
@@ -126,6 +133,8 @@ JOB: Final = np.dtype(
         ("attempt", np.int32),  # 1 for the first
         ("preemptions", np.int32),
         ("pinned", np.int32),  # 1: must not be preempted
+        ("workload", np.int32),  # number in the catalogue of workloads, 0: unknown
+        ("reference_kind", np.int32),  # GPU type that its run time is of, -1: whichever it gets
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ],
@@ -175,9 +184,6 @@ PARTITION: Final = np.dtype(
 )
 """Derived, one entry a partition."""
 
-Records = Any
-"""A numpy record array: a struct of arrays, kept together in memory; `records.field` is an array."""
-
 
 class Index(NamedTuple):
     """Derived from the rest, and rebuilt from it by `rebuild_index`; never part of a digest."""
@@ -202,6 +208,7 @@ class StateArrays(NamedTuple):
     demand: Records  # (C,) DEMAND
     derived: Index
     counters: NDArray[np.int64]  # (NUM_COUNTERS,)
+    models: ModelArrays
 
 
 def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
@@ -251,7 +258,7 @@ def empty_state(
     counters[SORTS_QUEUE] = 1
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
-    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters)
+    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters, no_models())
 
 
 def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:

@@ -146,6 +146,8 @@ def add_job(
     job.saved_s[slot] = 0.0
     job.rate[slot] = 1.0
     job.pinned[slot] = 0
+    job.workload[slot], job.reference_kind[slot] = 0, -1
+    job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
     enqueue(s, slot)
     return slot
@@ -199,12 +201,18 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 
 @kernel
-def _use(s: StateArrays, n: int, demand: int, sign: int) -> None:
-    """Take the cores and the memory of one place from node `n` (sign 1), or give them back (-1)."""
+def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
+    """Take the cores and the memory of one place of a slot from node `n` (sign 1), or give them back (-1)."""
     if s.node.cpu_milli[n] < UNCOUNTED:
-        s.node.cpu_free_milli[n] -= sign * s.demand.cpu_milli_each[demand]
+        s.node.cpu_free_milli[n] -= sign * s.job.cpu_milli_each[slot]
     if s.node.memory_mib[n] < UNCOUNTED:
-        s.node.memory_free_mib[n] -= sign * s.demand.memory_mib_each[demand]
+        s.node.memory_free_mib[n] -= sign * s.demand.memory_mib_each[s.job.demand[slot]]
+
+
+@kernel
+def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
+    """Whether a job takes cores or memory of its nodes that are counted."""
+    return s.job.cpu_milli_each[slot] > 0 or s.demand.memory_mib_each[s.job.demand[slot]] > 0
 
 
 @kernel
@@ -214,8 +222,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
     `gpus` is grouped by node, the first on `host`; a job without GPUs takes cores and memory of `host`.
     Returns the first place of the allocation, -1 where there are no GPUs.
     """
-    gpu, demand = s.gpu, s.job.demand[slot]
-    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
+    gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     head = last = -1
     position, count = 0, gpus.shape[0]
     while position < count:
@@ -238,11 +245,11 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
             last = place
             position += 1
             if counted:
-                _use(s, n, demand, 1)
+                _use(s, n, slot, 1)
         if taken:
             _set_free(s, n, s.node.free[n] - taken)
     if count == 0:
-        _use(s, host, demand, 1)
+        _use(s, host, slot, 1)
     s.derived.part.changes[p] += 1
     return head
 
@@ -250,11 +257,10 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 @kernel
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
     """Undo `occupy`: the GPUs from the place `head` on have this tenant no longer."""
-    gpu, demand = s.gpu, s.job.demand[slot]
-    counted = s.demand.cpu_milli_each[demand] > 0 or s.demand.memory_mib_each[demand] > 0
+    gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     place = head
     if place < 0:
-        _use(s, host, demand, -1)
+        _use(s, host, slot, -1)
     while place >= 0:
         n, freed = gpu.node[place // MAX_TENANTS], 0
         while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
@@ -265,7 +271,7 @@ def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli:
             if gpu.free_milli[g] == WHOLE_GPU_MILLI:
                 freed += 1
             if counted:
-                _use(s, n, demand, -1)
+                _use(s, n, slot, -1)
         if freed:
             _set_free(s, n, s.node.free[n] + freed)
     s.derived.part.changes[p] += 1
@@ -284,8 +290,16 @@ def allocate(
 ) -> None:
     """Give a waiting slot these GPUs of partition `p` (grouped by node, the first on `host`) and start it."""
     dequeue(s, slot)
+    s.job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
+    _run(s, slot, host, p, share_milli, sm_clock_frac, now_s)
+
+
+@kernel
+def _run(
+    s: StateArrays, slot: int, host: int, p: int, share_milli: int, sm_clock_frac: float, now_s: float
+) -> None:
+    """A slot that has its GPUs runs from now on."""
     job = s.job
-    job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     job.status[slot] = RUNNING
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
@@ -297,12 +311,112 @@ def allocate(
 
 
 @kernel
+def spare_cpu_milli(s: StateArrays, n: int) -> int:
+    """Cores of node `n`, thousandths, that are free and not the fair part of its free GPUs."""
+    if s.node.cpu_milli[n] >= UNCOUNTED:
+        return UNCOUNTED
+    fair = s.node.cpu_milli[n] // max(s.node.gpus[n], 1)
+    return max(s.node.cpu_free_milli[n] - s.node.free[n] * fair, 0)
+
+
+@kernel
+def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
+    """Spare cores, thousandths, that a running job could have more with each of its GPUs."""
+    place, each = s.job.head[slot], UNCOUNTED
+    while place >= 0:
+        n, on_node = s.gpu.node[place // MAX_TENANTS], 0
+        while place >= 0 and s.gpu.node[place // MAX_TENANTS] == n:
+            place, on_node = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS], on_node + 1
+        each = min(each, spare_cpu_milli(s, n) // on_node)
+    return each
+
+
+@kernel
+def join(
+    s: StateArrays, slot: int, beside: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
+) -> None:
+    """Start a waiting slot on all the GPUs of the running slot `beside`, which asked for as many, whole.
+
+    All that share these GPUs have equal shares from now on; the first tenant's is what is left over.
+    `cpu_milli_each`: cores that the new job brings for each GPU; all of them share all the cores.
+    """
+    dequeue(s, slot)
+    s.job.cpu_milli_each[slot] = cpu_milli_each
+    gpu, p, host = s.gpu, s.job.placed_in[beside], s.job.host[beside]
+    counted = _uses_more_than_gpus(s, slot)
+    theirs, last, first = s.job.head[beside], -1, s.job.head[beside] // MAX_TENANTS
+    while theirs >= 0:
+        g, k = theirs // MAX_TENANTS, 0
+        while gpu.tenant[g, k] >= 0:
+            k += 1
+        gpu.tenant[g, k], gpu.link[g, k] = slot, -1
+        place = g * MAX_TENANTS + k
+        if last < 0:
+            s.job.head[slot] = place
+        else:
+            gpu.link[last // MAX_TENANTS, last % MAX_TENANTS] = place
+        last = place
+        if counted:
+            _use(s, gpu.node[g], slot, 1)
+        theirs = gpu.link[theirs // MAX_TENANTS, theirs % MAX_TENANTS]
+    s.derived.part.changes[p] += 1
+    _run(s, slot, host, p, 0, sm_clock_frac, now_s)
+    _share_out(s, first)
+
+
+@kernel
+def tenants_of(s: StateArrays, g: int) -> int:
+    """Jobs on GPU `g`."""
+    count = 0
+    for k in range(MAX_TENANTS):
+        count += s.gpu.tenant[g, k] >= 0
+    return count
+
+
+@kernel
+def _share_out(s: StateArrays, g: int) -> None:
+    """Give all jobs that hold GPU `g`, and all the GPUs that they have in common, equal shares."""
+    count = tenants_of(s, g)
+    left = WHOLE_GPU_MILLI
+    for k in range(MAX_TENANTS - 1, -1, -1):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            count -= 1
+            s.job.share_milli[slot] = WHOLE_GPU_MILLI // tenants_of(s, g) if count > 0 else left
+            left -= s.job.share_milli[slot]
+
+
+@kernel
+def _take_over(s: StateArrays, g: int, share_milli: int) -> None:
+    """A job has left GPUs that it shared: the others get its share, and the cores that they asked for."""
+    first = -1
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            first = s.gpu.tenant[g, k]
+            break
+    missing = s.demand.cpu_milli_each[s.job.demand[first]] - s.job.cpu_milli_each[first]
+    more = max(min(missing, spare_cpu_milli_each(s, first)), 0)
+    s.job.cpu_milli_each[first] += more
+    place = s.job.head[first]
+    while place >= 0:
+        s.gpu.free_milli[place // MAX_TENANTS] -= share_milli
+        n = s.gpu.node[place // MAX_TENANTS]
+        if s.node.cpu_milli[n] < UNCOUNTED:
+            s.node.cpu_free_milli[n] -= more
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    _share_out(s, g)
+
+
+@kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
     """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
-    job = s.job
-    vacate(s, slot, job.head[slot], job.host[slot], job.placed_in[slot], job.share_milli[slot])
+    job, share_milli, head = s.job, s.job.share_milli[slot], s.job.head[slot]
+    vacate(s, slot, head, job.host[slot], job.placed_in[slot], share_milli)
+    if share_milli < s.demand.share_milli[job.demand[slot]]:
+        _take_over(s, head // MAX_TENANTS, share_milli)
+        job.share_milli[slot] = s.demand.share_milli[job.demand[slot]]
     job.head[slot] = -1
-    job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
+    job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * share_milli / 1000.0
     job.placed_in[slot], job.host[slot] = -1, -1
     last = s.derived.running_len[0] - 1
     moved = s.derived.slot.running[last]
@@ -320,6 +434,8 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.held_for[slot], s.job.held_for_slot[slot] = -1, -1
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
+    s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
+    s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
     enqueue(s, slot)
 
 

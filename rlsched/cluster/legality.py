@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlsched.cluster.arrays import NODE_UP
-from rlsched.cluster.room import has_tenant_place, places_on
+from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
+from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.room import has_tenant_place, places_on, will_do
 from rlsched.errors import AllocationError
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
+MAX_SHARING = 4
+"""Jobs that ask for whole GPUs and share them, at most: nobody measured more than four."""
+MIN_CLOCK_FRAC = 0.5
+"""Below half of the maximum, clocks cost energy as well as time."""
+
 
 def check_gang(
-    state: ClusterState, slot: int, gpus: Sequence[int], share_milli: int, sm_clock_frac: float, node: int
+    state: ClusterState,
+    slot: int,
+    gpus: Sequence[int],
+    share_milli: int,
+    sm_clock_frac: float,
+    node: int,
+    cpu_milli_each: int = -1,
 ) -> tuple[int, int]:
     """(partition, first node) of a start that is legal.
 
@@ -27,6 +39,7 @@ def check_gang(
         share_milli: Share of each.
         sm_clock_frac: SM clock.
         node: Node of a job without GPUs.
+        cpu_milli_each: Cores that it is to have with each GPU, thousandths; -1: those that it asked for.
 
     Raises:
         AllocationError: saying why it is not legal.
@@ -39,13 +52,14 @@ def check_gang(
         raise AllocationError(
             f"job {seq}: {job['share_milli']} milli of each GPU must be given, got {share_milli}"
         )
-    if sm_clock_frac != 1.0:
-        raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
+    check_clock(state, seq, sm_clock_frac)
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
     for n, places in nodes.items():
         if state.arrays.node.status[n] != NODE_UP:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
-        if places_on(state.arrays, int(job["demand"]), n) < places:
+        if cpu_milli_each >= 0 and state.arrays.demand.plain[job["demand"]]:
+            check_cores(state, seq, n, places, cpu_milli_each)
+        elif places_on(state.arrays, int(job["demand"]), n) < places:
             raise AllocationError(
                 f"job {seq}: node {state.node_names[n]} has too little of what the job asks for"
             )
@@ -56,6 +70,52 @@ def check_gang(
     if p not in (job["own_partition"], job["shared_partition"]):
         raise AllocationError(f"job {seq}: partition {state.partition_names[p]} does not serve its VC")
     return p, next(iter(nodes))
+
+
+def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
+    """Raise an AllocationError where a job cannot have this SM clock: without models, any but the highest."""
+    if sm_clock_frac != 1.0 and not state.arrays.counters[MODELLED]:
+        raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
+    if not MIN_CLOCK_FRAC <= sm_clock_frac <= 1.0:
+        raise AllocationError(
+            f"job {seq}: expected an SM clock of {MIN_CLOCK_FRAC:g} to 1 of the highest, got {sm_clock_frac}"
+        )
+
+
+def check_cores(state: ClusterState, seq: int, n: int, places: int, cpu_milli_each: int) -> None:
+    """Raise an AllocationError where a node is short of so many cores for each of these places."""
+    node = state.arrays.node
+    if node.cpu_milli[n] < UNCOUNTED and node.cpu_free_milli[n] < places * cpu_milli_each:
+        raise AllocationError(
+            f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
+            f"{cpu_milli_each / 1000:g}"
+        )
+
+
+def check_join(state: ClusterState, slot: int, beside: int, sm_clock_frac: float) -> None:
+    """Raise an AllocationError where a waiting job cannot share the GPUs of a running one.
+
+    Args:
+        state: The cluster.
+        slot: Slot of the waiting job.
+        beside: Slot of the running one.
+        sm_clock_frac: SM clock that it asks for.
+    """
+    job = state.arrays.job.view(np.ndarray)
+    seq, other = int(job["seq"][slot]), int(job["seq"][beside])
+    check_clock(state, seq, sm_clock_frac)
+    if not state.arrays.counters[MODELLED]:
+        raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
+    asked = state.arrays.demand.share_milli[job["demand"][[slot, beside]]]
+    if job["gpus"][slot] != job["gpus"][beside] or job["gpus"][slot] == 0 or (asked < 1000).any():
+        raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
+    g = int(job["head"][beside]) // MAX_TENANTS
+    if tenants_of(state.arrays, g) >= MAX_SHARING:
+        raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
+    if job["placed_in"][beside] not in (job["own_partition"][slot], job["shared_partition"][slot]):
+        raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
+    if not will_do(state.arrays, int(job["demand"][slot]), int(job["host"][beside])):
+        raise AllocationError(f"job {seq} does not take the GPUs of job {other}")
 
 
 def _places_by_node(

@@ -18,6 +18,7 @@ from rlsched.cluster.arrays import (
     DECISIONS,
     LIVE_JOBS,
     MAX_TENANTS,
+    MODELLED,
     NODE_DOWN,
     NODE_DRAINED,
     NODE_UP,
@@ -30,9 +31,10 @@ from rlsched.cluster.arrays import (
     grown,
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
-from rlsched.cluster.legality import check_gang
+from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.errors import AllocationError
+from rlsched.models.arrays import ModelArrays
 
 
 class ClusterState:
@@ -150,7 +152,7 @@ class ClusterState:
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.counters[:] = old.counters
-        self.arrays = fresh._replace(job=old.job)
+        self.arrays = fresh._replace(job=old.job, models=old.models)
         running = old.job.status == RUNNING
         old.job.placed_in[running] = fresh.node.part_of[old.job.host[running]]
         for slot in np.flatnonzero(old.job.status != SLOT_EMPTY):
@@ -159,6 +161,11 @@ class ClusterState:
             old.job.own_partition[slot], old.job.shared_partition[slot] = own, everyone
         self._mark_plain()
         kernels.rebuild_index(self.arrays)
+
+    def use_models(self, models: ModelArrays) -> None:
+        """From now on jobs run and draw as these say; their GPU types are `kind_names`, in that order."""
+        self.arrays = self.arrays._replace(models=models)
+        self.arrays.counters[MODELLED] = 1
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
         """(partition of the VC's own nodes, partition that serves all); -1 where there is none."""
@@ -187,6 +194,11 @@ class ClusterState:
             kernels.size_lanes(self.arrays, number)
             self._mark_plain()
         return number
+
+    @property
+    def demands(self) -> list[Demand]:
+        """The demand classes met so far, by number."""
+        return list(self._demands)
 
     def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
         """Numbers of many demand classes, making room once."""
@@ -320,10 +332,14 @@ class ClusterState:
         share_milli: int | None = None,
         sm_clock_frac: float = 1.0,
         node: int = -1,
+        beside: int = -1,
+        cpu_milli_each: int = -1,
     ) -> None:
         """Give a waiting job exactly these GPUs, or a job without GPUs a place on this node.
 
-        `share_milli`: share of each GPU; None: what the job asked for.
+        `share_milli`: share of each GPU; None: what the job asked for. `beside`: number of the running job
+        that shares all of its GPUs with this one, -1: nobody has them. `cpu_milli_each`: cores with each GPU,
+        -1: those that it asked for.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
@@ -331,8 +347,19 @@ class ClusterState:
                 another VC, or the share is not the job's or the clock is not 1. Nothing has changed then.
         """
         slot = self._in_status(seq, WAITING, "waiting")
+        if beside >= 0:
+            other = self._in_status(beside, RUNNING, "running")
+            check_join(self, slot, other, sm_clock_frac)
+            if sorted(gpus) != sorted(self.gpus_of(beside)):
+                raise AllocationError(f"job {seq} shares all the GPUs of job {beside} or none")
+            if cpu_milli_each > kernels.spare_cpu_milli_each(self.arrays, other):
+                raise AllocationError(f"job {seq}: the nodes of job {beside} have fewer cores to spare")
+            kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
+            return
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        p, host = check_gang(self, slot, gpus, share, sm_clock_frac, node)
+        p, host = check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
+        if cpu_milli_each >= 0:
+            self.arrays.job.cpu_milli_each[slot] = cpu_milli_each
         kernels.allocate(self.arrays, slot, np.array(gpus, np.int32), host, p, share, sm_clock_frac, now_s)
 
     def check_start(

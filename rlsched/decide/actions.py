@@ -16,6 +16,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         share_milli: Share of each GPU, 1,000 = the whole of it.
         sm_clock_frac: SM clock as a fraction of the maximum.
         node: Node of a job without GPUs, -1 where the GPUs say it.
+        beside: Number of the running job that it shares all of these GPUs with, -1: nobody has them.
+        cpu_milli_each: CPU cores with each GPU, thousandths; -1: those that it asked for.
     """
 
     seq: int
@@ -23,6 +25,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     share_milli: int = 1000
     sm_clock_frac: float = 1.0
     node: int = -1
+    beside: int = -1
+    cpu_milli_each: int = -1
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):

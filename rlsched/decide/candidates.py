@@ -11,8 +11,10 @@ from rlsched.cluster import placement
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import holds, windows
+from rlsched.decide.abilities import NO_ABILITIES, Abilities, clock_for, cores_for, join_cores
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.record import Half
+from rlsched.models.speed import gpu_kind
 
 
 @dataclass(frozen=True)
@@ -105,16 +107,42 @@ def contested(state: ClusterState, partition: int) -> bool:
     return not placement.all_fit(state.arrays, partition)
 
 
-def start_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
-    """Start a job that fits: on this node, or where the placement rule puts it (`node` -1)."""
-    slot = state.slot_of(seq)
-    gpus = np.zeros(int(state.arrays.job.gpus[slot]), np.int32)
-    host = int(choose(state.arrays, partition, slot, node, gpus))
+def start_action(
+    state: ClusterState, partition: int, seq: int, node: int = -1, *, can: Abilities = NO_ABILITIES
+) -> Start:
+    """Start a job that fits: on this node, or where the placement rule puts it (`node` -1).
+
+    `can`: what chooses its clock and its cores.
+    """
+    arrays, slot = state.arrays, state.slot_of(seq)
+    gpus = np.zeros(int(arrays.job.gpus[slot]), np.int32)
+    host = int(choose(arrays, partition, slot, node, gpus))
+    clock, cores = 1.0, -1
+    if gpus.size and can.needed:
+        clock = float(clock_for(arrays, partition, slot, gpu_kind(arrays, int(gpus[0])), can.code))
+        cores = int(cores_for(arrays, slot, gpus, can.code))
     return Start(
         seq=seq,
         gpus=tuple(int(g) for g in gpus),
-        share_milli=int(state.arrays.job.share_milli[slot]),
+        share_milli=int(arrays.job.share_milli[slot]),
+        sm_clock_frac=clock,
         node=-1 if gpus.size else host,
+        cpu_milli_each=cores,
+    )
+
+
+def join_action(state: ClusterState, partition: int, seq: int, beside: int, can: Abilities) -> Start:
+    """Start a job on all the GPUs of the running job `beside`."""
+    arrays, slot, other = state.arrays, state.slot_of(seq), state.slot_of(beside)
+    gpus = state.gpus_of(beside)
+    kind = gpu_kind(arrays, gpus[0])
+    return Start(
+        seq=seq,
+        gpus=tuple(gpus),
+        share_milli=int(arrays.job.share_milli[slot]),
+        sm_clock_frac=float(clock_for(arrays, partition, slot, kind, can.code)),
+        beside=beside,
+        cpu_milli_each=int(join_cores(arrays, slot, other, kind)),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
-from rlsched.decide.scheduler import Decision, Scheduler, may_preempt
+from rlsched.decide.scheduler import Decision, Scheduler, may_preempt, may_share
 
 
 def decide_all(
@@ -15,12 +15,13 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
 
-    A partition is asked while some waiting job can start there; for a scheduler that preempts, while any job
-    waits. It is asked again where a start in another one ended a hold in it, and, if the scheduler preempts,
-    after each pass with a preemption: the job may wait for another partition too. Yields (partition,
-    decision), each already applied. A *wait* is yielded only where the scheduler could have done something.
+    A partition is asked while some waiting job can start there; for a scheduler that preempts or shares,
+    while any job waits. It is asked again where a start in another one ended a hold in it, and, if the
+    scheduler preempts, after each pass with a preemption: the job may wait for another partition too. Yields
+    (partition, decision), each already applied. A *wait* is yielded only where the scheduler could have done
+    something.
     """
-    preempts = may_preempt(scheduler)
+    preempts = may_preempt(scheduler) or may_share(scheduler)
     first, started, preempted = True, True, False
     while started:
         everywhere = first or preempted
@@ -53,6 +54,8 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
             share_milli=action.share_milli,
             sm_clock_frac=action.sm_clock_frac,
             node=action.node,
+            beside=action.beside,
+            cpu_milli_each=action.cpu_milli_each,
         )
     elif isinstance(action, Preempt):
         state.preempt(action.seq, now_s)

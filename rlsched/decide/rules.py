@@ -10,11 +10,20 @@ import msgspec
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.lanes import comes_before
 from rlsched.cluster.placement import class_fits, fits_slot
+from rlsched.decide.abilities import (
+    BLOCKED,
+    NEVER,
+    NO_ABILITIES,
+    NO_ABILITY,
+    Abilities,
+    AbilityCode,
+    next_to_share,
+)
 from rlsched.decide.aging import next_by_age
 from rlsched.decide.easy import next_by_easy
 from rlsched.decide.reserve import next_by_reserve
 from rlsched.decide.scheduler import Information, Order
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 
 RuleKind = Literal["plain", "easy", "aging", "reserve"]
 """What decides beside the order: fit alone, or `decide.easy`, `decide.aging`, `decide.reserve`."""
@@ -33,9 +42,10 @@ class RuleCode(NamedTuple):
     blocks: bool
     bound_s: float
     free_frac: float
+    can: AbilityCode
 
 
-SKIPPING: Final = RuleCode(PLAIN, False, math.inf, 0.0)
+SKIPPING: Final = RuleCode(PLAIN, False, math.inf, 0.0, NO_ABILITY)
 """The plain rules that go on behind a job that does not fit; the order is the state's."""
 
 
@@ -51,6 +61,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         bound_s: `aging`: a job is overdue when it has waited so long. `reserve`: a job predicted longer than
             this is a long one.
         free_frac: `reserve`: share of a partition's GPUs that stays free after the start of a long job.
+        abilities: What it may do beside starting jobs on free GPUs.
+        profile_s: What Lucid's profiler costs: jobs that run longer begin by so much work that is lost.
     """
 
     name: str
@@ -60,11 +72,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     kind: RuleKind = "plain"
     bound_s: float = math.inf
     free_frac: float = 0.0
+    abilities: Abilities = NO_ABILITIES
+    profile_s: float = 0.0
 
     @property
     def code(self) -> RuleCode:
         """The rule for kernels."""
-        return RuleCode(_KIND_CODES[self.kind], self.blocks, float(self.bound_s), float(self.free_frac))
+        return RuleCode(
+            _KIND_CODES[self.kind],
+            self.blocks,
+            float(self.bound_s),
+            float(self.free_frac),
+            self.abilities.code,
+        )
 
 
 @kernel
@@ -97,3 +117,19 @@ def next_to_start(s: StateArrays, p: int, rule: RuleCode, now_s: float) -> int:
     else:
         position = next_by_reserve(s, p, rule.bound_s, rule.free_frac)
     return s.derived.queue[p, position] if position >= 0 else -1
+
+
+@large_kernel
+def next_move(s: StateArrays, p: int, rule: RuleCode, now_s: float) -> tuple[int, int]:
+    """(slot, running slot to share GPUs with or -1) of the next job that a rule starts; (-1, -1) for none.
+
+    Rules that share where jobs are blocked start on free GPUs first; Lucid's takes the first job of the order
+    that can do either, and prefers to share.
+    """
+    slot = next_to_start(s, p, rule, now_s)
+    if rule.can.share == NEVER or (slot >= 0 and rule.can.share == BLOCKED):
+        return slot, -1
+    sharer, beside = next_to_share(s, p, rule.blocks, rule.can)
+    if slot < 0 or (sharer >= 0 and (sharer == slot or comes_before(s, sharer, slot))):
+        return sharer, beside
+    return slot, -1

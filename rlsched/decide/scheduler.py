@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action
 from rlsched.decide.record import DecisionRecord, Source
 from rlsched.errors import UnknownSchedulerError
@@ -69,6 +70,11 @@ def may_preempt(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "preempts", False))
 
 
+def may_share(scheduler: Scheduler) -> bool:
+    """Whether a scheduler starts jobs on GPUs that others have; one that does not say so does not."""
+    return bool(getattr(scheduler, "shares", False))
+
+
 def scheduler_names() -> list[str]:
     """Names of all installed schedulers."""
     return sorted(point.name for point in _points())
@@ -77,6 +83,8 @@ def scheduler_names() -> list[str]:
 def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     """The scheduler of this name; `NAME:ARGUMENT` passes ARGUMENT on (`ppo:PATH`).
 
+    `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
+
     Args:
         name: An entry point of the group `rlsched.schedulers`, called as `factory(argument, seed)`.
         seed: Seed of its action draws.
@@ -84,6 +92,13 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     Raises:
         UnknownSchedulerError: listing the known names.
     """
+    plain, plus, words = name.partition("+")
+    if plus and not plain.startswith("ppo:"):
+        able = getattr(load_scheduler(plain, seed=seed), "with_abilities", None)
+        if able is None:
+            raise UnknownSchedulerError(f"policy {name!r}: {plain!r} chooses by itself and takes no +ABILITY")
+        given: Scheduler = able(name, read_abilities(name, words.split("+")))
+        return given
     base, colon, argument = name.partition(":")
     for point in _points():
         if point.name == base and bool(colon) == bool(argument):

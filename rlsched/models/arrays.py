@@ -7,12 +7,13 @@ exactly 1 under those conditions.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import Records
+Records = Any
+"""A numpy record array: a struct of arrays, kept together in memory; `records.field` is an array."""
 
 NUM_LEVELS: Final = 4
 """SM clocks that a decision chooses from, for each GPU type."""
@@ -58,3 +59,14 @@ class ModelArrays(NamedTuple):
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT
     pair: NDArray[np.float64]  # (K, W, W) measured speed of the first beside the second; nan: unknown
+    others: NDArray[np.int32]  # (MAX_TENANTS,) scratch: workloads beside the one that is asked about
+
+
+def no_models() -> ModelArrays:
+    """What is known where no models are: nothing."""
+    return ModelArrays(
+        np.zeros(1, GPU_MODEL).view(np.recarray),
+        np.zeros((1, 1), TRAIT).view(np.recarray),
+        np.full((1, 1, 1), np.nan),
+        np.zeros(8, np.int32),
+    )

@@ -21,6 +21,7 @@ POLICY = ROOT / "checkpoints" / "default" / "policy.zip"
 INSIDE = (
     "rlsched/cli/main.py",
     "rlsched/report/page.css",
+    "rlsched/models/catalogue/cells.csv",
     "rlsched_envs/engine.py",
     "rlsched_agents/runtime/policy.py",
     "rlsched_node/shim.py",

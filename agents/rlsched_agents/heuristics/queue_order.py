@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Wait
-from rlsched.decide.candidates import Window, job_candidates, start_action
+from rlsched.decide.abilities import Abilities
+from rlsched.decide.actions import Action, Wait
+from rlsched.decide.candidates import Window, job_candidates, join_action, start_action
 from rlsched.decide.recording import Recording
-from rlsched.decide.rules import Rule, next_by_rule, next_to_start
+from rlsched.decide.rules import Rule, next_by_rule, next_move, next_to_start
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import UnknownSchedulerError
 
@@ -27,14 +30,34 @@ class QueueOrder:
         """Start the rule's next job on the GPUs that *consolidate* picks, or wait."""
         recording = Recording(state, partition, now_s, wanted=record)
         window = job_candidates(state, partition, now_s) if record else None
-        if self.rule.kind == "plain":
-            slot = next_by_rule(state.arrays, partition, self.rule.blocks)
-        else:
-            slot = next_to_start(state.arrays, partition, self.rule.code, now_s)
+        slot, beside = self._next(state, partition, now_s)
         seq = int(state.arrays.job.seq[slot]) if slot >= 0 else -1
-        action = start_action(state, partition, seq) if seq >= 0 else Wait()
+        action: Action = Wait()
+        if beside >= 0:
+            action = join_action(
+                state, partition, seq, int(state.arrays.job.seq[beside]), self.rule.abilities
+            )
+        elif seq >= 0:
+            action = start_action(state, partition, seq, can=self.rule.abilities)
         halves = [window.half(None, row_of(window, seq))] if window is not None else []
         return recording.decision(action, "rule", self.name, halves=halves)
+
+    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int]:
+        """(slot of the job to start, slot of the one to share with), -1 for none."""
+        if self.rule.abilities.share != "never":
+            return next_move(state.arrays, partition, self.rule.code, now_s)
+        if self.rule.kind == "plain":
+            return next_by_rule(state.arrays, partition, self.rule.blocks), -1
+        return next_to_start(state.arrays, partition, self.rule.code, now_s), -1
+
+    def with_abilities(self, name: str, abilities: Abilities) -> QueueOrder:
+        """The same rule with abilities, under another name."""
+        return QueueOrder(msgspec.structs.replace(self.rule, name=name, abilities=abilities))
+
+    @property
+    def shares(self) -> bool:
+        """Whether it may start jobs on GPUs that others have: it is asked even where none is free."""
+        return self.rule.abilities.share != "never"
 
 
 def row_of(window: Window, seq: int) -> int:

@@ -32,7 +32,7 @@ def convert(request: Request) -> Conversion:
         TraceError: another header, no job, or, if strict, a malformed row.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(("queue_s", "workload", "memory_mib", "x_num_nodes"))
+    jobs = Jobs(("queue_s", "x_workload", "memory_mib", "x_num_nodes"))
     clock = Clock()
 
     def use(row: Row) -> None:

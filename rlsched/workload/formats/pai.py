@@ -97,7 +97,7 @@ def convert(request: Request) -> Conversion:
     tags: dict[str, _Tag] = {}
     accounts += [_read_instances(path, request, found) for path in instances]
     accounts += [_read_tags(path, request, tags) for path in groups]
-    jobs = Jobs(("queue_s", "workload", "memory_mib", "x_plan_gpu", "x_gpu_type"))
+    jobs = Jobs(("queue_s", "x_workload", "memory_mib", "x_plan_gpu", "x_gpu_type"))
     for name, job in found.items():
         account.use_later(job.line, partial(_add, name, job, tags.get(job.inst_id), jobs, account))
     trace, origin_s = jobs.trace(title(request.path), account)

@@ -17,7 +17,7 @@ def test_seren_as_published() -> None:
     assert trace.duration_s.tolist() == [117, 2693, 3600]
     assert trace.num_gpus.tolist() == [8, 16, 0]
     assert trace.num_cpus.tolist() == [128, 256, 4]
-    assert trace.extra["workload"].tolist() == ["Other", "SFT", "Other"]
+    assert trace.extra["x_workload"].tolist() == ["Other", "SFT", "Other"]
     assert trace.extra["queue_s"].tolist() == [32, 13, 0]
     assert trace.extra["x_num_nodes"].tolist() == ["1", "2", "1"]
     assert noted(conversion.accounts[0]) == {}

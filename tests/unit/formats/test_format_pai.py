@@ -46,7 +46,7 @@ def test_without_instances_and_tags_tasks_are_what_is_known(tmp_path: Path) -> N
     conversion = convert_original("pai", Request(tmp_path))
     assert conversion.trace.duration_s.tolist() == [590, 7280, 100]
     assert conversion.trace.extra["queue_s"].tolist() == [10, 20, 0]
-    assert "workload" not in conversion.trace.extra
+    assert "x_workload" not in conversion.trace.extra
     assert set(conversion.trace.gpu_type.tolist()) == {""}
     assert [account.path.name for account in conversion.accounts] == [
         "pai_job_table.csv",
@@ -60,7 +60,7 @@ def test_the_gpu_type_is_the_one_that_was_asked_for() -> None:
     assert trace.gpu_type.tolist() == ["", "P100", ""]
     assert trace.extra["x_gpu_type"].tolist() == ["MISC", "P100", "V100"]
     assert trace.job_name.tolist() == ["group-a", "group-b", ""]
-    assert trace.extra["workload"].tolist() == ["nmt", "", ""]
+    assert trace.extra["x_workload"].tolist() == ["nmt", "", ""]
 
 
 def test_what_never_ran_or_never_ended() -> None:

@@ -1,0 +1,133 @@
+"""Which models a run has, and their arrays for one trace on one cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rlsched.models.catalogue import Catalogue, load_catalogue
+
+from rlsched.cluster.arrays import MAX_TENANTS, Records, records
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.models.power import NodePower
+from rlsched.workload.trace import Trace
+from rlsched_envs.physics import GROUP, NODE_WATTS, NOISE, NUM_SUMS, RUN, PhysicsArrays
+
+
+@dataclass(frozen=True)
+class Models:
+    """Models of a run.
+
+    Attributes:
+        seed: Of the draw of workloads for jobs whose trace names none.
+        assumed_scale: Factor on the catalogue's assumed figures.
+        noise: Whether pairs that were never measured scatter about the formula.
+        power: Nodes beside their GPUs.
+    """
+
+    seed: int = 0
+    assumed_scale: float = 1.0
+    noise: bool = True
+    power: NodePower = field(default_factory=NodePower)
+
+    def catalogue(self) -> Catalogue:
+        """The catalogue of workloads, with its assumed figures scaled."""
+        return load_catalogue(assumed_scale=self.assumed_scale)
+
+
+def fair_cores_milli(spec: ClusterSpec) -> int:
+    """CPU cores that go with each GPU on every node that tells its cores, thousandths; 0 where none does."""
+    fair = [group.cpus * 1000 // group.gpus for group in spec.nodes if group.cpus and group.gpus]
+    return min(fair, default=0)
+
+
+def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
+    """The same demand; one that tells no cores asks for the fair ones of its GPUs."""
+    if demand.cpu_milli or not demand.gpus or not fair_milli:
+        return demand
+    share = demand.gpus * demand.share_milli / 1000
+    return msgspec.structs.replace(demand, cpu_milli=int(fair_milli * share))
+
+
+def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
+    """(D,) GPU type that run times under each demand are of, -1 where all nodes are of one type.
+
+    The one type that the job asks for, else the type of most of the cluster's GPUs: traces do not tell.
+    """
+    gpus: Counter[str] = Counter()
+    for group in spec.nodes:
+        gpus[group.gpu_type] += group.count * group.gpus
+    if len(+gpus) < 2:
+        return np.full(len(demands), -1, np.int32)
+    common = gpus.most_common(1)[0][0]
+    asked = [one.gpu_types[0] if len(one.gpu_types) == 1 else common for one in demands]
+    return np.array([kind_names.index(name if name in kind_names else common) for name in asked], np.int32)
+
+
+def job_keys(trace: Trace) -> NDArray[np.uint64]:
+    """(J,) a number for each job that depends on its name alone: what draws are keyed by."""
+    digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
+    return np.frombuffer(b"".join(digests), np.uint64).copy()
+
+
+def node_watts(spec: ClusterSpec, power: NodePower) -> Records:
+    """(N,) NODE_WATTS of a cluster's nodes, their GPUs apart."""
+    watts = records(spec.num_nodes, NODE_WATTS)
+    at = 0
+    for group in spec.nodes:
+        part = watts[at : at + group.count]
+        part.idle_w = power.idle_w(group.cpus, group.gpus, 0.0)
+        part.core_w = power.cpu_active_w_per_core - power.cpu_idle_w_per_core
+        part.asleep_w = power.asleep_w
+        part.boot_w = power.booting_w(group.cpus, group.gpus, 0.0)
+        at += group.count
+    return watts
+
+
+def new_physics(
+    trace: Trace, rows: NDArray[np.intp], spec: ClusterSpec, state: ClusterState, models: Models
+) -> PhysicsArrays:
+    """Books of a run that has not begun: `physics.begin_books` next."""
+    sums = np.zeros(NUM_SUMS)
+    sums[NOISE] = models.noise
+    return PhysicsArrays(
+        run=records(state.arrays.job.shape[0], RUN),
+        group=records(max(state.num_gpus, 1), GROUP),
+        node=node_watts(spec, models.power),
+        energy_j=np.zeros(len(rows)),
+        key=job_keys(trace.select(rows)),
+        sums=sums,
+        dynamic_w=np.zeros(MAX_TENANTS),
+    )
+
+
+def grown_physics(physics: PhysicsArrays, slots: int) -> PhysicsArrays:
+    """The same books with room for `slots` live jobs."""
+    run = records(slots, RUN)
+    run[: physics.run.shape[0]] = physics.run
+    return physics._replace(run=run)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a run drew.
+
+    Attributes:
+        job_j: (J,) each job's part: of its GPUs, and its busy cores; 0 for one that never ran.
+        idle_j: Nodes, and GPUs without jobs.
+        cluster_j: The whole cluster, counted apart from the two; from the first submission to the last event.
+    """
+
+    job_j: NDArray[np.float64]
+    idle_j: float
+    cluster_j: float
+
+    def first_rows(self, rows: int) -> Energy:
+        """The same with the first jobs alone."""
+        return replace(self, job_j=self.job_j[:rows])

@@ -1,0 +1,349 @@
+"""Jobs that change speed, and the power that they draw, compiled.
+
+Jobs that hold the same GPUs are a *group*, known by the first of them. A change in a group (somebody comes,
+leaves, or another clock) settles the work and the energy of its jobs up to now and plans their ends anew; no
+other job is touched. A job whose rate is 1 from its start ends at start + run time, computed once.
+
+Power is kept in three books that must agree: of the whole cluster (by groups and nodes), of every job (its
+part of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import (
+    MAX_TENANTS,
+    NODE_ASLEEP,
+    NODE_BOOTING,
+    NODE_DOWN,
+    Records,
+    StateArrays,
+    records,
+)
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import tenants_of
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.clocks import gpu_power_w, job_part_w
+from rlsched.models.sharing import pair_noise, with_noise
+from rlsched.models.speed import added_power_w, cores_used, fed_rate, gpu_kind, gpu_rate, shared_on
+
+TOTAL_W: Final = 0
+IDLE_W: Final = 1
+ENERGY_J: Final = 2
+IDLE_J: Final = 3
+JOBS_W: Final = 4
+JOBS_J: Final = 5
+NOISE: Final = 6
+"""1: pairs that were never measured scatter about the formula as measured ones do; 0: they do not."""
+NUM_SUMS: Final = 7
+
+RUN: Final = np.dtype(
+    [
+        ("target_s", np.float64),  # work of the attempt, restart costs included
+        ("done_s", np.float64),  # work done up to `since_s`
+        ("since_s", np.float64),
+        ("rate", np.float64),
+        ("limit_end_s", np.float64),  # killed then, infinite without a limit
+        ("power_w", np.float64),  # its part of its groups' power, its cores included
+        ("first_gpu", np.int32),  # group that it is in, -1 where it has no GPU
+        ("killed", np.int32),  # 1: its planned end is its time limit
+        ("planned", np.int32),  # 1: its end is queued
+    ],
+    align=True,
+)
+"""One entry a slot."""
+
+GROUP: Final = np.dtype([("power_w", np.float64), ("idle_w", np.float64), ("clock_frac", np.float64)])
+"""One entry a GPU; only those of first GPUs count. `idle_w`: what all its GPUs draw without jobs."""
+
+NODE_WATTS: Final = np.dtype(
+    [
+        ("idle_w", np.float64),  # without its GPUs, nothing running
+        ("core_w", np.float64),  # more with each busy core
+        ("asleep_w", np.float64),
+        ("boot_w", np.float64),
+    ],
+    align=True,
+)
+"""One entry a node."""
+
+
+class PhysicsArrays(NamedTuple):
+    """Where a run with models stands; T rows."""
+
+    run: Records  # (J,) RUN
+    group: Records  # (G,) GROUP
+    node: Records  # (N,) NODE_WATTS
+    energy_j: NDArray[np.float64]  # (T,)
+    key: NDArray[np.uint64]  # (T,) of the job, for draws
+    sums: NDArray[np.float64]  # (NUM_SUMS,)
+    dynamic_w: NDArray[np.float64]  # (MAX_TENANTS,) scratch
+
+
+def no_physics() -> PhysicsArrays:
+    """Nothing: of a run without models."""
+    return PhysicsArrays(
+        records(1, RUN),
+        records(1, GROUP),
+        records(1, NODE_WATTS),
+        np.zeros(1),
+        np.zeros(1, np.uint64),
+        np.zeros(NUM_SUMS),
+        np.zeros(MAX_TENANTS),
+    )
+
+
+@kernel
+def is_joint(s: StateArrays, slot: int) -> bool:
+    """Whether a running job that asked for whole GPUs shares them."""
+    head = s.job.head[slot]
+    if head < 0 or s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI:
+        return False
+    return tenants_of(s, head // MAX_TENANTS) > 1
+
+
+@kernel
+def pass_time(x: PhysicsArrays, seconds: float) -> None:
+    """Power is drawn for so long."""
+    x.sums[ENERGY_J] += x.sums[TOTAL_W] * seconds
+    x.sums[IDLE_J] += x.sums[IDLE_W] * seconds
+    x.sums[JOBS_J] += x.sums[JOBS_W] * seconds
+
+
+@kernel
+def idle_gpus_w(s: StateArrays, n: int) -> float:
+    """What the GPUs of a node draw while none of them is in use."""
+    return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
+
+
+@kernel
+def add_idle_w(x: PhysicsArrays, watts: float) -> None:
+    """Nodes or GPUs without jobs begin (or, negative, cease) to draw this."""
+    x.sums[IDLE_W] += watts
+    x.sums[TOTAL_W] += watts
+
+
+@kernel
+def settle(x: PhysicsArrays, slot: int, row: int, now_s: float) -> None:
+    """Write down what a job has done and drawn up to now."""
+    run = x.run
+    lasted_s = now_s - run.since_s[slot]
+    run.done_s[slot] += lasted_s * run.rate[slot]
+    x.energy_j[row] += lasted_s * run.power_w[slot]
+    run.since_s[slot] = now_s
+
+
+@kernel
+def begin(x: PhysicsArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float) -> None:
+    """A slot's attempt begins with this much work, and is killed after `limit_s` (nan: never)."""
+    run, head = x.run, s.job.head[slot]
+    run.target_s[slot], run.done_s[slot], run.since_s[slot] = target_s, 0.0, now_s
+    run.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
+    run.rate[slot], run.power_w[slot] = 1.0, 0.0
+    run.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
+    run.planned[slot] = run.killed[slot] = 0
+
+
+@kernel
+def _form_group(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
+    """GPUs that nobody used have their first job."""
+    group, g = x.group, x.run.first_gpu[slot]
+    idle_w, place = 0.0, s.job.head[slot]
+    while place >= 0:
+        idle_w += s.models.gpu.idle_w[gpu_kind(s, place // MAX_TENANTS)]
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    group.idle_w[g], group.power_w[g], group.clock_frac[g] = idle_w, 0.0, 0.0
+    add_idle_w(x, -idle_w)
+
+
+@kernel
+def enter(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
+    """A slot that has begun comes to its group: `refresh` the group next."""
+    g = x.run.first_gpu[slot]
+    if g >= 0 and tenants_of(s, g) == 1:
+        _form_group(x, s, slot)
+
+
+@kernel
+def leave(x: PhysicsArrays, s: StateArrays, slot: int) -> bool:
+    """A settled slot has given its GPUs back. True if others stay on them: `refresh` the group then."""
+    g = x.run.first_gpu[slot]
+    x.sums[JOBS_W] -= x.run.power_w[slot]
+    if g < 0:
+        x.sums[TOTAL_W] -= x.run.power_w[slot]
+        return False
+    if tenants_of(s, g) > 0:
+        return True
+    x.sums[TOTAL_W] -= x.group.power_w[g]
+    add_idle_w(x, x.group.idle_w[g])
+    x.group.power_w[g] = 0.0
+    return False
+
+
+@kernel
+def group_clock(s: StateArrays, g: int) -> float:
+    """SM clock of a group: the highest that one of its jobs was given."""
+    clock = 0.0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            clock = max(clock, s.job.sm_clock_frac[slot])
+    return clock
+
+
+@kernel
+def _deviate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, g: int) -> float:
+    """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
+    total, strangers, kind = 0.0, 0, gpu_kind(s, g)
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0 and other != slot:
+            measured = s.models.pair[kind, s.job.workload[slot], s.job.workload[other]]
+            if measured != measured:
+                total += pair_noise(x.key[rows[slot]], x.key[rows[other]])
+                strangers += 1
+    return total / np.sqrt(strangers) if strangers > 0 else 0.0
+
+
+@large_kernel
+def _rate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, clock: float) -> float:
+    """True rate of a job: of the slowest of its GPUs, fed by its cores."""
+    head, g = s.job.head[slot], x.run.first_gpu[slot]
+    shared = shared_on(s, slot, g)
+    if tenants_of(s, g) > 1 and x.sums[NOISE] > 0.0:
+        shared = with_noise(shared, _deviate(x, s, rows, slot, g))
+    nodes, last_node, place = 0, -1, head
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        nodes += n != last_node
+        last_node = n
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    size = max(s.derived.part.node_size[s.job.placed_in[slot]], 1)
+    fewest = min((s.job.gpus[slot] + size - 1) // size, nodes)
+    rate, last_kind, place = np.inf, -1, head
+    while place >= 0:
+        kind = gpu_kind(s, place // MAX_TENANTS)
+        if kind != last_kind:
+            allowed = gpu_rate(s, slot, kind, clock, shared, nodes, fewest)
+            rate = min(rate, fed_rate(s, slot, kind, allowed))
+            last_kind = kind
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return rate
+
+
+@kernel
+def _settle_group(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, now_s: float) -> None:
+    """Settle all jobs of a group; those that run already pay for a change of its clock."""
+    clock = group_clock(s, g)
+    changed = x.group.clock_frac[g] not in (0.0, clock)
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            settle(x, slot, rows[slot], now_s)
+            if changed and x.run.planned[slot]:
+                x.run.done_s[slot] -= s.models.gpu.switch_s[gpu_kind(s, g)] * x.run.rate[slot]
+                x.run.planned[slot] = 2
+    x.group.clock_frac[g] = clock
+
+
+@large_kernel
+def _share_power(x: PhysicsArrays, s: StateArrays, g: int) -> None:
+    """Work out the power of a group from its jobs' rates, and each job's part of it."""
+    run, gpu, count, clock = x.run, s.models.gpu, tenants_of(s, g), x.group.clock_frac[g]
+    total_w, known, added_w, first = 0.0, -1, 0.0, -1
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            x.sums[JOBS_W] -= run.power_w[slot]
+            watts = x.node.core_w[s.job.host[slot]] * s.job.gpus[slot]
+            run.power_w[slot] = watts * cores_used(s, slot, gpu_kind(s, g), run.rate[slot])
+            total_w += run.power_w[slot]
+            first = slot
+    place = s.job.head[first]
+    while place >= 0:
+        at = place // MAX_TENANTS
+        kind = gpu_kind(s, at)
+        if kind != known:
+            known, added_w = kind, 0.0
+            for k in range(MAX_TENANTS):
+                slot = s.gpu.tenant[g, k]
+                if slot >= 0:
+                    x.dynamic_w[k] = added_power_w(s, slot, kind, clock, run.rate[slot])
+                    added_w += x.dynamic_w[k]
+        total_w += gpu_power_w(gpu, kind, count, added_w)
+        for k in range(MAX_TENANTS):
+            slot = s.gpu.tenant[g, k]
+            if slot >= 0:
+                run.power_w[slot] += job_part_w(gpu, kind, count, added_w, x.dynamic_w[k])
+        place = s.gpu.link[at, place % MAX_TENANTS]
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            x.sums[JOBS_W] += run.power_w[slot]
+    x.sums[TOTAL_W] += total_w - x.group.power_w[g]
+    x.group.power_w[g] = total_w
+
+
+@kernel
+def refresh(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, now_s: float) -> None:
+    """A group has changed: settle its jobs, and give each its new rate and power.
+
+    `planned` of a job is 1 afterwards if its queued end still holds, 2 if it has to be queued anew, 0 if it
+    was never queued.
+    """
+    _settle_group(x, s, rows, g, now_s)
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            rate = _rate(x, s, rows, slot, x.group.clock_frac[g])
+            if rate != x.run.rate[slot]:
+                x.run.rate[slot] = s.job.rate[slot] = rate
+                s.job.rate_since_s[slot] = now_s
+                s.job.generation[slot] += 1
+                if x.run.planned[slot]:
+                    x.run.planned[slot] = 2
+    _share_power(x, s, g)
+
+
+@kernel
+def enter_without_gpus(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
+    """A job without GPUs begins: it runs as its trace says, and draws what its cores draw."""
+    x.run.power_w[slot] = x.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
+    x.sums[JOBS_W] += x.run.power_w[slot]
+    x.sums[TOTAL_W] += x.run.power_w[slot]
+
+
+@kernel
+def end_s(x: PhysicsArrays, slot: int, now_s: float) -> float:
+    """When a settled job ends at its present rate: its work is done, or its time limit is reached."""
+    run = x.run
+    at_s = now_s + max(run.target_s[slot] - run.done_s[slot], 0.0) / run.rate[slot]
+    run.killed[slot] = run.limit_end_s[slot] < at_s
+    return min(at_s, run.limit_end_s[slot])
+
+
+@kernel
+def node_idle_w(x: PhysicsArrays, s: StateArrays, n: int, status: int) -> float:
+    """Power of a node of this status on which nothing runs."""
+    if status == NODE_DOWN:
+        return 0.0
+    if status == NODE_ASLEEP:
+        return x.node.asleep_w[n]
+    if status == NODE_BOOTING:
+        return x.node.boot_w[n]
+    return x.node.idle_w[n] + idle_gpus_w(s, n)
+
+
+@kernel
+def begin_books(x: PhysicsArrays, s: StateArrays) -> None:
+    """All nodes are as their status says, and nothing runs."""
+    noise = x.sums[NOISE]
+    x.sums[:] = 0.0
+    x.sums[NOISE] = noise
+    x.energy_j[:] = 0.0
+    for n in range(s.node.shape[0]):
+        add_idle_w(x, node_idle_w(x, s, n, s.node.status[n]))

@@ -1,0 +1,275 @@
+"""What a rule may do beside starting jobs on free GPUs: share them, lower clocks, move cores. Compiled.
+
+All of it goes by predicted speeds (`rlsched.models.speed`), which the policy sees too. It needs models: on a
+state without them nothing here is ever legal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
+from rlsched.cluster.room import will_do
+from rlsched.errors import UnknownSchedulerError
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.clocks import best_level
+from rlsched.models.memory import fits_memory
+from rlsched.models.speed import asked_feed, beside_speed, feed, gpu_kind
+
+ShareRule = Literal["never", "blocked", "lucid"]
+"""Who shares GPUs: nobody; jobs that do not fit otherwise; as in Lucid, whoever may, before free GPUs."""
+ClockRule = Literal["full", "fixed", "slowdown", "lull"]
+"""SM clock of a job: the highest; one for all; the one of least energy within a slowdown; the same, but the
+highest while other jobs wait."""
+
+NEVER: Final = 0
+BLOCKED: Final = 1
+LUCID: Final = 2
+_SHARE_CODES: Final = {"never": NEVER, "blocked": BLOCKED, "lucid": LUCID}
+FULL: Final = 0
+FIXED: Final = 1
+SLOWDOWN: Final = 2
+LULL: Final = 3
+_CLOCK_CODES: Final = {"full": FULL, "fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL}
+
+KEEP_FRAC: Final = 0.85
+"""Speed that both jobs of a pair have to keep: the gate whose quality `docs/model/sharing.md` measures."""
+LOOK_AT: Final = 64
+"""Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""
+LUCID_MAX_GPUS: Final = 8
+LUCID_SCORES: Final = 2
+"""Lucid packs jobs of up to 8 GPUs whose scores (0 tiny, 1 medium, 2 jumbo) add up to 2 at most ..."""
+LUCID_LONGER: Final = 2.0
+"""... with a job whose predicted GPU-time is at least half of theirs (its artifact's `policy/lucid.py`)."""
+LUCID_MEDIUM_UTIL: Final = 0.5
+LUCID_JUMBO_UTIL: Final = 0.85
+"""Lucid learns its scores by a decision tree over profiles; ours are cut by solo GPU utilisation alone, where
+a pair of equals keeps nearly all of its speed (0.5) and where each falls below 0.85 of it."""
+
+
+class AbilityCode(NamedTuple):
+    """Abilities as kernels take them."""
+
+    share: int
+    keep_frac: float
+    clock: int
+    clock_value: float
+    cores: bool
+
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule may do beside starting jobs on free GPUs.
+
+    Attributes:
+        share: Who shares GPUs.
+        keep_frac: Predicted speed that both jobs of a pair have to keep.
+        clock: How a job's SM clock is chosen.
+        clock_value: `fixed`: the clock, of the maximum. `slowdown`, `lull`: the slowdown allowed.
+        cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
+    """
+
+    share: ShareRule = "never"
+    keep_frac: float = KEEP_FRAC
+    clock: ClockRule = "full"
+    clock_value: float = 1.0
+    cores: bool = False
+
+    @property
+    def code(self) -> AbilityCode:
+        """The abilities for kernels."""
+        return AbilityCode(
+            _SHARE_CODES[self.share],
+            float(self.keep_frac),
+            _CLOCK_CODES[self.clock],
+            float(self.clock_value),
+            bool(self.cores),
+        )
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is any: models are needed then."""
+        return self != NO_ABILITIES
+
+
+NO_ABILITIES: Final = Abilities()
+NO_ABILITY: Final = NO_ABILITIES.code
+ABILITY_WORDS: Final = "share, share=SPEED, clock=F, slowdown=B, lull=B, cores"
+
+
+def read_abilities(name: str, words: Sequence[str]) -> Abilities:
+    """The abilities behind a policy's name.
+
+    `share`: jobs that do not fit share GPUs where both keep 0.85 of their speed (`share=0.8`: 0.8 of it).
+    `clock=0.75`: all run at this SM clock. `slowdown=0.05`: each runs at the clock of least energy that makes
+    it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest. `cores`:
+    input-bound jobs get idle cores.
+
+    Raises:
+        UnknownSchedulerError: a word is not known, comes twice, or its figure is out of range.
+    """
+    able = Abilities()
+    seen: set[str] = set()
+    for word in words:
+        key, equals, text = word.partition("=")
+        topic = "clock" if key in ("slowdown", "lull") else key
+        value = _figure(text) if equals else None
+        low, high = _RANGES.get(key, (0.0, 0.0))
+        if topic in seen or (equals and (value is None or not low <= value <= high)):
+            raise UnknownSchedulerError(
+                f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED from 0 to 1 "
+                f"and B from 0 to 10, got +{word}"
+            )
+        seen.add(topic)
+        if key == "share":
+            able = replace(able, share="blocked", keep_frac=KEEP_FRAC if value is None else value)
+        elif key == "cores" and not equals:
+            able = replace(able, cores=True)
+        elif key in _CLOCKS and value is not None:
+            able = replace(able, clock=_CLOCKS[key], clock_value=value)
+        else:
+            raise UnknownSchedulerError(f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}")
+    return able
+
+
+_RANGES: Final = {"share": (0.0, 1.0), "clock": (0.5, 1.0), "slowdown": (0.0, 10.0), "lull": (0.0, 10.0)}
+_CLOCKS: Final[dict[str, ClockRule]] = {"clock": "fixed", "slowdown": "slowdown", "lull": "lull"}
+
+
+def _figure(text: str) -> float | None:
+    """A plain decimal number; None for anything else."""
+    whole, _, part = text.partition(".")
+    return float(text) if whole.isascii() and whole.isdigit() and (part or "0").isdigit() else None
+
+
+@kernel
+def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) -> float:
+    """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum."""
+    if can.clock == FULL or (can.clock == LULL and s.derived.part.queue_len[p] > 1):
+        return 1.0
+    if can.clock == FIXED:
+        return can.clock_value
+    t, w = s.models.trait, s.job.workload[slot]
+    level = best_level(s.models.gpu, kind, t.clock_bound[w, kind], t.dynamic_w[w, kind], can.clock_value)
+    return s.models.gpu.levels_frac[kind, level]
+
+
+@kernel
+def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCode) -> int:
+    """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
+
+    What the job asked for; with the ability, what it has a use for: less where that is enough, more where
+    its nodes have cores to spare. Cores that are lent come back when the borrower ends: until then a node may
+    have fewer than its free GPUs were to have, and a job that starts there gets those.
+    """
+    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
+    if not can.cores or asked == 0 or gpus.shape[0] == 0 or s.demand.plain[s.job.demand[slot]] == 0:
+        return asked
+    needed = 0.0
+    for position in range(gpus.shape[0]):
+        needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
+    wanted = math.ceil(needed * 1000.0)
+    position = 0
+    while position < gpus.shape[0]:
+        n, on_node = s.gpu.node[gpus[position]], 0
+        while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
+            position, on_node = position + 1, on_node + 1
+        if s.node.cpu_milli[n] < UNCOUNTED:
+            lent = min(asked, s.node.cpu_free_milli[n] // on_node)
+            wanted = min(wanted, max(lent, 0) + spare_cpu_milli(s, n) // on_node)
+    return wanted
+
+
+@kernel
+def join_cores(s: StateArrays, slot: int, beside: int, kind: int) -> int:
+    """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
+
+    Spare ones of the nodes, as many as both jobs together lack.
+    """
+    job, cores = s.job, s.models.trait.cores_each
+    if s.demand.cpu_milli_each[job.demand[slot]] == 0:
+        return 0
+    needed = math.ceil(1000.0 * (cores[job.workload[slot], kind] + cores[job.workload[beside], kind]))
+    return max(min(needed - job.cpu_milli_each[beside], spare_cpu_milli_each(s, beside)), 0)
+
+
+@kernel
+def _score(s: StateArrays, slot: int, kind: int) -> int:
+    """Lucid's sharing score of a job: 0 tiny, 1 medium, 2 jumbo."""
+    util = s.models.trait.util_frac[s.job.workload[slot], kind]
+    return (util > LUCID_MEDIUM_UTIL) + (util > LUCID_JUMBO_UTIL)
+
+
+@kernel
+def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> float:
+    """Predicted speed of both jobs together if a waiting one joins a running one; 0 where it may not."""
+    job = s.job
+    if job.gpus[slot] != job.gpus[beside]:
+        return 0.0
+    g = job.head[beside] // MAX_TENANTS
+    if tenants_of(s, g) > 1 or job.share_milli[beside] < WHOLE_GPU_MILLI:
+        return 0.0
+    kind, demand = gpu_kind(s, g), job.demand[slot]
+    if not will_do(s, demand, job.host[beside]) or s.demand.memory_mib_each[demand] > 0:
+        return 0.0
+    t, mine, theirs = s.models.trait, job.workload[slot], job.workload[beside]
+    memory_mib = s.models.gpu.memory_mib[kind]
+    if not fits_memory(memory_mib, t.memory_mib[theirs, kind], 1, t.memory_mib[mine, kind]):
+        return 0.0
+    if can.share == LUCID:
+        own, other = job.predicted_s[slot] * job.gpus[slot], job.predicted_s[beside] * job.gpus[beside]
+        if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
+            return 0.0
+        return 1.0 * (_score(s, slot, kind) + _score(s, beside, kind) <= LUCID_SCORES)
+    one, two = beside_speed(s, kind, mine, theirs), beside_speed(s, kind, theirs, mine)
+    if min(one, two) < can.keep_frac:
+        return 0.0
+    held = (job.cpu_milli_each[beside] + join_cores(s, slot, beside, kind)) / 1000.0
+    needed = t.cores_each[mine, kind] + t.cores_each[theirs, kind]
+    met = min(1.0, held / needed)
+    one = min(one, feed(s, slot, kind, t.cores_each[mine, kind] * met)) / asked_feed(s, slot, kind)
+    two = min(two, feed(s, beside, kind, t.cores_each[theirs, kind] * met)) / asked_feed(s, beside, kind)
+    return one + two if min(one, two) >= can.keep_frac else 0.0
+
+
+@kernel
+def best_partner(s: StateArrays, p: int, slot: int, can: AbilityCode) -> int:
+    """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none.
+
+    Best is the highest speed of both together, then the job that came first.
+    """
+    if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
+        return -1
+    found, most = -1, 0.0
+    for position in range(s.derived.running_len[0]):
+        beside = s.derived.slot.running[position]
+        if s.job.placed_in[beside] == p and s.job.gpus[beside] == s.job.gpus[slot]:
+            value = pair_value(s, slot, beside, can)
+            better = value > most or (value == most and found >= 0 and s.job.seq[beside] < s.job.seq[found])
+            if value > 0.0 and better:
+                found, most = beside, value
+    return found
+
+
+@large_kernel
+def next_to_share(s: StateArrays, p: int, blocks: bool, can: AbilityCode) -> tuple[int, int]:
+    """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
+
+    The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
+    """
+    if can.share == NEVER or not s.counters[MODELLED]:
+        return -1, -1
+    queue = s.derived.queue[p]
+    for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
+        beside = best_partner(s, p, queue[position], can)
+        if beside >= 0:
+            return queue[position], beside
+    return -1, -1

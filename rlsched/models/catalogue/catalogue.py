@@ -1,0 +1,250 @@
+"""`Catalogue`: the traits of workloads as arrays, by name and GPU type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MAX_TENANTS
+from rlsched.errors import InputError
+from rlsched.models.arrays import TRAIT, ModelArrays, Records
+from rlsched.models.catalogue.draw import draw_workloads
+from rlsched.models.catalogue.table import (
+    ASSUMED,
+    DEFINED,
+    FAMILY_OF,
+    FIELDS,
+    FITTED,
+    GPU_TYPES,
+    MEASURED,
+    REFERENCE_TYPE,
+    Cell,
+    Pair,
+    Source,
+    read_cells,
+    read_pairs,
+    read_sources,
+)
+from rlsched.workload.trace import Trace
+
+UNKNOWN: Final = 0
+"""Number of no workload: a job of which nothing is known."""
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "util_frac": (0.01, 1.0),
+    "memory_mib": (256.0, np.inf),
+    "clock_bound": (0.0, 1.0),
+    "dynamic_w": (0.0, np.inf),
+    "sensitivity": (0.0, np.inf),
+    "pressure": (0.0, np.inf),
+    "speed": (0.01, np.inf),
+    "cores_each": (1.0, np.inf),
+    "node_penalty": (0.0, np.inf),
+    "checkpoint_s": (0.0, np.inf),
+}
+"""What a field can be, whatever assumed cells are multiplied by."""
+_STANDS_FOR: Final = {"H200": "H100"}
+
+
+def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
+    """The catalogue that comes with rlsched.
+
+    Args:
+        assumed_scale: Multiplies every assumed cell, within `BOUNDS`: 0.7 and 1.3 to repeat a result with
+            the assumptions 30 % lower and higher.
+
+    Raises:
+        InputError: a scale that is not above 0.
+    """
+    if not 0 < assumed_scale < np.inf:
+        raise InputError(f"assumed_scale: expected a number above 0, got {assumed_scale}")
+    if assumed_scale == 1.0:
+        return Catalogue(cells=read_cells(), pairs=read_pairs(), sources=read_sources())
+    scaled = {
+        key: _scaled(cell, assumed_scale, key[2]) if cell.status == ASSUMED else cell
+        for key, cell in read_cells().items()
+    }
+    return Catalogue(cells=scaled, pairs=read_pairs(), sources=read_sources())
+
+
+def _scaled(cell: Cell, scale: float, field: str) -> Cell:
+    low, high = BOUNDS[field]
+    return Cell(min(max(cell.value * scale, low), high), cell.status, cell.source)
+
+
+def catalogue_type(kind: str) -> str:
+    """The GPU type of the catalogue (`GPU_TYPES`) that stands for a GPU type of a cluster.
+
+    Types that the catalogue has no rows for are `generic`; an H200 counts as an H100.
+    """
+    if kind in GPU_TYPES:
+        return kind
+    from rlsched.models.power import canonical_kind  # compiles kernels at its import: only where it is needed
+
+    name = canonical_kind(kind)
+    name = _STANDS_FOR.get(name, name)
+    return name if name in GPU_TYPES else GPU_TYPES[-1]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Catalogue:
+    """Workloads by name and number, their cells and their measured pairs.
+
+    Attributes:
+        cells: By workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. What is unknown is not there; that is
+            `sensitivity` and `pressure` of all that Gavel did not measure.
+        pairs: Every measured pair, once.
+        sources: What the sources of cells stand for.
+    """
+
+    cells: Mapping[tuple[str, str, str], Cell]
+    pairs: tuple[Pair, ...]
+    sources: Mapping[str, Source]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every workload; the one at position i has number i + 1."""
+        return tuple(FAMILY_OF)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names, start=1)}
+
+    def number(self, name: str) -> int:
+        """The number of a workload, its row in arrays; "" is `UNKNOWN`.
+
+        Raises:
+            InputError: a name that the catalogue does not have, with those that look like it.
+        """
+        if not name:
+            return UNKNOWN
+        if name not in self._numbers:
+            raise InputError(
+                f"expected a workload of the catalogue, got {name!r}{self._like(name)}; "
+                "`rlsched models` lists all"
+            )
+        return self._numbers[name]
+
+    def _like(self, name: str) -> str:
+        near = difflib.get_close_matches(name.lower(), self.names, n=3, cutoff=0.5)
+        near = near or [known for known in self.names if name.lower() in known][:3]
+        return f" (near: {', '.join(near)})" if near else ""
+
+    def cell(self, name: str, gpu_type: str, field: str) -> Cell | None:
+        """One cell; None where it is unknown."""
+        return self.cells.get((name, gpu_type, field))
+
+    def traits(self, kinds: Sequence[str]) -> Records:
+        """(W, K) TRAIT: a row for each workload, the unknown one first with the medians of all.
+
+        Args:
+            kinds: Names of GPU types as a cluster has them (see `catalogue_type`).
+        """
+        out = np.zeros((1 + len(self.names), len(kinds)), TRAIT)
+        for column, kind in enumerate(catalogue_type(kind) for kind in kinds):
+            for field in FIELDS:
+                cells = [self.cells.get((name, kind, field)) for name in self.names]
+                values = np.array([np.nan if cell is None else cell.value for cell in cells])
+                out[field][1:, column] = values
+                latent = field in ("sensitivity", "pressure")
+                out[field][0, column] = np.nan if latent else np.median(values)
+        return out.view(np.recarray)
+
+    def pair_speeds(self, kinds: Sequence[str]) -> NDArray[np.float64]:
+        """(K, W, W) measured speed of the first beside the second; nan where the pair is unknown."""
+        size = 1 + len(self.names)
+        out = np.full((len(kinds), size, size), np.nan)
+        for row, kind in zip(out, (catalogue_type(kind) for kind in kinds), strict=True):
+            for pair in self.pairs:
+                if pair.gpu_type == kind:
+                    a, b = self.number(pair.a), self.number(pair.b)
+                    row[a, b], row[b, a] = pair.speed_a, pair.speed_b
+        return out
+
+    def arrays(self, kinds: Sequence[str]) -> ModelArrays:
+        """All that the models know, for a cluster of these GPU types, in this order."""
+        from rlsched.models.power import gpu_models
+
+        return ModelArrays(
+            gpu=gpu_models(kinds).view(np.recarray),
+            trait=self.traits(kinds),
+            pair=self.pair_speeds(kinds),
+            others=np.zeros(MAX_TENANTS, np.int32),
+        )
+
+    def draw(self, trace: Trace, seed: int) -> NDArray[np.int32]:
+        """The number of each job's workload.
+
+        A job whose column `workload` names one has that. The others draw, each by its id, its GPUs and its
+        duration (`draw_workloads`): the same whatever other jobs are there. A job without GPUs has none.
+
+        Args:
+            trace: J jobs.
+            seed: Of the draws, 0 or more.
+
+        Returns:
+            (J,) numbers.
+
+        Raises:
+            InputError: a workload that the catalogue does not have, its job, and names that look like it.
+        """
+        named = trace.extra.get("workload")
+        out = draw_workloads(trace, seed, self._reference_util)
+        if named is None:
+            return out
+        for name in np.unique(named):
+            if name:
+                mine = named == name
+                try:
+                    out[mine] = self.number(str(name))
+                except InputError as error:
+                    job = trace.job_id[int(np.argmax(mine))]
+                    raise InputError(f"{trace.name}: job {job}, column workload: {error}") from None
+        return out
+
+    @cached_property
+    def _reference_util(self) -> NDArray[np.float64]:
+        # Of the data files, not of cells that were scaled: a repetition keeps its draws.
+        cells = read_cells()
+        return np.array([cells[name, REFERENCE_TYPE, "util_frac"].value for name in self.names])
+
+    def measured_share(
+        self,
+        workloads: Iterable[int] | NDArray[np.int32],
+        kinds: Sequence[str],
+        fields: Sequence[str] = FIELDS,
+    ) -> float:
+        """Share of the cells that a result uses which are measured or fitted; nan where it uses none.
+
+        A cell counts as often as its workload occurs. What is so by definition (speed on the reference type)
+        or is not known does not count, and all that is taken for the unknown workload is assumed.
+
+        Args:
+            workloads: Numbers of the jobs' workloads, as `draw` gives them.
+            kinds: Names of the GPU types that they run on.
+            fields: Fields of `TRAIT` that are used.
+
+        Raises:
+            InputError: a field that `TRAIT` does not have.
+        """
+        for field in fields:
+            if field not in FIELDS:
+                raise InputError(f"expected a field of {', '.join(FIELDS)}, got {field!r}")
+        sure = used = 0
+        numbers, counts = np.unique(np.asarray(workloads, dtype=np.int32), return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            for kind in {catalogue_type(kind) for kind in kinds}:
+                for field in fields:
+                    if number == UNKNOWN:
+                        used += count
+                        continue
+                    cell = self.cells.get((self.names[number - 1], kind, field))
+                    if cell is not None and cell.status != DEFINED:
+                        used += count
+                        sure += count * (cell.status in (MEASURED, FITTED))
+        return sure / used if used else float("nan")

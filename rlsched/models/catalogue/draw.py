@@ -1,0 +1,104 @@
+"""Which workload a job is where its trace does not say: a draw keyed by the job, by its GPUs and duration."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.models.catalogue.table import FAMILIES, FAMILY_OF
+from rlsched.workload.trace import Trace
+
+SHORT_S: Final = 600.0
+LONG_S: Final = 4 * 3600.0
+BURST_SHARE: Final = 0.8
+"""Probability that a job is what its burst is (assumed). A burst: jobs of one user, VC and number of GPUs, of
+one hour where the user is known, else of ten minutes."""
+BURST_S: Final = 3600.0
+ANONYMOUS_BURST_S: Final = 600.0
+
+LEAN: Final = {
+    "share": -4.0,  # less than a GPU
+    "one short": -2.5,  # one GPU, under SHORT_S
+    "one": -1.5,
+    "one long": -0.5,  # one GPU, over LONG_S
+    "gang": -1.5,  # 2 to 7 GPUs
+    "large gang": -1.0,  # 8 and more
+}
+"""How a class of jobs leans to busy workloads: its weights are multiplied by exp(lean * (util - 0.5)).
+
+Assumed, and such that large and long jobs are busier than small and short ones. In Philly, GPUs in use were
+busy 52 % of the time, those of 8-GPU jobs 59 % (Jeon et al., ATC'19; recalled), pauses included. The
+catalogue knows training loops alone, and draws give more: 0.67 of the GPU-time of Philly's trace."""
+CLASSES: Final = tuple(LEAN)
+NOT_USUAL: Final = 0.05
+"""Weight in a gang of a family that is not usual on several GPUs, relative to one that is (assumed)."""
+
+
+def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(C, W) cumulative probability of each workload for each class of jobs.
+
+    Args:
+        util_frac: (W,) utilisation of each workload alone, on the reference GPU type.
+    """
+    family = [FAMILIES[name] for name in FAMILY_OF.values()]
+    base = np.array([one.weight / max(1, len(one.batches)) for one in family])
+    gang = np.array([1.0 if one.gang else NOT_USUAL for one in family])
+    rows = []
+    for name, lean in LEAN.items():
+        weight = base * np.exp(lean * (util_frac - 0.5)) * (gang if name.endswith("gang") else 1.0)
+        rows.append(np.cumsum(weight) / weight.sum())
+    return np.array(rows)
+
+
+def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """(J,) position in `CLASSES`; -1 for jobs without GPUs."""
+    one = (num_gpus >= 1) & (num_gpus < 2)
+    conditions = [
+        num_gpus <= 0,
+        num_gpus < 1,
+        one & (duration_s < SHORT_S),
+        one & (duration_s <= LONG_S),
+        one,
+        num_gpus < 8,
+    ]
+    return np.select(conditions, [-1, 0, 1, 2, 3, 4], 5)
+
+
+def draw_workloads(trace: Trace, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
+    """(J,) number of a workload for every job, 0 for those without GPUs.
+
+    Each number drawn is a hash of the seed and of the job's id, or of the seed and of its burst; nothing
+    depends on what other jobs are there, or on their order.
+
+    Args:
+        trace: J jobs.
+        seed: 0 or more.
+        util_frac: (W,) see `class_weights`.
+    """
+    classes = job_classes(trace.num_gpus, trace.duration_s)
+    cumulative = class_weights(util_frac)
+    out = np.zeros(len(trace), np.int32)
+    uniform = np.zeros(len(trace))
+    bursts: dict[tuple[str, str, float, int], float] = {}
+    columns = (trace.job_id, trace.user, trace.vc, trace.num_gpus, trace.submit_s)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for position, (job_id, user, vc, gpus, submit_s) in enumerate(rows):
+        joins, uniform[position] = _uniform(seed, "job", job_id)
+        if joins < BURST_SHARE:
+            burst = (user, vc, gpus, int(submit_s // (BURST_S if user else ANONYMOUS_BURST_S)))
+            if burst not in bursts:
+                bursts[burst] = _uniform(seed, "burst", user, vc, f"{gpus:g}", str(burst[-1]))[0]
+            uniform[position] = bursts[burst]
+    for number in range(len(CLASSES)):
+        mine = classes == number
+        out[mine] = 1 + np.searchsorted(cumulative[number], uniform[mine], side="right")
+    return np.minimum(out, len(util_frac)).astype(np.int32)
+
+
+def _uniform(seed: int, *key: str) -> tuple[float, float]:
+    """Two independent numbers in [0, 1), the same for the same seed and key anywhere."""
+    digest = blake2b("\x1f".join((str(seed), *key)).encode(), digest_size=16).digest()
+    return tuple(int.from_bytes(half, "little") / 2**64 for half in (digest[:8], digest[8:]))  # type: ignore[return-value]

@@ -1,0 +1,122 @@
+"""The catalogue's data files: families of workloads, their cells, measured pairs, and the sources of all."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from rlsched.models.arrays import TRAIT
+
+FOLDER: Final = Path(__file__).resolve().parent
+REFERENCE_TYPE: Final = "V100"
+"""GPU type on which every workload's speed is 1."""
+GPU_TYPES: Final = (REFERENCE_TYPE, "P100", "A100", "H100", "T4", "generic")
+FIELDS: Final = tuple(TRAIT.names or ())
+
+MEASURED: Final = "measured"
+FITTED: Final = "fitted"
+ASSUMED: Final = "assumed"
+DEFINED: Final = "defined"
+STATUSES: Final = (MEASURED, FITTED, ASSUMED, DEFINED)
+
+
+class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of training that has a workload for each of its batch sizes.
+
+    Attributes:
+        domain: What is trained.
+        parameters_m: Parameters of the model, millions.
+        batches: Samples on each GPU; empty: one workload, its batch unknown.
+        weight: How often draws take the family, before a job's size and duration count (assumed).
+        gang: Whether it is usual on several GPUs (assumed).
+    """
+
+    domain: str
+    parameters_m: float
+    batches: tuple[int, ...]
+    weight: float
+    gang: bool
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One figure: its value, its status (`STATUSES`), and the key of its source."""
+
+    value: float
+    status: str
+    source: str
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where figures come from: in words, and the error of a fit ("": measured, or assumed)."""
+
+    what: str
+    error: str
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two workloads on one GPU: the speed of each beside the other, relative to alone."""
+
+    gpu_type: str
+    a: str
+    b: str
+    speed_a: float
+    speed_b: float
+
+
+def workload_name(family: str, batch: int) -> str:
+    """The name of a family's workload with this batch; 0: the batch is unknown."""
+    return f"{family}-b{batch}" if batch else family
+
+
+def _families() -> dict[str, Family]:
+    text = (FOLDER / "families.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, Family])
+
+
+FAMILIES: Final = MappingProxyType(_families())
+FAMILY_OF: Final = MappingProxyType(
+    {
+        workload_name(name, batch): name
+        for name, family in FAMILIES.items()
+        for batch in family.batches or (0,)
+    }
+)
+"""Family by workload, in the catalogue's order."""
+
+
+@cache
+def read_cells() -> dict[tuple[str, str, str], Cell]:
+    """Every cell, by workload, GPU type and field; what is unknown is not there."""
+    return {
+        (row["workload"], row["gpu_type"], row["field"]): Cell(
+            float(row["value"]), row["status"], row["source"]
+        )
+        for row in _rows("cells.csv")
+    }
+
+
+@cache
+def read_pairs() -> tuple[Pair, ...]:
+    """Every measured pair, once."""
+    return tuple(
+        Pair(row["gpu_type"], row["a"], row["b"], float(row["speed_a"]), float(row["speed_b"]))
+        for row in _rows("pairs.csv")
+    )
+
+
+@cache
+def read_sources() -> dict[str, Source]:
+    """Every source by its key."""
+    return {row["key"]: Source(row["what"], row["error"]) for row in _rows("sources.csv")}
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

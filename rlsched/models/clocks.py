@@ -1,0 +1,212 @@
+"""Time and power of a job as functions of the SM clock, and the clock to choose.
+
+x is the SM clock as a fraction of its maximum. For each job: rho, its clock-bound share, and A, its dynamic
+power at full clock; for each GPU type: P_s, x_c, k and theta (`GPU_MODEL`)::
+
+    T(x) = ((rho/x)^5 + 1 - rho^5)^(1/5)            time, relative to x = 1
+    v(x) = max(1 + k(x-1), 1 + k(x_c-1))            voltage, relative to x = 1
+    P(x) = P_s + A*(theta/T(x) + (1-theta)*x)*v(x)^2
+
+Fitted to the GPU-DVFS-Dataset (V100, 33 workloads, 13 clocks) and to the power-limit traces of Zeus
+(NSDI'23); errors by GPU type: `docs/model/clocks.md`, `benchmarks/fit_models.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.arrays import NUM_LEVELS, Records
+
+MIN_CLOCK_FRAC: Final = 0.5
+"""No clock below half of the maximum: the energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on a V100
+(GPU-DVFS-Dataset), and nothing was measured below 0.49."""
+DWELL_S: Final = 10.0
+"""A clock is kept at least so long. Locking clocks every 50 ms slows collectives, whatever the value
+((NVIDIA/nccl#1551); 10 s is twenty times the worst settling time known (SWITCH_S)."""
+SWITCH_S: Final = 0.3
+"""Time of neither clock that a switch costs. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
+6000, 480 ms on a GH200 (arXiv:2502.20075: that it varies is read, the figures are recalled)."""
+_HALVINGS: Final = 40
+
+
+@kernel
+def relative_time(clock_bound: float, x: float) -> float:
+    """T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
+
+    Args:
+        clock_bound: rho, 0 to 1.
+        x: SM clock, fraction of the maximum, above 0.
+    """
+    if x == 1.0 or clock_bound == 0.0:
+        return 1.0
+    bound = clock_bound / x
+    return (bound * bound * bound * bound * bound + 1.0 - clock_bound**5) ** 0.2
+
+
+@kernel
+def clock_bound_of(time: float, x: float) -> float:
+    """rho of a job that took `time` relative to full clock at clock `x`: the inverse of `relative_time`.
+
+    Args:
+        time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
+        x: SM clock, fraction of the maximum, below 1.
+    """
+    bounded = min(max(time, 1.0), 1.0 / x)
+    return min(((bounded**5 - 1.0) / (x**-5.0 - 1.0)) ** 0.2, 1.0)
+
+
+@kernel
+def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
+    """v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
+    return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
+
+
+@kernel
+def dynamic_power_w(
+    gpu: Records, kind: int, dynamic_w: float, clock_bound: float, x: float, speed_frac: float
+) -> float:
+    """Dynamic power of one job on one GPU, W: what it adds to the GPU's static power.
+
+    Args:
+        gpu: (K,) GPU_MODEL.
+        kind: Row of `gpu`.
+        dynamic_w: A, W.
+        clock_bound: rho.
+        x: SM clock, fraction of the maximum.
+        speed_frac: What partners on the GPU and a short input leave of the job's speed at this clock, 0 to 1.
+            The GPU works for the job in so much of the time, and power falls with it in proportion. (That
+            is assumed: no public data set has power under sharing.)
+    """
+    g = gpu[kind]
+    v = relative_voltage(g.knee_frac, g.voltage_slope, x)
+    work = g.theta / relative_time(clock_bound, x) + (1.0 - g.theta) * x
+    return dynamic_w * work * v * v * speed_frac
+
+
+@kernel
+def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> float:
+    """Power of one GPU, W.
+
+    Without jobs `idle_w`; with them static power and the sum of their dynamic power, never above the board's
+    limit, nor below `idle_w`: the fit of a V100 puts P_s lower than what the idle board draws.
+
+    Args:
+        gpu: (K,) GPU_MODEL.
+        kind: Row of `gpu`.
+        jobs: How many jobs are on the GPU.
+        dynamic_sum_w: Sum of their `dynamic_power_w`.
+    """
+    g = gpu[kind]
+    if jobs == 0:
+        return g.idle_w
+    return max(g.idle_w, min(g.static_w + dynamic_sum_w, g.tdp_w))
+
+
+@kernel
+def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
+    """One job's part of the power of a GPU, W; the parts of all jobs on it add up to `gpu_power_w`.
+
+    Static power, and what lifts the sum to `idle_w`, is split evenly; dynamic power is its job's own, and is
+    cut in proportion where the sum is above the board's limit.
+
+    Args:
+        gpu: (K,) GPU_MODEL.
+        kind: Row of `gpu`.
+        jobs: How many jobs are on the GPU, at least 1.
+        dynamic_sum_w: Sum of their `dynamic_power_w`.
+        own_dynamic_w: This job's.
+    """
+    g = gpu[kind]
+    static_w = max(g.static_w, g.idle_w - dynamic_sum_w)
+    room_w = g.tdp_w - g.static_w
+    cut = room_w / dynamic_sum_w if dynamic_sum_w > room_w else 1.0
+    return static_w / jobs + own_dynamic_w * cut
+
+
+@kernel
+def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: float) -> float:
+    """P(x): power of a GPU with this one job at clock `x`, W."""
+    return gpu_power_w(gpu, kind, 1, dynamic_power_w(gpu, kind, dynamic_w, clock_bound, x, 1.0))
+
+
+@large_kernel
+def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
+    """Clock at which a GPU with this one job runs under a power cap, fraction of the maximum.
+
+    The largest x <= 1 with P(x) <= `cap_w`, within 1e-9, and P(x) <= `cap_w` holds for what is returned;
+    never below MIN_CLOCK_FRAC, where a cap may be exceeded. P never falls as x grows.
+    """
+    if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
+        return 1.0
+    low, high = MIN_CLOCK_FRAC, 1.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if power_at(gpu, kind, clock_bound, dynamic_w, middle) <= cap_w:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@large_kernel
+def best_level(
+    gpu: Records, kind: int, clock_bound: float, dynamic_w: float, max_slowdown_frac: float
+) -> int:
+    """Level of `levels_frac` with the least energy of the GPU, P(x)*T(x), within a slowdown budget.
+
+    Args:
+        gpu: (K,) GPU_MODEL.
+        kind: Row of `gpu`.
+        clock_bound: rho.
+        dynamic_w: A, W.
+        max_slowdown_frac: T(x) <= 1 + this. Level 0, the full clock, is always allowed; equal energies go
+            to the higher clock.
+    """
+    best, least = 0, power_at(gpu, kind, clock_bound, dynamic_w, 1.0)
+    for level in range(1, NUM_LEVELS):
+        x = gpu[kind].levels_frac[level]
+        time = relative_time(clock_bound, x)
+        if x < MIN_CLOCK_FRAC or time > 1.0 + max_slowdown_frac:
+            continue
+        energy = power_at(gpu, kind, clock_bound, dynamic_w, x) * time
+        if energy < least:
+            best, least = level, energy
+    return best
+
+
+@large_kernel
+def priced_level(
+    gpu: Records,
+    kind: int,
+    clock_bound: float,
+    dynamic_w: float,
+    overhead_w: float,
+    time_price: float,
+    energy_price: float,
+) -> int:
+    """Level of `levels_frac` where time and energy together cost least.
+
+    The cost of a unit of work is `time_price`*T(x) + `energy_price`*(P(x) + `overhead_w`)*T(x).
+
+    Args:
+        gpu: (K,) GPU_MODEL.
+        kind: Row of `gpu`.
+        clock_bound: rho.
+        dynamic_w: A, W.
+        overhead_w: Power that is drawn as long as the job runs, whatever the clock: its part of the node.
+        time_price: Of a second.
+        energy_price: Of a joule. With 0 the full clock is chosen; equal costs go to the higher clock.
+    """
+    best, least = 0, np.inf
+    for level in range(NUM_LEVELS):
+        x = gpu[kind].levels_frac[level]
+        if level > 0 and x < MIN_CLOCK_FRAC:
+            continue
+        power_w = power_at(gpu, kind, clock_bound, dynamic_w, x) + overhead_w
+        cost = (time_price + energy_price * power_w) * relative_time(clock_bound, x)
+        if cost < least:
+            best, least = level, cost
+    return best

@@ -1,0 +1,169 @@
+"""MIG: the slices of a GPU, what fits on them, and how fast jobs run there."""
+
+from __future__ import annotations
+
+from itertools import count
+from math import nan
+from typing import Final, NamedTuple
+
+from rlsched.jit import kernel
+
+MEMORY_SLICES: Final = 8
+COMPUTE_SLICES: Final = 7
+
+
+class SliceProfile(NamedTuple):
+    """One size of slice.
+
+    Attributes:
+        name: NVIDIA's.
+        compute: Compute slices, of `COMPUTE_SLICES`.
+        memory: Memory slices, of `MEMORY_SLICES`.
+        memory_mib: Usable memory.
+        at_most: How many a GPU holds at once.
+    """
+
+    name: str
+    compute: int
+    memory: int
+    memory_mib: int
+    at_most: int
+
+
+def _profiles(names: str, gib: tuple[float, float, float, float]) -> tuple[SliceProfile, ...]:
+    """The five common profiles, from 1g to 7g, with the memory of 1g, 2g, 3g and 4g, and 7g."""
+    memory_gib = (gib[0], gib[1], gib[2], gib[2], gib[3])
+    shapes = ((1, 1, 7), (2, 2, 3), (3, 4, 2), (4, 4, 1), (7, 8, 1))
+    return tuple(
+        SliceProfile(name, compute, memory, int(each * 1024), at_most)
+        for name, each, (compute, memory, at_most) in zip(names.split(), memory_gib, shapes, strict=True)
+    )
+
+
+PROFILES: Final = {
+    "A100-40GB": _profiles("1g.5gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb", (4.75, 9.75, 19.62, 39.38)),
+    "A100-80GB": _profiles("1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", (9.50, 19.50, 39.25, 79.00)),
+    "H100-80GB": _profiles("1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", (9.75, 19.62, 39.50, 79.25)),
+    "H200-141GB": _profiles("1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", (16.00, 32.50, 65.00, 140.00)),
+}
+"""By GPU, smallest first. Shapes and numbers: NVIDIA's MIG guide, supported profiles. Memory: as `nvidia-smi
+mig -lgip` lists it in GiB on such GPUs (public listings); of H200's 3g and 4g none was found: twice its 2g is
+assumed."""
+
+_STARTS: Final = {1: (0, 1, 2, 3, 4, 5, 6), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
+"""Memory slices at which a slice of so many compute slices may begin (NVIDIA's MIG guide, placements)."""
+_LENGTH: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
+
+MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] = {
+    ("bert", 2): (nan, 0.3891, 0.6268, 0.688),
+    ("bert", 4): (nan, 0.325, 0.5556, 0.6148),
+    ("bert", 6): (nan, nan, 0.5473, 0.6006),
+    ("bert", 8): (nan, nan, 0.5174, 0.5739),
+    ("cyclegan", 1): (0.24, 0.4605, 0.7174, 0.7806),
+    ("cyclegan", 2): (nan, 0.3294, 0.5223, 0.6274),
+    ("cyclegan", 3): (nan, 0.305, 0.4895, 0.5879),
+    ("cyclegan", 4): (nan, nan, 0.4926, 0.5883),
+    ("deepspeech2", 2): (0.2737, 0.6488, 0.8505, 0.9496),
+    ("deepspeech2", 4): (0.0919, 0.2782, 0.3967, 0.5946),
+    ("deepspeech2", 8): (0.0773, 0.6604, 0.8379, 0.9366),
+    ("deepspeech2", 16): (nan, 0.625, 0.8056, 0.8571),
+    ("embedding", 64): (0.6122, 0.8108, 0.9375, 0.9375),
+    ("embedding", 128): (0.4444, 0.6809, 0.8889, 0.9143),
+    ("embedding", 256): (0.3089, 0.5352, 0.7451, 0.8085),
+    ("embedding", 512): (0.2407, 0.4298, 0.642, 0.7027),
+    ("gnn", 64): (0.3656, 0.5879, 0.7748, 0.8478),
+    ("gnn", 128): (0.2897, 0.4972, 0.6836, 0.7447),
+    ("gnn", 256): (0.2385, 0.4298, 0.6198, 0.7177),
+    ("gnn", 512): (nan, 0.4093, 0.58, 0.654),
+    ("mobilenet", 64): (0.8103, 0.9038, 0.9741, 0.9843),
+    ("mobilenet", 128): (0.7038, 0.8487, 0.9619, 0.9806),
+    ("mobilenet", 256): (0.5561, 0.7941, 0.9205, 0.9567),
+    ("mobilenet", 512): (0.3957, 0.666, 0.881, 0.9396),
+    ("resnet", 64): (0.5787, 0.8927, 1.0035, 0.9561),
+    ("resnet", 128): (0.4568, 0.7749, 0.9338, 0.9642),
+    ("resnet", 256): (0.3227, 0.5833, 0.8514, 0.9292),
+    ("resnet", 512): (0.2236, 0.4192, 0.6524, 0.7469),
+    ("transformer", 16): (0.18, 0.3421, 0.558, 0.6161),
+    ("transformer", 32): (0.163, 0.3161, 0.5328, 0.5932),
+    ("transformer", 64): (nan, 0.3013, 0.5202, 0.5786),
+    ("transformer", 128): (nan, nan, 0.5107, 0.5702),
+}
+"""Speed of a model at a batch size on slices 1g, 2g, 3g and 4g of an A100-40GB relative to 7g; nan: it did
+not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). DeepSpeech2's rows do not
+fall with size as all others do: outliers, in no fit."""
+
+BEND: Final = 2.62
+"""Of the roofline of `slice_speed`. Fitted, as are the next, to `MEASURED_A100` without DeepSpeech2
+(`benchmarks/fit_sharing.py`)."""
+SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
+"""By compute slices: how much of a 7g slice it is to a job that needs all of one. 4g is half, as its memory
+is, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors; the rest is fitted on A100,
+and taken for the other GPUs, whose slices have nearly the same shares."""
+
+
+@kernel
+def slice_speed(demand: float, compute: int) -> float:
+    """Speed on a MIG slice relative to the whole (7g) for a job that was not measured; in (0, 1].
+
+    A smooth roofline, as for clocks: a job that needs `demand` of the GPU is held back once the slice is
+    smaller:
+    (1 + d^p (r^-p - 1))^(-1/p). Slices share nothing that counts: what runs on the others does not enter.
+
+    Args:
+        demand: Share of the GPU that the job keeps busy, 0 to 1: by `slice_demand` from one measured slice,
+        else
+            its solo utilisation (an assumption: MISO's logs have none).
+        compute: Compute slices: 1, 2, 3, 4 or 7.
+    """
+    return (1.0 + demand**BEND * (SIZE_FRAC[compute] ** -BEND - 1.0)) ** (-1.0 / BEND)
+
+
+@kernel
+def slice_demand(speed: float, compute: int) -> float:
+    """The demand of a job that runs at this speed on a slice of so many compute slices (1 to 4); 0 to 1."""
+    product = max(speed**-BEND - 1.0, 0.0) / (SIZE_FRAC[compute] ** -BEND - 1.0)
+    return min(product ** (1.0 / BEND), 1.0)
+
+
+def measured_speed(model: str, batch: int, compute: int) -> float:
+    """Measured speed on a slice (A100-40GB) relative to 7g; nan where there is none."""
+    if compute == COMPUTE_SLICES:
+        return 1.0 if (model, batch) in MEASURED_A100 else nan
+    return MEASURED_A100.get((model, batch), (nan,) * 4)[compute - 1]
+
+
+def combined_throughput(model: str, batch: int, compute: int) -> float:
+    """As many equal slices as fit, each with the same job: work done relative to one job on 7g; nan: not
+    measured."""
+    return _at_most(compute) * measured_speed(model, batch, compute)
+
+
+def smallest_slice(gpu: str, memory_mib: float) -> SliceProfile | None:
+    """The smallest slice that holds a job of this memory, None where none does or the GPU has no MIG."""
+    return next((p for p in PROFILES.get(gpu, ()) if p.memory_mib >= memory_mib), None)
+
+
+def layout_fits(compute: tuple[int, ...]) -> bool:
+    """Whether slices of these sizes can be made at once on one GPU: places are fixed, not only sums.
+
+    Args:
+        compute: Compute slices of each: 1, 2, 3, 4 or 7.
+    """
+    return _placed(sorted(compute, key=lambda size: -_LENGTH[size]), 0)
+
+
+def _placed(left: list[int], taken: int) -> bool:
+    """Whether the slices that are left fit beside the memory slices taken, a bit mask."""
+    if not left:
+        return True
+    size = left[0]
+    for start in _STARTS[size]:
+        mask = ((1 << _LENGTH[size]) - 1) << start
+        if not mask & taken and _placed(left[1:], taken | mask):
+            return True
+    return False
+
+
+def _at_most(compute: int) -> int:
+    """How many slices of this size a GPU holds."""
+    return next(n for n in count(1) if not layout_fits((compute,) * (n + 1)))

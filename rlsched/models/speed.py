@@ -1,0 +1,116 @@
+"""How fast a job of a state runs, compiled: clock, sharing, GPU type, nodes and cores together.
+
+What is predicted for a decision and what the simulator lets happen are the same functions; the simulator
+alone adds the part that no model explains (`sharing.pair_noise`).
+"""
+
+from __future__ import annotations
+
+from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
+from rlsched.jit import kernel
+from rlsched.models.clocks import dynamic_power_w, relative_time
+from rlsched.models.cores import input_speed
+from rlsched.models.scaling import node_spread_speed
+from rlsched.models.sharing import shared_speed
+
+
+@kernel
+def gpu_kind(s: StateArrays, g: int) -> int:
+    """GPU type of GPU `g`."""
+    return s.node.kind[s.gpu.node[g]]
+
+
+@kernel
+def beside_speed(s: StateArrays, kind: int, workload: int, other: int) -> float:
+    """Predicted speed of a workload that shares a GPU of this type with one other, alone = 1."""
+    s.models.others[0] = other
+    return shared_speed(s.models, kind, workload, s.models.others, 1)
+
+
+@kernel
+def shared_on(s: StateArrays, slot: int, g: int) -> float:
+    """Predicted speed of a job beside all the others on its GPU `g`, alone = 1."""
+    count = 0
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0 and other != slot:
+            s.models.others[count] = s.job.workload[other]
+            count += 1
+    return shared_speed(s.models, gpu_kind(s, g), s.job.workload[slot], s.models.others, count)
+
+
+@kernel
+def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, nodes: int, fewest: int) -> float:
+    """Rate that the GPUs of a job allow, enough cores given.
+
+    Args:
+        s: The state.
+        slot: The job.
+        kind: Type of its GPUs.
+        x: SM clock, of the maximum.
+        shared: Speed that sharing leaves it, alone = 1.
+        nodes: Nodes that it is on ...
+        fewest: ... and the fewest that hold it.
+    """
+    t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
+    rate = shared / relative_time(t.clock_bound[w, kind], x)
+    if reference >= 0 and reference != kind:
+        rate *= t.speed[w, kind] / t.speed[w, reference]
+    return rate * node_spread_speed(t.node_penalty[w, kind], nodes, fewest)
+
+
+@kernel
+def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
+    """Share of full speed that so many cores a GPU deliver to a job; 1 where it asked for no cores."""
+    if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
+        return 1.0
+    return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
+
+
+@kernel
+def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
+    """What the cores that a job asked for deliver: its run time is one with these."""
+    return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
+
+
+@kernel
+def cores_given(s: StateArrays, slot: int, kind: int) -> float:
+    """CPU cores for each of a job's GPUs. Those who share GPUs share the cores of all of them, by need."""
+    head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
+    if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
+        return held
+    held, needed, g, cores = 0.0, 0.0, head // MAX_TENANTS, s.models.trait.cores_each
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            held += s.job.cpu_milli_each[other] / 1000.0
+            needed += cores[s.job.workload[other], kind]
+    mine = cores[s.job.workload[slot], kind]
+    return mine * min(1.0, held / needed)
+
+
+@kernel
+def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
+    """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the smaller of the two."""
+    delivered = feed(s, slot, kind, cores_given(s, slot, kind))
+    return min(allowed, delivered) / asked_feed(s, slot, kind)
+
+
+@kernel
+def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
+    """Power that a job of this rate adds to each of its GPUs of a type, at this SM clock."""
+    t, w = s.models.trait, s.job.workload[slot]
+    alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
+    busy = min(rate * asked_feed(s, slot, kind) / alone, 1.0)
+    return dynamic_power_w(s.models.gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, busy)
+
+
+@kernel
+def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
+    """CPU cores that a job of this rate keeps busy for each of its places; 0 where it asked for none."""
+    if s.job.head[slot] < 0:
+        return s.job.cpu_milli_each[slot] / 1000.0
+    if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
+        return 0.0
+    need = s.models.trait.cores_each[s.job.workload[slot], kind] * min(rate * asked_feed(s, slot, kind), 1.0)
+    return min(cores_given(s, slot, kind), need)

@@ -1,0 +1,70 @@
+"""Speed against CPU cores: limits, and Synergy's profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.models.cores import (
+    FEWEST_CORES,
+    CoreRow,
+    cores_needed,
+    input_speed,
+    throughput,
+)
+from tests.unit.models.fits import by, fit_models
+
+counts = st.floats(0.25, 64.0)
+
+
+@given(needed=counts, extra=st.floats(0.0, 64.0))
+@settings(deadline=None)
+def test_enough_cores_are_exactly_full_speed(needed: float, extra: float) -> None:
+    assert input_speed(needed + extra, needed) == 1.0
+
+
+def test_unknown_cores_are_enough() -> None:
+    assert input_speed(0.0, 8.0) == 1.0
+
+
+def test_half_the_cores_by_hand() -> None:
+    assert input_speed(4.0, 8.0) == pytest.approx(0.5**0.83)
+
+
+@given(few=counts, many=counts, needed=counts)
+@settings(deadline=None)
+def test_more_cores_are_never_slower(few: float, many: float, needed: float) -> None:
+    few, many = min(few, many), max(few, many)
+    assert 0.0 < input_speed(few, needed) <= input_speed(many, needed) <= 1.0
+
+
+def test_cores_needed_where_the_curve_meets_the_gpu() -> None:
+    rows = [CoreRow(1, 0.4), CoreRow(3, 1.0), CoreRow(24, 1.15)]
+    needed = cores_needed(rows)
+    assert throughput(needed, 1.15) == pytest.approx(1.15)
+    assert 3.5 < needed < 3.65
+
+
+def test_a_language_job_needs_one_core() -> None:
+    assert cores_needed([CoreRow(1, 1.0), CoreRow(24, 1.0)]) == FEWEST_CORES
+
+
+@pytest.mark.parametrize("rows", [[], [CoreRow(1, 0.0)], [CoreRow(1, float("nan"))]])
+def test_a_profile_without_throughput_is_refused(rows: list[CoreRow]) -> None:
+    with pytest.raises(ValueError, match="expected at least one row"):
+        cores_needed(rows)
+
+
+def test_synergys_profiles(shared_data: Path) -> None:
+    """ResNet and MobileNet within 0.04 everywhere, language jobs exact; M5 and AlexNet are worse."""
+    errors = by(fit_models()["core_tables"](shared_data / "facts"), "model")
+    assert len(errors) == 12
+    for model in ("res18", "res50", "mobilenet"):
+        assert abs(errors[model]["largest_error"]) < 0.04
+    for model in ("bert", "gnmt", "lstm", "transformer", "vae"):
+        assert errors[model]["cores_needed"] == FEWEST_CORES
+        assert errors[model]["largest_error"] == 0.0
+    assert max(row["mae"] for row in errors.values()) < 0.13

@@ -1,0 +1,196 @@
+"""What is learnt from observed pairs: right on data with a known truth, exact in its limits, the same after a
+restart."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.errors import InputError
+from rlsched.models import learning
+from rlsched.models.arrays import TRAIT, no_models
+from rlsched.models.learning import STRANGER, Observed, PairKnowledge, most_likely
+
+ROOT = Path(__file__).resolve().parents[3]
+GPU = "v100"
+
+
+def test_strangers_run_at_the_speed_of_the_population() -> None:
+    assert PairKnowledge().predicted_speed("a", "b", GPU) == pytest.approx(1 / (1 + 0.8 * 0.8))
+
+
+def test_introduced_factors_are_used_as_given() -> None:
+    known = PairKnowledge()
+    known.introduce("a", GPU, 0.5, 0.3)
+    known.introduce("b", GPU, 0.9, 1.2)
+    assert known.predicted_speed("a", "b", GPU) == pytest.approx(1 / (1 + 0.5 * 1.2))
+    assert known.predicted_speed("b", "a", GPU) == pytest.approx(1 / (1 + 0.9 * 0.3))
+    assert known.predicted_speed("a", "b", "p100") == pytest.approx(1 / (1 + 0.8 * 0.8))
+
+
+def test_a_pair_seen_often_is_predicted_as_it_was_seen() -> None:
+    known = PairKnowledge()
+    for _ in range(50):
+        known.observe(Observed("a", "b", GPU, 0.35))
+    assert known.predicted_speed("a", "b", GPU) == pytest.approx(0.35, rel=0.01)
+
+
+@given(st.floats(0.05, 0.99))
+def test_one_observation_moves_both_workloads_towards_it(speed: float) -> None:
+    known = PairKnowledge()
+    before = known.predicted_speed("a", "b", GPU)
+    known.observe(Observed("a", "b", GPU, speed))
+    for workload, partner in (("a", "b"), ("a", "else"), ("else", "b")):
+        after = known.predicted_speed(workload, partner, GPU)
+        assert min(before, speed) - 1e-9 <= after <= max(before, speed) + 1e-9
+        assert (after - before) * (speed - before) >= 0
+    assert known.factors("a", GPU).sensitivity_sd <= STRANGER.sensitivity_sd
+    assert known.factors("a", GPU).log_pressure == STRANGER.log_pressure  # its pressure was not seen
+
+
+def test_who_is_better_known_moves_less() -> None:
+    known = PairKnowledge()
+    known.introduce("old", GPU, 0.8, 0.8, sd=0.05)
+    known.observe(Observed("new", "old", GPU, 0.3))
+    assert known.factors("old", GPU).pressure == pytest.approx(0.8, rel=0.05)
+    assert known.factors("new", GPU).sensitivity > 1.5
+
+
+def test_true_factors_are_found_from_noisy_pairs() -> None:
+    """Eight workloads with known factors, observed in random pairs: errors fall to about the noise."""
+    rng = np.random.default_rng(7)
+    sensitivity, pressure = np.exp(rng.normal(-0.2, 0.6, (2, 8)))
+    truth = 1 / (1 + np.outer(sensitivity, pressure))
+    known = PairKnowledge()
+
+    def error() -> float:
+        return float(
+            np.mean(
+                [
+                    abs(
+                        math.log(truth[a, b])
+                        + math.log1p(
+                            known.factors(str(a), GPU).sensitivity * known.factors(str(b), GPU).pressure
+                        )
+                    )
+                    for a in range(8)
+                    for b in range(8)
+                ]
+            )
+        )
+
+    at_first = error()
+    for _ in range(300):
+        a, b = rng.integers(8, size=2)
+        known.observe(Observed(str(a), str(b), GPU, truth[a, b] * math.exp(rng.normal(0, 0.05))))
+    assert error() < 0.05 < 0.15 < at_first
+
+
+def test_a_job_that_differs_from_its_workload_is_learnt_by_a_shrunk_ratio() -> None:
+    known = PairKnowledge()
+    known.introduce("a", GPU, 0.5, 0.5, sd=0.05)
+    known.introduce("b", GPU, 0.5, 0.5, sd=0.05)
+    usual = known.predicted_speed("a", "b", GPU)
+    known.observe(Observed("a", "b", GPU, usual * 0.8, job="j1"))
+    shrink = (learning.OBSERVATION_SD / learning.JOB_SD) ** 2
+    ratio = known.predicted_speed("a", "c", GPU, job="j1") / known.predicted_speed("a", "c", GPU)
+    assert ratio == pytest.approx(0.8 ** (1 / (1 + shrink)))
+    known.forget_job("j1")
+    assert known.predicted_speed("a", "c", GPU, job="j1") == known.predicted_speed("a", "c", GPU)
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
+def test_a_speed_that_is_none_is_refused_and_changes_nothing(speed: float) -> None:
+    known = PairKnowledge()
+    with pytest.raises(InputError, match="'a' beside 'b' must be a positive number"):
+        known.observe(Observed("a", "b", GPU, speed))
+    assert known.to_dict() == PairKnowledge().to_dict()
+
+
+@pytest.mark.parametrize("factors", [(0.0, 1.0), (1.0, -1.0), (math.nan, 1.0)])
+def test_factors_must_be_positive(factors: tuple[float, float]) -> None:
+    with pytest.raises(InputError, match="workload 'a' on v100 must be a positive number"):
+        PairKnowledge().introduce("a", GPU, *factors)
+
+
+events = st.builds(
+    Observed,
+    st.sampled_from("abc"),
+    st.sampled_from("abc"),
+    st.sampled_from(["v100", "t4"]),
+    st.floats(1e-9, 5.0),
+    st.sampled_from(["", "j1", "j2"]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(events, max_size=40))
+def test_whatever_is_observed_predictions_stay_speeds_and_survive_a_restart(seen: list[Observed]) -> None:
+    known = PairKnowledge()
+    for event in seen:
+        known.observe(event)
+    again = PairKnowledge.from_dict(json.loads(json.dumps(known.to_dict())))
+    for event in [*seen, Observed("x", "y", GPU, 1.0)]:
+        speed = known.predicted_speed(event.workload, event.partner, event.kind, event.job)
+        assert 0 < speed <= 1
+        assert speed == again.predicted_speed(event.workload, event.partner, event.kind, event.job)
+    assert again.to_dict() == known.to_dict()
+
+
+@pytest.mark.parametrize("kept", [{}, {"form": 99}, {"form": 1}, {"form": 1, "factors": [[1]]}])
+def test_what_is_damaged_is_refused(kept: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="knowledge of pairs"):
+        PairKnowledge.from_dict(kept)
+
+
+def test_pairs_beyond_the_bound_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_PAIRS", 2)
+    known = PairKnowledge()
+    for partner in ("b", "c", "b", "d"):
+        known.observe(Observed("a", partner, GPU, 0.5))
+    assert [pair[2] for pair in known.to_dict()["pairs"]] == ["b", "d"]
+
+
+@given(st.floats(-4, 4), st.floats(0.001, 1.0), st.floats(0.002, 0.998))
+def test_the_likeliest_product_is_where_the_likelihood_is_flat(
+    before: float, variance: float, speed: float
+) -> None:
+    def cost(z: float) -> float:
+        miss = math.log(speed) + math.log1p(math.exp(z))
+        return (z - before) ** 2 / variance + (miss / learning.OBSERVATION_SD) ** 2
+
+    z = most_likely(before, variance, math.log(speed))
+    assert cost(z) <= min(cost(z - 1e-3), cost(z + 1e-3)) + 1e-6
+
+
+def test_what_was_learnt_reaches_the_engines_arrays() -> None:
+    trait = np.zeros((3, 1), TRAIT)
+    trait["sensitivity"] = trait["pressure"] = math.nan
+    pair = np.full((1, 3, 3), math.nan)
+    pair[0, 2, 1] = 0.77
+    models = no_models()._replace(trait=trait.view(np.recarray), pair=pair)
+    known = PairKnowledge()
+    for workload, partner, speed in (("a", "b", 0.4), ("b", "a", 0.5), ("a", "unlisted", 0.6)):
+        known.observe(Observed(workload, partner, GPU, speed))
+    learnt = known.applied_to(models, {GPU: 0}, {"a": 1, "b": 2})
+    assert learnt.trait["sensitivity"][1, 0] == known.factors("a", GPU).sensitivity
+    assert learnt.trait["pressure"][2, 0] == known.factors("b", GPU).pressure
+    assert np.isnan(learnt.trait["sensitivity"][0, 0])
+    assert learnt.pair[0, 1, 2] == known.predicted_speed("a", "b", GPU)
+    assert learnt.pair[0, 2, 1] == 0.77  # measured: it stays
+    assert np.isnan(trait["sensitivity"]).all()
+    assert np.isnan(pair[0, 1, 2])
+
+
+def test_a_node_needs_no_compiler_to_learn() -> None:
+    """Nodes have no numba: learning runs on their telemetry too."""
+    code = "import sys, rlsched.models.learning; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
