@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 
 from rlsched.cli.show import finite, print_table
-from rlsched.models.node_power import NodePower
+from rlsched.models.node_power import PowerByState
 from rlsched.power_down.helios import HeliosRule
 from rlsched.power_down.minutes import replay_states
 from rlsched.power_down.replay import SlotOutcome, replay_slots, summarise_slots
@@ -223,7 +223,7 @@ def forecasts(replays: Replays) -> dict[str, Any]:
 def minutes(
     series: NodeDemand, chosen: list[dict[str, Any]], known: dict[str, list[DemandForecast]]
 ) -> list[dict[str, Any]]:
-    """The chosen settings on nodes that boot for five minutes, reviewed every ten minutes or every minute."""
+    """The chosen settings on nodes that take time to boot, reviewed every ten minutes or every minute."""
     part = series.between(seconds("2017-11-20"), seconds(TEST[1]))
     named = {one.name: one for members in known.values() for one in members if not isinstance(one, Boosted)}
     rows = []
@@ -231,7 +231,7 @@ def minutes(
         pick = best_of(chosen, budget, set(named))
         rule = msgspec.structs.replace(pick["rule"], headroom_nodes=headroom)
         service = PowerDownService(rule, named[pick["forecast"]])
-        outcome = replay_states(part, service, NodePower(), seconds(TEST[0]), review_s)
+        outcome = replay_states(part, service, PowerByState.of(), seconds(TEST[0]), review_s)
         rows.append({"budget": budget, "review_s": review_s, "headroom_nodes": headroom, "test": outcome})
     return rows
 
@@ -320,7 +320,7 @@ def print_report(report: dict[str, Any], table: Callable[..., None]) -> None:
         ],
     )
     table(
-        "By minutes, with booting (5 min) and energy",
+        "By minutes, with booting and energy",
         (
             "budget",
             "review",

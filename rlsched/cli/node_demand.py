@@ -31,9 +31,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--headroom", type=_COUNT, default=0, show_default=True, help="Wake when fewer are free.")
 @click.option("--review-s", type=_POSITIVE, default=60.0, show_default=True, help="Time between reviews.")
-@click.option("--boot-s", type=click.FloatRange(min=0), default=300.0, show_default=True)
-@click.option("--idle-w", type=click.FloatRange(min=0), default=600.0, show_default=True)
-@click.option("--asleep-w", type=click.FloatRange(min=0), default=10.0, show_default=True)
+@click.option("--boot-s", type=click.FloatRange(min=0), help="Time to boot. [default: 450]")
+@click.option("--idle-w", type=click.FloatRange(min=0), help="Of an idle node. [default: eight V100, 708]")
+@click.option("--asleep-w", type=click.FloatRange(min=0), help="Of a sleeping node. [default: 10]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def nodes(
     file: Path,
@@ -46,9 +46,9 @@ def nodes(
     falling_min: int,
     headroom: int,
     review_s: float,
-    boot_s: float,
-    idle_w: float,
-    asleep_w: float,
+    boot_s: float | None,
+    idle_w: float | None,
+    asleep_w: float | None,
     as_json: bool,
 ) -> None:
     """What putting idle nodes to sleep would have saved, on a log of node demand.
@@ -63,7 +63,7 @@ def nodes(
     """
     import msgspec
 
-    from rlsched.models.node_power import NodePower
+    from rlsched.models.node_power import PowerByState
     from rlsched.power_down.minutes import replay_states
     from rlsched.power_down.service import KeepRule, PowerDownService
     from rlsched.workload.predict.node_demand import SLOT_S, TrailingMaximum
@@ -83,7 +83,9 @@ def nodes(
         headroom_nodes=headroom,
     )
     forecast = TrailingMaximum(max(round(window_h * 3600 / SLOT_S), 1))
-    power = NodePower(idle_w=idle_w, asleep_w=asleep_w, boot_w=idle_w, boot_s=boot_s)
+    given = {"boot_s": boot_s, "idle_w": idle_w, "boot_w": idle_w, "asleep_w": asleep_w}
+    known = {name: value for name, value in given.items() if value is not None}
+    power = msgspec.structs.replace(PowerByState.of(), **known)
     outcome = replay_states(series, PowerDownService(rule, forecast), power, since_s, review_s)
     report: dict[str, Any] = {
         "demand": str(file),

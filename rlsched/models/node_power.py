@@ -1,33 +1,32 @@
-"""Whole nodes that sleep: the power of each state and the times between them."""
+"""A node without jobs, by state: its power, and the times between states (`rlsched.power_down`)."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rlsched.errors import InputError
 
+if TYPE_CHECKING:
+    from rlsched.models.power import NodePower
 
-class NodePower(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An idle node's power by state, and how long it takes to leave and to come back.
 
-    The defaults are assumptions for a node of eight GPUs, and every result that uses them says so: idle, such
-    nodes draw 600 to 800 W (what is recalled for a DGX-1) and up to 1 kW (as ETH Zurich's computer science
-    department says of its GPU servers); a management controller alone draws about 10 W; from power-on until
-    the daemons answer it takes five to ten minutes. Measure your own.
+class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Power by state, jobs apart, and how long a node takes to go and to come back.
 
     Raises:
         InputError: a value is negative or not finite.
     """
 
-    idle_w: float = 600.0
+    idle_w: float
     """On, draining or on the way down, without a job; what jobs draw comes on top elsewhere."""
-    asleep_w: float = 10.0
-    boot_w: float = 600.0
-    boot_s: float = 300.0
+    asleep_w: float
+    boot_w: float
+    boot_s: float
     """From the command to wake until jobs may start."""
-    shutdown_s: float = 60.0
+    shutdown_s: float
     """From the command to sleep until power falls to `asleep_w`; `idle_w` until then."""
 
     def __post_init__(self) -> None:
@@ -35,3 +34,27 @@ class NodePower(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             value = getattr(self, field)
             if not (math.isfinite(value) and value >= 0.0):
                 raise InputError(f"node power: {field} must be a finite number >= 0, got {value}")
+
+    @classmethod
+    def of(
+        cls, power: NodePower | None = None, gpus: int = 8, kind: str = "V100", cpus: int = 0
+    ) -> PowerByState:
+        """Of a node with these GPUs, by the figures of `rlsched.models.power`, most of them assumed.
+
+        Args:
+            power: Of the node beside its GPUs; the defaults of `NodePower` unless given.
+            gpus: How many.
+            kind: Their type, a name in `GPU_FIGURES`.
+            cpus: Cores, 0 where unknown.
+        """
+        from rlsched.models.power import GPU_FIGURES, NodePower, canonical_kind
+
+        power = power or NodePower()
+        gpu_idle_w = GPU_FIGURES[canonical_kind(kind)]["idle_w"].value
+        return cls(
+            idle_w=power.idle_w(cpus, gpus, gpu_idle_w),
+            asleep_w=power.asleep_w,
+            boot_w=power.booting_w(cpus, gpus, gpu_idle_w),
+            boot_s=power.boot_s,
+            shutdown_s=power.shutdown_s,
+        )

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.models.node_power import NodePower
+from rlsched.models.node_power import PowerByState
 from rlsched.power_down.series import NodeDemand
 from rlsched.power_down.service import PowerDown
 from rlsched.power_down.states import NodeState, NodeStates
@@ -34,7 +34,7 @@ class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_states(
-    series: NodeDemand, service: PowerDown, power: NodePower, since_s: float, review_s: float = SLOT_S
+    series: NodeDemand, service: PowerDown, power: PowerByState, since_s: float, review_s: float = SLOT_S
 ) -> MinuteOutcome:
     """Replay a service on simulated nodes; figures cover the rows from `since_s` on, earlier ones warm it up.
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import NodeStateError
-from rlsched.models.node_power import NodePower
+from rlsched.models.node_power import PowerByState
 
 
 class NodeState(IntEnum):
@@ -55,8 +55,8 @@ class NodeStates:
     Invariants: no ASLEEP or BOOTING node is busy; `ready_s` is finite where BOOTING, and infinite elsewhere.
     """
 
-    def __init__(self, num_nodes: int, power: NodePower | None = None, now_s: float = 0.0) -> None:
-        self.power = power or NodePower()
+    def __init__(self, num_nodes: int, power: PowerByState | None = None, now_s: float = 0.0) -> None:
+        self.power = power or PowerByState.of()
         self.state: NDArray[np.int8] = np.full(num_nodes, NodeState.ON, dtype=np.int8)
         """(N,) `NodeState`."""
         self.busy: NDArray[np.bool_] = np.zeros(num_nodes, dtype=np.bool_)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.errors import TraceError
-from rlsched.models.node_power import NodePower
+from rlsched.models.node_power import PowerByState
 from rlsched.power_down.helios import HeliosRule
 from rlsched.power_down.minutes import replay_states
 from rlsched.power_down.replay import replay_slots
@@ -60,9 +60,8 @@ def test_the_service_keeps_as_many_as_the_replay_by_slots_when_nodes_take_no_tim
     rule = KeepRule(buffer_nodes=2, wake_buffer_nodes=4, ramp_nodes=0, falling_slots=3)
     demand, total, _ = series.slots()
     peaks = TrailingMaximum(4).peaks(demand)
-    outcome = replay_states(
-        series, PowerDownService(rule, TrailingMaximum(4)), NodePower(boot_s=0, shutdown_s=0), 24000.0, 60.0
-    )
+    instant = PowerByState(idle_w=600, asleep_w=0, boot_w=600, boot_s=0, shutdown_s=0)
+    outcome = replay_states(series, PowerDownService(rule, TrailingMaximum(4)), instant, 24000.0, 60.0)
     (by_slots,) = replay_slots(demand, total, peaks, [rule], 40, 200)
     assert by_slots.wake_up_events > 5
     assert abs(outcome.wake_up_events - by_slots.wake_up_events) <= 1
@@ -73,7 +72,7 @@ def test_a_rise_waits_for_the_boot_and_no_longer() -> None:
     """One busy of ten for two hours, then three; eight sleep and boot for five minutes."""
     series = minutes([1] * 120 + [4] * 60)
     rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0, falling_slots=0)
-    power = NodePower(idle_w=600, asleep_w=0, boot_w=600, boot_s=300, shutdown_s=0)
+    power = PowerByState(idle_w=600, asleep_w=0, boot_w=600, boot_s=300, shutdown_s=0)
     outcome = replay_states(series, PowerDownService(rule, Persistence()), power, 0.0, 60.0)
     assert (outcome.wake_up_events, outcome.nodes_booted) == (1, 4)
     assert (outcome.slots_short, outcome.node_slots_short) == (1, 2)
@@ -86,7 +85,9 @@ def test_a_rise_waits_for_the_boot_and_no_longer() -> None:
 
 def test_figures_cover_the_rows_since() -> None:
     series = minutes([1] * 120 + [4] * 60)
-    outcome = replay_states(series, PowerDownService(NOTHING, Persistence()), NodePower(), 7200.0 + 600, 60.0)
+    outcome = replay_states(
+        series, PowerDownService(NOTHING, Persistence()), PowerByState.of(), 7200.0 + 600, 60.0
+    )
     assert (outcome.wake_up_events, outcome.slots_short, outcome.node_minutes_short) == (0, 0, 0.0)
     assert outcome.days == pytest.approx(50 / 1440)
 

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.errors import InputError
-from rlsched.models.node_power import NodePower
+from rlsched.models.node_power import PowerByState
 from rlsched.power_down.service import KeepRule, PowerDownService, falling
 from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
 from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
 
 AT_ONCE = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0, falling_slots=0)
 ON, DRAINING, ASLEEP, BOOTING = NodeState
+FAST = PowerByState(idle_w=600, asleep_w=10, boot_w=600, boot_s=300, shutdown_s=0)
 
 
 class Cluster:
@@ -22,7 +23,7 @@ class Cluster:
 
     def __init__(self, rule: KeepRule, nodes: int = 5) -> None:
         self.service = PowerDownService(rule, Persistence())
-        self.states = NodeStates(nodes, NodePower(boot_s=300, shutdown_s=0))
+        self.states = NodeStates(nodes, FAST)
 
     def review(self, now_s: float, busy: set[int], waiting: int = 0) -> list[Command]:
         """Nodes run and end jobs as said, then the service is asked and obeyed."""

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.errors import InputError, NodeStateError
-from rlsched.models.node_power import NodePower
+from rlsched.models.node_power import PowerByState
+from rlsched.models.power import NodePower
 from rlsched.power_down.states import Drain, NodeState, NodeStates, Sleep, Wake
 
-POWER = NodePower(idle_w=600, asleep_w=10, boot_w=700, boot_s=300, shutdown_s=60)
+POWER = PowerByState(idle_w=600, asleep_w=10, boot_w=700, boot_s=300, shutdown_s=60)
 
 
 def asleep(nodes: int, *which: int) -> NodeStates:
@@ -135,6 +136,14 @@ def test_whatever_comes_no_sleeping_node_works_and_energy_is_independent_of_the_
     assert states.energy_j >= 4 * 10 * now_s - 1e-6
 
 
+def test_an_idle_node_is_that_of_the_power_model() -> None:
+    """Eight V100 and forty cores: 8 x 41 + 300 + 40 x 2 W; a node of another kind has other figures."""
+    usual = PowerByState.of()
+    assert usual.idle_w == usual.boot_w == 708.0
+    assert PowerByState.of(NodePower(boot_s=100, boot_w=900.0), gpus=4, kind="A100").boot_w == 900.0
+    assert PowerByState.of(gpus=4, kind="A100").idle_w == 4 * 51 + 300 + 20 * 2
+
+
 def test_powers_out_of_range_are_named() -> None:
     with pytest.raises(InputError, match="boot_s must be a finite number >= 0, got -1"):
-        NodePower(boot_s=-1.0)
+        PowerByState(idle_w=1, asleep_w=1, boot_w=1, boot_s=-1, shutdown_s=0)
