@@ -19,7 +19,8 @@ from rlsched.workload.predict.node_demand import DAY_SLOTS, SLOT_S, DemandForeca
 
 Floats = NDArray[np.float64]
 _KEPT_SLOTS = 90 * DAY_SLOTS
-"""A forecast that asks for everything gets the slots of the last ninety days."""
+_DROPPED_SLOTS = 28 * DAY_SLOTS
+"""Of older slots four weeks are dropped at once: weekdays stay where they are, and so do the fits between."""
 
 
 class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +93,7 @@ def falling(demand: Floats, slots: int) -> NDArray[np.bool_]:
 
 
 class PowerDown(Protocol):
-    """What an engine or a broker asks every ten minutes."""
+    """What an engine or a broker asks every minute, or every ten."""
 
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
@@ -168,7 +169,9 @@ class PowerDownService:
             self._slot = slot
             return False
         self._demand += [self._highest] * (slot - self._slot)
-        del self._demand[:-_KEPT_SLOTS]
+        excess = len(self._demand) - _KEPT_SLOTS
+        if excess > 0:
+            del self._demand[: -(-excess // _DROPPED_SLOTS) * _DROPPED_SLOTS]
         self._slot, self._highest = slot, demand
         return True
 

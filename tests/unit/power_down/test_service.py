@@ -139,6 +139,29 @@ def test_slots_without_a_review_repeat_the_one_before() -> None:
     assert service.review(3000, busy & False, 0, states) == [Drain(4), Sleep(4)]
 
 
+class Remembering(TrailingMaximum):
+    """Keeps what it was shown."""
+
+    def peak(self, demand: np.ndarray) -> float:
+        seen.append(demand)
+        return 5.0
+
+
+seen: list[np.ndarray] = []
+
+
+def test_history_is_cut_by_whole_weeks() -> None:
+    """A hundred days, of which the first is busier: four weeks are dropped, and the last slots stay."""
+    seen.clear()
+    service, states = PowerDownService(AT_ONCE, Remembering(1)), NodeStates(5)
+    busy = np.ones(5, dtype=np.bool_)
+    for day, nodes in ((0, 5), (89, 3), (90, 2), (100, 1)):
+        service.review(86400.0 * day, busy & (np.arange(5) < nodes), 0, states)
+    assert [len(one) // 144 for one in seen] == [89, 90, 72]
+    assert seen[-1][:: 61 * 144].tolist() == [5, 3]
+    assert seen[-1][-1] == 2
+
+
 def test_falling_by_hand() -> None:
     demand = np.array([5.0, 5.0, 4.9, 4.5, 5.0])
     assert falling(demand, 2).tolist() == [False, False, False, True, False]
