@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rlsched.models.catalogue import Catalogue, load_catalogue
 
 from rlsched.cluster.arrays import MAX_TENANTS, Records, records
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.models.catalogue import Catalogue, load_catalogue
 from rlsched.models.power import NodePower
 from rlsched.workload.trace import Trace
 from rlsched_envs.physics import GROUP, NODE_WATTS, NOISE, NUM_SUMS, RUN, PhysicsArrays

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
-from rlsched.cluster.room import will_do
+from rlsched.cluster.room import takes_gpus_of
 from rlsched.errors import UnknownSchedulerError
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import best_level
@@ -153,7 +153,9 @@ def _figure(text: str) -> float | None:
 @kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) -> float:
     """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum."""
-    if can.clock == FULL or (can.clock == LULL and s.derived.part.queue_len[p] > 1):
+    if can.clock == FULL or not s.counters[MODELLED]:
+        return 1.0
+    if can.clock == LULL and s.derived.part.queue_len[p] > 1:
         return 1.0
     if can.clock == FIXED:
         return can.clock_value
@@ -168,10 +170,12 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
 
     What the job asked for; with the ability, what it has a use for: less where that is enough, more where
     its nodes have cores to spare. Cores that are lent come back when the borrower ends: until then a node may
-    have fewer than its free GPUs were to have, and a job that starts there gets those.
+    have fewer than its free GPUs were to have, and a job that starts there gets its part of those.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not can.cores or asked == 0 or gpus.shape[0] == 0 or s.demand.plain[s.job.demand[slot]] == 0:
+        return asked
+    if not s.counters[MODELLED]:
         return asked
     needed = 0.0
     for position in range(gpus.shape[0]):
@@ -183,8 +187,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
         while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
             position, on_node = position + 1, on_node + 1
         if s.node.cpu_milli[n] < UNCOUNTED:
-            lent = min(asked, s.node.cpu_free_milli[n] // on_node)
-            wanted = min(wanted, max(lent, 0) + spare_cpu_milli(s, n) // on_node)
+            part = min(asked, s.node.cpu_free_milli[n] // max(s.node.free[n], on_node))
+            wanted = min(wanted, part + spare_cpu_milli(s, n) // on_node)
     return wanted
 
 
@@ -218,7 +222,7 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
     if tenants_of(s, g) > 1 or job.share_milli[beside] < WHOLE_GPU_MILLI:
         return 0.0
     kind, demand = gpu_kind(s, g), job.demand[slot]
-    if not will_do(s, demand, job.host[beside]) or s.demand.memory_mib_each[demand] > 0:
+    if not takes_gpus_of(s, demand, beside) or s.demand.memory_mib_each[demand] > 0:
         return 0.0
     t, mine, theirs = s.models.trait, job.workload[slot], job.workload[beside]
     memory_mib = s.models.gpu.memory_mib[kind]
