@@ -105,7 +105,7 @@ class Maker:
             iteration_ms, gpu_ms = self.facts.stages[row["muri"], 1]
             return Cell(gpu_ms / iteration_ms, MEASURED, "muri")
         if row.get("throughput") in self.facts.literature["monitor"]:
-            return Cell(self.facts.literature["monitor"][row["throughput"]][0], MEASURED, "lambda-monitor")
+            return Cell(self.facts.literature["monitor"][row["throughput"]][0], FITTED, "lambda-monitor")
         if "throughput" in row:
             return Cell(fits.monitored(0)[0], FITTED, "util-saturated")
         if "lucid" in row:
@@ -233,7 +233,7 @@ class Maker:
         column = {"A100": 1, "H100": 2}.get(kind)
         if column and row.get("throughput_batch") == workload.batch:
             rates = self.facts.literature["throughput"][row["throughput"]]
-            return Cell(rates[column] / rates[0], MEASURED, "lambda")
+            return Cell(rates[column] / rates[0], FITTED, "lambda")
         util = self.reference(workload, "util_frac")
         group = row["class"] if row["class"] != "light" else "conv"
         fastest = fits.class_speed[group, kind][0] if column else self.rules["t4_speed"]
@@ -336,6 +336,7 @@ class Maker:
         f = self.fits
         text = dict(self.facts.literature["source"])
         errors = {
+            "lambda-monitor": f"{f.monitored(0)[1]:.3f}, between models; the batch was that of 32 GB",
             "util-saturated": f"{f.monitored(0)[1]:.3f} (one model left out in turn)",
             "util-by-slice": f"{f.slice_error:.3f} of the speed on slices",
             "memory-as-3090": "1.5 % on the RTX 3090; "

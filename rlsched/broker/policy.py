@@ -39,8 +39,8 @@ def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int 
             )
         if needs_models(scheduler):
             raise InputError(
-                f"{option} {scheduler.name!r} shares GPUs, or sets clocks or cores, by models of speed that a "
-                "broker does not have; choose one that does not"
+                f"{option} {scheduler.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
+                "which a broker does not have; choose one that does not"
             )
     if fallback is None and policy.order != behind.order:
         _warm_up(policy)
