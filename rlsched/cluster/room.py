@@ -26,6 +26,21 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 
 
 @kernel
+def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
+    """Whether class `c` may share the GPUs of a running slot, as far as its nodes go.
+
+    All of them are up, of one GPU type (what pairs do is known for one at a time), and accepted by the class.
+    """
+    place, kind = s.job.head[running], s.node.kind[s.job.host[running]]
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        if s.node.status[n] != NODE_UP or s.node.kind[n] != kind or not will_do(s, c, n):
+            return False
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return True
+
+
+@kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
     """Places of class `c` on node `n` when nothing else runs there; a share of a GPU is one place a node."""
     if not will_do(s, c, n):
