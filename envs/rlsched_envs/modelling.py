@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rlsched.models.catalogue import Catalogue, load_catalogue
 
 from rlsched.cluster.arrays import MAX_TENANTS, Records, records
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.models.catalogue import Catalogue, load_catalogue
 from rlsched.models.power import NodePower
 from rlsched.workload.trace import Trace
 from rlsched_envs.physics import GROUP, NODE_WATTS, NOISE, NUM_SUMS, RUN, PhysicsArrays
@@ -122,11 +122,13 @@ class Energy:
         job_j: (J,) each job's part: of its GPUs, and its busy cores; 0 for one that never ran.
         idle_j: Nodes, and GPUs without jobs.
         cluster_j: The whole cluster, counted apart from the two; from the first submission to the last event.
+        span_s: Time from the one to the other.
     """
 
     job_j: NDArray[np.float64]
     idle_j: float
     cluster_j: float
+    span_s: float
 
     def first_rows(self, rows: int) -> Energy:
         """The same with the first jobs alone."""
