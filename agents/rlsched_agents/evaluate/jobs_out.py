@@ -133,8 +133,8 @@ def write_jobs(
     Times are seconds of the trace; blank where unknown or never. A job that did not start has its row in the
     first file and none in the second; one of several attempts has its first start, its last end and its last
     GPUs in the first file. A job without GPUs has blanks from its node on, but for its energy. Share and
-    clock are means over the time that it held its GPUs; without models it has what it asked for at full clock,
-    and the energy is blank.
+    clock are means over the time that it held its GPUs; without models it has what it asked for at full
+    clock, and the energy is blank.
 
     Raises:
         InputError: the folder cannot be written to.
