@@ -7,6 +7,7 @@ RlschedError                 one clear line for people; the command line exits w
 │   ├── CheckpointError      a checkpoint: missing, damaged, or of another feature schema
 │   └── UnknownSchedulerError  a policy name that no entry point offers
 ├── AllocationError          the ledger refuses; the state is as it was before
+├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
 │   └── JournalHeldError     another broker holds it (exit code 2)
 ├── WireError                a message that is malformed or of another protocol version (exit code 2)
@@ -47,6 +48,10 @@ class UnknownSchedulerError(InputError):
 
 class AllocationError(RlschedError):
     """The ledger refused a change; the state is untouched."""
+
+
+class NodeStateError(RlschedError):
+    """The state of a node (on, draining, asleep, booting) does not allow a command; nothing was changed."""
 
 
 class JournalError(RlschedError):

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS
-from rlsched.cluster.choose import choose
-from rlsched.decide.abilities import AbilityCode, clock_for, cores_for, join_cores
+from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.decide.rules import PLAIN, RuleCode, next_move
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.speed import gpu_kind
+from rlsched_envs.able_starts import BY_RULE, join, place
 from rlsched_envs.life import NEED_ROOM, UNDECIDED, LifeArrays, has_room, next_instant, note_start
 from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, SimArrays, nothing_new
-
-
-@kernel
-def place(sim: SimArrays, p: int, slot: int, node: int, can: AbilityCode) -> bool:
-    """Give a waiting job free GPUs of partition `p`, with the clock and the cores that a rule gives it."""
-    s, scratch, now_s = sim.state, sim.progress.scratch, sim.progress.clock[NOW]
-    host = choose(s, p, slot, node, scratch)
-    if host < 0:
-        return False
-    gpus = scratch[: s.job.gpus[slot]]
-    clock = 1.0
-    if gpus.shape[0] > 0:
-        clock = clock_for(s, p, slot, gpu_kind(s, gpus[0]), can)
-        s.job.cpu_milli_each[slot] = cores_for(s, slot, gpus, can)
-    ledger.allocate(s, slot, gpus, host, p, s.job.share_milli[slot], clock, now_s)
-    return True
-
-
-@kernel
-def join(sim: SimArrays, p: int, slot: int, beside: int, can: AbilityCode) -> None:
-    """Let a waiting job share the GPUs of a running one."""
-    s = sim.state
-    kind = gpu_kind(s, s.job.head[beside] // MAX_TENANTS)
-    cores, clock = join_cores(s, slot, beside, kind), clock_for(s, p, slot, kind, can)
-    ledger.join(s, slot, beside, cores, clock, sim.progress.clock[NOW])
 
 
 @large_kernel
@@ -48,8 +20,8 @@ def _decide(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
         slot, beside = next_move(sim.state, p, rule, now_s)
         while slot >= 0:
             if beside >= 0:
-                join(sim, p, slot, beside, rule.can)
-            elif not place(sim, p, slot, -1, rule.can):
+                join(sim, p, slot, beside, BY_RULE, rule.can)
+            elif not place(sim, p, slot, -1, BY_RULE, rule.can):
                 break
             note_start(sim, life, slot)
             slot, beside = next_move(sim.state, p, rule, now_s)

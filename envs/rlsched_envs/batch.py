@@ -43,7 +43,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         i.queue[k],
         i.running_len[k],
     )
-    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models)
+    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models, s.goal[k])
     x = b.sim.physics
     physics = PhysicsArrays(x.run[k], x.group[k], x.node[k], x.energy_j[k], x.key[k], x.sums[k], x.dynamic_w)
     progress = ProgressArrays(
@@ -55,6 +55,8 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.reason[k],
         w.features[k],
         w.info[k],
+        w.clock[k],
+        w.beside[k],
         w.picks,
         w.logs,
         w.shared,
@@ -68,6 +70,8 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         b.reference_s[k],
         b.reference_queued_s[k],
         b.reference_waiting[k],
+        b.reference_energy_j[k],
+        b.reference_power_w[k],
         b.reference_start_s[k],
         b.true_gpu_s[k],
         b.true_log[k],

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import WAITING
+from rlsched.cluster.arrays import MODELLED, WAITING
 from rlsched.cluster.placement import all_fit
-from rlsched.decide.holds import any_released, first_startable, next_hold
-from rlsched.decide.rules import SKIPPING
+from rlsched.decide.abilities import policy_abilities
+from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
+from rlsched.decide.rules import PLAIN, SKIPPING, RuleCode
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import (
     LEGAL,
@@ -26,6 +27,8 @@ from rlsched.decide.windows import (
     variant_window,
 )
 from rlsched.jit import kernel, large_kernel
+from rlsched_envs.able_starts import BY_RULE, join, place, run_able, run_able_recording
+from rlsched_envs.physics import JOBS_J, LOST_S
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -35,6 +38,7 @@ from rlsched_envs.simulation import (
     TIMER,
     SimArrays,
     next_instant,
+    note_start,
     rewind,
     run_rule,
     run_rule_recording,
@@ -75,7 +79,10 @@ SCALE: Final = 1
 SEEN_S: Final = 2
 """Instant that the critic's columns about the reference are of."""
 HOLD_END_S: Final = 3
-NUM_FLOATS: Final = 4
+COST: Final = 4
+"""Cost of the run up to the last decision beyond the reference's: what the reward is made of."""
+ENERGY_SCALE: Final = 5
+NUM_FLOATS: Final = 6
 
 TRUE_LOG: Final = NUM_FEATURES + 3
 """The one column of the critic that differs from row to row."""
@@ -88,8 +95,12 @@ class EpisodeArrays(NamedTuple):
     sim: SimArrays
     window: WindowArrays
     reference_s: NDArray[np.float64]  # (2 T + 1,) instants of the reference run
-    reference_queued_s: NDArray[np.float64]  # (2 T + 1,) its queueing so far, job-seconds
-    reference_waiting: NDArray[np.int64]  # (2 T + 1,) its waiting jobs from then on
+    reference_queued_s: NDArray[np.float64]  # (2 T + 1,) its queueing and lost time so far, job-seconds
+    reference_waiting: NDArray[
+        np.float64
+    ]  # (2 T + 1,) its waiting jobs, and time lost a second, from then on
+    reference_energy_j: NDArray[np.float64]  # (2 T + 1,) energy of its jobs so far
+    reference_power_w: NDArray[np.float64]  # (2 T + 1,) power of its jobs from then on
     reference_start_s: NDArray[np.float64]  # (T,)
     true_gpu_s: NDArray[np.float64]  # (T,) true run time x GPUs
     true_log: NDArray[np.float32]  # (T,) the critic's column `true_log`
@@ -113,29 +124,66 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     would be an episode without any queueing at all.
     """
     rewind(e.sim)
-    length = run_rule_recording(e.sim, SKIPPING, e.reference_s, e.reference_queued_s, e.reference_waiting)
+    length = _play_reference(e)
     for row in range(e.reference_start_s.shape[0]):
         e.reference_start_s[row] = e.sim.progress.outcome.start_s[row]
         e.true_gpu_s[row] = e.sim.truth.duration_s[row] * e.sim.truth.gpus[row]
         e.true_log[row] = math.log1p(e.sim.truth.duration_s[row]) / 12.0
-    queued = 0.0
+    queued, work = 0.0, 0.0
     for row in range(warmup_row, e.reference_start_s.shape[0]):
         queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
+        work += e.sim.truth.duration_s[row]
     e.window.own.seq[:] = -1
     e.ints[AHEAD : AHEAD + 3] = 0
     e.ints[HOLD_SLOT] = _NO_HOLD
     e.floats[SEEN_S] = np.nan
     rewind(e.sim)
-    run_rule(e.sim, SKIPPING, warmup_row)
+    _play(e, warmup_row)
     _new_pass(e, 1)
     e.ints[PARTITION] = e.sim.state.derived.part.free_gpus.shape[0]
     e.ints[CHOSEN] = -1
     e.ints[REFERENCE_LEN], e.ints[REFERENCE_AT] = length, 0
     e.ints[DRAINS], e.ints[HANDOVER_ROW], e.ints[WARMUP_ROW] = drains, handover_row, warmup_row
     e.ints[DECISIONS] = 0
-    e.floats[REGRET] = 0.0
-    e.floats[SCALE] = 100.0 / max(queued, 1.0)
+    e.floats[REGRET] = e.floats[COST] = 0.0
+    weight = e.sim.state.goal[0] if e.sim.state.counters[MODELLED] else 0.0
+    e.floats[SCALE] = (1.0 - weight) * 100.0 / max(queued, 1.0)
+    e.floats[ENERGY_SCALE] = 0.0
+    if weight > 0.0:
+        in_system = (queued + work) / max(queued, 1.0)
+        e.floats[ENERGY_SCALE] = weight * 100.0 * in_system / max(e.reference_energy_j[length - 1], 1.0)
     return queued > 0.0
+
+
+@large_kernel
+def _play_reference(e: EpisodeArrays) -> int:
+    """Let the reference play the whole episode, and note its costs. Returns how many instants there were."""
+    if e.sim.state.counters[MODELLED]:
+        return run_able_recording(
+            e.sim,
+            _reference(e),
+            e.reference_s,
+            e.reference_queued_s,
+            e.reference_waiting,
+            e.reference_energy_j,
+            e.reference_power_w,
+        )
+    return run_rule_recording(e.sim, SKIPPING, e.reference_s, e.reference_queued_s, e.reference_waiting)
+
+
+@kernel
+def _reference(e: EpisodeArrays) -> RuleCode:
+    """The reference rule with what it may do here."""
+    return RuleCode(PLAIN, False, np.inf, 0.0, policy_abilities(e.sim.state))
+
+
+@large_kernel
+def _play(e: EpisodeArrays, until_row: int) -> None:
+    """Let the reference play until so many rows have arrived."""
+    if e.sim.state.counters[MODELLED]:
+        run_able(e.sim, _reference(e), until_row)
+    else:
+        run_rule(e.sim, SKIPPING, until_row)
 
 
 @kernel
@@ -149,17 +197,28 @@ def _reference_now(e: EpisodeArrays) -> int:
 
 
 @kernel
-def regret_so_far(e: EpisodeArrays, over: bool) -> float:
-    """Queueing so far minus that of the reference run, job-seconds: an integral of waiting jobs.
+def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
+    """(queueing and lost time, job-seconds; energy of the jobs, J) of the reference run up to now.
 
     `over`: all jobs have ended here. The reference's last ones may still run: they count to their ends.
     """
-    clock = e.sim.progress.clock
     if over:
-        return clock[QUEUED_S] - e.reference_queued_s[e.ints[REFERENCE_LEN] - 1]
+        last = e.ints[REFERENCE_LEN] - 1
+        return e.reference_queued_s[last], e.reference_energy_j[last]
     at = _reference_now(e)
-    reference = e.reference_queued_s[at] + e.reference_waiting[at] * (clock[NOW] - e.reference_s[at])
-    return clock[QUEUED_S] - reference
+    since_s = e.sim.progress.clock[NOW] - e.reference_s[at]
+    time_s = e.reference_queued_s[at] + e.reference_waiting[at] * since_s
+    return time_s, e.reference_energy_j[at] + e.reference_power_w[at] * since_s
+
+
+@kernel
+def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
+    """(time, job-seconds; energy, J) beyond the reference run's up to now, each an integral."""
+    time_s, energy_j = _reference_cost(e, over)
+    if not e.sim.state.counters[MODELLED]:
+        return e.sim.progress.clock[QUEUED_S] - time_s, 0.0
+    sums = e.sim.physics.sums
+    return e.sim.progress.clock[QUEUED_S] + sums[LOST_S] - time_s, sums[JOBS_J] - energy_j
 
 
 @kernel
@@ -175,9 +234,23 @@ def only_choice(w: WindowArrays) -> int:
 
 
 @large_kernel
-def _start(sim: SimArrays, p: int, slot: int, node: int) -> None:
-    """Start a job that fits: one copy of `start_slot` for all who call it here."""
-    start_slot(sim, p, slot, node)
+def _start(sim: SimArrays, p: int, slot: int, node: int, clock: float, beside: int) -> None:
+    """Start a job that can: one copy of all ways to do so for all who call it here."""
+    if not sim.state.counters[MODELLED]:
+        start_slot(sim, p, slot, node)
+        return
+    if beside >= 0:
+        join(sim, p, slot, beside, clock, policy_abilities(sim.state))
+        note_start(sim, slot)
+    elif place(sim, p, slot, node, clock, policy_abilities(sim.state)):
+        note_start(sim, slot)
+
+
+@kernel
+def _node_asked(e: EpisodeArrays, node: int) -> int:
+    """The node of a variant as `choose` wants it: a gang over several nodes has none of its own."""
+    gpus = e.sim.state.job.gpus[e.ints[CHOSEN]]
+    return -1 if gpus > e.sim.state.derived.part.node_size[e.ints[PARTITION]] else node
 
 
 @large_kernel
@@ -186,7 +259,7 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
     s, w, p = e.sim.state, e.window, e.ints[PARTITION]
     now_s = e.sim.progress.clock[NOW]
     if e.ints[CHOSEN] >= 0:
-        _start(e.sim, p, e.ints[CHOSEN], w.node[row])
+        _start(e.sim, p, e.ints[CHOSEN], _node_asked(e, w.node[row]), w.clock[row], w.beside[row])
         e.ints[CHOSEN] = -1
         return False
     if row == 0:
@@ -197,7 +270,7 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
         return False
     slot = w.slot[row]
     if num_variants(s, p, slot) == 1:
-        _start(e.sim, p, slot, -1)
+        _start(e.sim, p, slot, -1, BY_RULE, w.beside[row])
         return False
     variant_window(s, p, slot, now_s, w)
     e.ints[CHOSEN] = slot
@@ -224,6 +297,18 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 
 
 @large_kernel
+def _only_how(e: EpisodeArrays, slot: int) -> bool:
+    """Everything that waits fits: start this job, or, where energy counts, let a variant be chosen (True)."""
+    s, p = e.sim.state, e.ints[PARTITION]
+    if s.counters[MODELLED] and s.goal[0] > 0.0 and num_variants(s, p, slot) > 1:
+        variant_window(s, p, slot, e.sim.progress.clock[NOW], e.window)
+        e.ints[CHOSEN] = slot
+        return True
+    _start(e.sim, p, slot, -1, BY_RULE, -1)
+    return False
+
+
+@large_kernel
 def advance(e: EpisodeArrays) -> int:
     """Go on until there is something to decide (the window is filled then), or the episode is over."""
     s = e.sim.state
@@ -237,10 +322,11 @@ def advance(e: EpisodeArrays) -> int:
                 continue
             e.ints[ENTERED] = p
             position = first_startable(s, p, now_s)
-            if position < 0:
+            if position < 0 and first_sharing(s, p, now_s) < 0:
                 e.ints[PARTITION] = p + 1
-            elif all_fit(s, p):
-                _start(e.sim, p, s.derived.queue[p, position], -1)
+            elif position >= 0 and all_fit(s, p):
+                if _only_how(e, s.derived.queue[p, position]):
+                    return DECIDE
             else:
                 job_window(s, p, now_s, e.window)
                 single = only_choice(e.window)
@@ -253,7 +339,7 @@ def advance(e: EpisodeArrays) -> int:
             continue
         e.sim.progress.clock[TIMER] = _next_hold_end_s(e)
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
-            run_rule(e.sim, SKIPPING, e.sim.truth.shape[0] + 1)
+            _play(e, e.sim.truth.shape[0] + 1)
             return DONE
         if next_instant(e.sim) == FINISHED:
             return DONE
@@ -264,15 +350,18 @@ def advance(e: EpisodeArrays) -> int:
 def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
     """Apply a choice and go on. Returns (DECIDE or DONE, reward).
 
-    reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds)
+    reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds);
+    with models, of time and energy each: (1 - weight) times that, less weight x 100 x (energy beyond the
+    reference's) / (its energy) x (its time in the system / its queueing). Both are in the same unit then.
     """
     e.ints[DECISIONS] += 1
     if apply_choice(e, row):
         return DECIDE, 0.0
     status = advance(e)
-    regret = regret_so_far(e, status == DONE)
-    reward = -(regret - e.floats[REGRET]) * e.floats[SCALE]
-    e.floats[REGRET] = regret
+    regret, energy_j = regret_so_far(e, status == DONE)
+    cost = regret * e.floats[SCALE] + energy_j * e.floats[ENERGY_SCALE]
+    reward = -(cost - e.floats[COST])
+    e.floats[REGRET], e.floats[COST] = regret, cost
     return status, reward
 
 

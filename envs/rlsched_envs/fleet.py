@@ -9,19 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
+from rlsched.cluster.arrays import MODELLED, NODE_DOWN, NODE_UP, records
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.windows import empty_window
 from rlsched.errors import InputError
+from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch
 from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
+from rlsched_envs.modelling import books
 from rlsched_envs.physics import no_physics
 from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
+GPU_TYPES = ("V100", "P100", "A100")
+"""GPU types of the clusters of episodes with models: those that the catalogue knows best."""
+CORES_EACH = 6
+"""CPU cores a GPU of their nodes, as Venus and Philly have them."""
 _TRIES = 100
 _REMEMBERED = 256
 """Jobs whose columns a window remembers: about as many as are alive; slots are filled from the first."""
@@ -104,6 +110,13 @@ class Fleet:
         for _ in range(_TRIES):
             source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
             self.load(k, draw_window(source, config, rng))
+            modelled, timed = rng.random() < config.modelled_frac, rng.random() < config.time_alone_frac
+            weight, kind, key = (
+                float(rng.random()),
+                int(rng.integers(len(GPU_TYPES))),
+                int(rng.integers(2**62)),
+            )
+            self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
             if batch.begin_one(
                 self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
@@ -128,6 +141,25 @@ class Fleet:
         )
         truth.demand[k] = self._class_of[window.gpus]
         truth.predicted_s[k], truth.spread[k] = window.predicted_s, window.spread
+        truth.workload[k] = window.workload
+
+    def set_models(self, k: int, modelled: bool, kind: int, weight: float, key: int) -> None:
+        """Let cluster `k` run with models or without.
+
+        Args:
+            k: The cluster.
+            modelled: Whether models say how fast jobs run.
+            kind: Its GPU type, position in `GPU_TYPES`.
+            weight: What energy counts against time, 0 to 1.
+            key: What the draws of its jobs go by.
+        """
+        state = self._arrays.sim.state
+        state.counters[k, MODELLED] = modelled
+        state.goal[k, 0] = weight
+        state.node.kind[k] = kind
+        state.derived.part.kind[k] = kind
+        keys = self._arrays.sim.physics.key
+        keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
     def reference_row(self, k: int) -> int:
         """The row that the reference rule would take in cluster `k`."""
@@ -208,20 +240,28 @@ def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[
 def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int]) -> EpisodeArrays:
     """Arrays for one episode with gangs of these sizes on `config.nodes_high` nodes, all in one partition."""
     rows = config.rows
-    state = ClusterState.from_spec(ClusterSpec.uniform(config.nodes_high, gpus_per_node), slots=rows)
-    state.reserve_demands([Demand(gpus=gang) for gang in gangs])
+    nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
+    spec = ClusterSpec(name="episode", nodes=(nodes,))
+    state = ClusterState.from_spec(spec, slots=rows)
+    state.reserve_demands([Demand(gpus=gang, cpu_milli=CORES_EACH * 1000 * gang) for gang in gangs])
+    physics = no_physics()
+    if config.modelled_frac > 0:
+        state.use_models(load_catalogue().arrays(GPU_TYPES))
+        physics = books(rows, rows, spec, state)
     truth = records(rows, TRUTH)
     truth.fixed_end_s = truth.limit_s = np.nan
-    truth.vc = truth.own_partition = -1
+    truth.vc = truth.own_partition = truth.reference_kind = -1
     progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
     instants = 2 * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
-        SimArrays(state.arrays, truth, progress, no_physics()),
+        SimArrays(state.arrays, truth, progress, physics),
         window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
         np.zeros(instants),
         np.zeros(instants),
-        np.zeros(instants, np.int64),
+        np.zeros(instants),
+        np.zeros(instants),
+        np.zeros(instants),
         np.zeros(rows),
         np.zeros(rows),
         np.zeros(rows, np.float32),

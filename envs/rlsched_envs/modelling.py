@@ -28,12 +28,14 @@ class Models:
         seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
         power: Nodes beside their GPUs.
     """
 
     seed: int = 0
     assumed_scale: float = 1.0
     noise: bool = True
+    energy_weight: float = 0.0
     power: NodePower = field(default_factory=NodePower)
 
     def catalogue(self) -> Catalogue:
@@ -90,21 +92,34 @@ def node_watts(spec: ClusterSpec, power: NodePower) -> Records:
     return watts
 
 
-def new_physics(
-    trace: Trace, rows: NDArray[np.intp], spec: ClusterSpec, state: ClusterState, models: Models
+def books(
+    rows: int, slots: int, spec: ClusterSpec, state: ClusterState, power: NodePower | None = None
 ) -> PhysicsArrays:
-    """Books of a run that has not begun: `physics.begin_books` next."""
+    """Books of a run of so many rows that has not begun: `physics.begin_books` next.
+
+    Jobs have no keys yet. Pairs that were never measured scatter about the formula.
+    """
     sums = np.zeros(NUM_SUMS)
-    sums[NOISE] = models.noise
+    sums[NOISE] = 1.0
     return PhysicsArrays(
-        run=records(state.arrays.job.shape[0], RUN),
+        run=records(slots, RUN),
         group=records(max(state.num_gpus, 1), GROUP),
-        node=node_watts(spec, models.power),
-        energy_j=np.zeros(len(rows)),
-        key=job_keys(trace.select(rows)),
+        node=node_watts(spec, power or NodePower()),
+        energy_j=np.zeros(rows),
+        key=np.zeros(rows, np.uint64),
         sums=sums,
         dynamic_w=np.zeros(MAX_TENANTS),
     )
+
+
+def new_physics(
+    trace: Trace, rows: NDArray[np.intp], spec: ClusterSpec, state: ClusterState, models: Models
+) -> PhysicsArrays:
+    """Books of a run of these rows of a trace."""
+    physics = books(len(rows), state.arrays.job.shape[0], spec, state, models.power)
+    physics.key[:] = job_keys(trace.select(rows))
+    physics.sums[NOISE] = models.noise
+    return physics
 
 
 def grown_physics(physics: PhysicsArrays, slots: int) -> PhysicsArrays:

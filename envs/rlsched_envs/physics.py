@@ -47,7 +47,11 @@ JOBS_W: Final = 4
 JOBS_J: Final = 5
 NOISE: Final = 6
 """1: pairs that were never measured scatter about the formula as measured ones do; 0: they do not."""
-NUM_SUMS: Final = 7
+LOST_RATE: Final = 7
+"""Sum over running jobs of 1 - rate: how fast time is lost to sharing, clocks and short cores ..."""
+LOST_S: Final = 8
+"""... and its integral: JCT beyond queueing and work, job-seconds."""
+NUM_SUMS: Final = 9
 
 RUN: Final = np.dtype(
     [
@@ -125,6 +129,7 @@ def pass_time(x: PhysicsArrays, seconds: float) -> None:
     x.sums[ENERGY_J] += x.sums[TOTAL_W] * seconds
     x.sums[IDLE_J] += x.sums[IDLE_W] * seconds
     x.sums[JOBS_J] += x.sums[JOBS_W] * seconds
+    x.sums[LOST_S] += x.sums[LOST_RATE] * seconds
 
 
 @kernel
@@ -192,6 +197,7 @@ def leave(x: PhysicsArrays, s: StateArrays, slot: int) -> bool:
     """A settled slot has given its GPUs back. True if others stay on them: `refresh` the group then."""
     g = x.run.first_gpu[slot]
     x.sums[JOBS_W] -= x.run.power_w[slot]
+    x.sums[LOST_RATE] -= 1.0 - x.run.rate[slot]
     if g < 0:
         x.sums[TOTAL_W] -= x.run.power_w[slot]
         return False
@@ -343,6 +349,7 @@ def refresh(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, n
         if slot >= 0:
             rate = _rate(x, s, rows, slot, x.group.clock_frac[g])
             if rate != x.run.rate[slot]:
+                x.sums[LOST_RATE] += x.run.rate[slot] - rate
                 x.run.rate[slot] = s.job.rate[slot] = rate
                 s.job.rate_since_s[slot] = now_s
                 s.job.generation[slot] += 1

@@ -408,7 +408,7 @@ def run_rule_recording(
     rule: RuleCode,
     at_s: NDArray[np.float64],
     queued_s: NDArray[np.float64],
-    waiting: NDArray[np.int64],
+    waiting: NDArray[np.float64],
 ) -> int:
     """Run a rule to the end; at every instant k note the time, the queueing so far, the jobs waiting.
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import InputError
+from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Predictions, predict_trace, run_time_s
 
@@ -31,6 +32,10 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         nodes_low: Nodes of the cluster are drawn between this ...
         nodes_high: ... and this.
         window_rows: Rows of an observation. Policies are served with WINDOW_ROWS of them, no other number.
+        modelled_frac: Share of episodes in which models say how fast jobs run and what they draw; in the
+            others jobs run as the trace says, on whole GPUs at the highest clock.
+        time_alone_frac: Share of those in which energy counts nothing; in the others its weight is drawn
+            evenly between 0 and 1.
     """
 
     warmup_jobs: int = 512
@@ -42,10 +47,15 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     nodes_low: int = 4
     nodes_high: int = 16
     window_rows: int = WINDOW_ROWS
+    modelled_frac: float = 0.0
+    time_alone_frac: float = 0.25
 
     def __post_init__(self) -> None:
         if not 8 <= self.window_rows <= 1024:
             raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
+        for name in ("modelled_frac", "time_alone_frac"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 
     @property
     def rows(self) -> int:
@@ -65,6 +75,7 @@ class EpisodeSource:
         predictions: The stamps that go with them.
         weight: How often this source is drawn, relative to the others.
         gpus_per_node: GPUs of a node.
+        workload: (J,) number of each job's workload in the catalogue; None: unknown ones.
     """
 
     name: str
@@ -74,6 +85,7 @@ class EpisodeSource:
     predictions: Predictions
     weight: float = 1.0
     gpus_per_node: int = 8
+    workload: NDArray[np.int32] | None = None
 
     @classmethod
     def from_trace(
@@ -110,6 +122,7 @@ class EpisodeSource:
             Predictions(stamps.predicted_s[rows], stamps.spread[rows]),
             weight,
             sizes.pop(),
+            load_catalogue().draw(trace, 0)[rows],
         )
 
 
@@ -122,6 +135,7 @@ class Window(msgspec.Struct, frozen=True):
     predicted_s: NDArray[np.float64]
     spread: NDArray[np.float64]
     nodes: int
+    workload: NDArray[np.int32]
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
@@ -151,4 +165,5 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
         source.predictions.predicted_s[pick],
         source.predictions.spread[pick],
         nodes,
+        np.zeros(rows, np.int32) if source.workload is None else source.workload[pick],
     )

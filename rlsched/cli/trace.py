@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rlsched.cli.convert import convert
+from rlsched.cli.node_demand import nodes as nodes_verb
 from rlsched.cli.predict import predict
 from rlsched.cli.show import in_words, percent, print_json, print_table
 
@@ -28,6 +29,7 @@ def trace() -> None:
 
 
 trace.add_command(predict)
+trace.add_command(nodes_verb)
 
 
 @trace.command()

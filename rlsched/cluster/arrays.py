@@ -179,6 +179,7 @@ PARTITION: Final = np.dtype(
         ("free_gpus", np.int32),  # free GPUs on nodes that are up
         ("node_size", np.int32),  # GPUs of the largest node, up or not
         ("queue_len", np.int32),
+        ("kind", np.int32),  # GPU type of most of its GPUs
     ],
     align=True,
 )
@@ -209,6 +210,7 @@ class StateArrays(NamedTuple):
     derived: Index
     counters: NDArray[np.int64]  # (NUM_COUNTERS,)
     models: ModelArrays
+    goal: NDArray[np.float64]  # (1,) what energy counts against time, 0 to 1
 
 
 def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
@@ -258,7 +260,7 @@ def empty_state(
     counters[SORTS_QUEUE] = 1
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
-    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters, no_models())
+    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters, no_models(), np.zeros(1))
 
 
 def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:

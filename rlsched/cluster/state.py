@@ -152,7 +152,8 @@ class ClusterState:
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.counters[:] = old.counters
-        self.arrays = fresh._replace(job=old.job, models=old.models)
+        self.arrays = fresh._replace(job=old.job, models=old.models, goal=old.goal)
+        self._note_kinds()
         running = old.job.status == RUNNING
         old.job.placed_in[running] = fresh.node.part_of[old.job.host[running]]
         for slot in np.flatnonzero(old.job.status != SLOT_EMPTY):
@@ -164,8 +165,29 @@ class ClusterState:
 
     def use_models(self, models: ModelArrays) -> None:
         """From now on jobs run and draw as these say; their GPU types are `kind_names`, in that order."""
+        from rlsched.models.speed import fill_beside
+
+        fill_beside(models)
         self.arrays = self.arrays._replace(models=models)
         self.arrays.counters[MODELLED] = 1
+        self._note_kinds()
+
+    def weigh_energy(self, weight: float) -> None:
+        """What energy counts against time from now on, 0 (nothing) to 1 (alone).
+
+        Raises:
+            ValueError: it is not in between.
+        """
+        if not 0.0 <= weight <= 1.0:
+            raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
+        self.arrays.goal[0] = weight
+
+    def _note_kinds(self) -> None:
+        """The GPU type of most GPUs of each partition."""
+        for p in range(self.num_partitions):
+            own = self.arrays.node.part_of == p
+            counts = np.bincount(self.arrays.node.kind[own], weights=self.arrays.node.gpus[own])
+            self.arrays.derived.part.kind[p] = int(np.argmax(counts)) if counts.size else 0
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
         """(partition of the VC's own nodes, partition that serves all); -1 where there is none."""
@@ -307,6 +329,7 @@ class ClusterState:
     def _regrow(self, *, slots: int = 0, demands: int = 0) -> None:
         self.arrays = grown(self.arrays, slots=slots, demands=demands)
         kernels.rebuild_index(self.arrays)
+        self._note_kinds()
 
     def sort_queue(self, wanted: bool) -> None:
         """Keep each partition's sorted queue, or only heaps, enough for a compiled rule (`SORTS_QUEUE`)."""

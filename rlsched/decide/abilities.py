@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
+from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
 from rlsched.cluster.room import will_do
 from rlsched.errors import UnknownSchedulerError
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.clocks import best_level
+from rlsched.models.clocks import best_level, power_at, priced_level
 from rlsched.models.memory import fits_memory
-from rlsched.models.speed import asked_feed, beside_speed, feed, gpu_kind
+from rlsched.models.speed import asked_feed, feed, gpu_kind
 
 ShareRule = Literal["never", "blocked", "lucid"]
 """Who shares GPUs: nobody; jobs that do not fit otherwise; as in Lucid, whoever may, before free GPUs."""
-ClockRule = Literal["full", "fixed", "slowdown", "lull"]
+ClockRule = Literal["full", "fixed", "slowdown", "lull", "weighed"]
 """SM clock of a job: the highest; one for all; the one of least energy within a slowdown; the same, but the
-highest while other jobs wait."""
+highest while other jobs wait; the one where time and energy, weighed against each other, cost least."""
 
 NEVER: Final = 0
 BLOCKED: Final = 1
@@ -39,11 +39,14 @@ FULL: Final = 0
 FIXED: Final = 1
 SLOWDOWN: Final = 2
 LULL: Final = 3
-_CLOCK_CODES: Final = {"full": FULL, "fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL}
+WEIGHED: Final = 4
+_CLOCK_CODES: Final = {"full": FULL, "fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHED}
+MOST_PRESSURE: Final = 3.0
+"""A second of GPU time is worth up to so much more where jobs wait for it: the queue's length a node."""
 
 KEEP_FRAC: Final = 0.85
 """Speed that both jobs of a pair have to keep: the gate whose quality `docs/model/sharing.md` measures."""
-LOOK_AT: Final = 64
+LOOK_AT: Final = 16
 """Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""
 LUCID_MAX_GPUS: Final = 8
 LUCID_SCORES: Final = 2
@@ -102,7 +105,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 NO_ABILITIES: Final = Abilities()
 NO_ABILITY: Final = NO_ABILITIES.code
-ABILITY_WORDS: Final = "share, share=SPEED, clock=F, slowdown=B, lull=B, cores"
+ABILITY_WORDS: Final = "share, share=SPEED, clock=F, slowdown=B, lull=B, weight=W, cores"
 
 
 def read_abilities(name: str, words: Sequence[str]) -> Abilities:
@@ -110,8 +113,9 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
 
     `share`: jobs that do not fit share GPUs where both keep 0.85 of their speed (`share=0.8`: 0.8 of it).
     `clock=0.75`: all run at this SM clock. `slowdown=0.05`: each runs at the clock of least energy that makes
-    it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest. `cores`:
-    input-bound jobs get idle cores.
+    it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest.
+    `weight=0.3`: each runs where 0.7 of its time and 0.3 of its energy cost least, time counting more where
+    jobs wait. `cores`: input-bound jobs get idle cores.
 
     Raises:
         UnknownSchedulerError: a word is not known, comes twice, or its figure is out of range.
@@ -120,13 +124,13 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
     seen: set[str] = set()
     for word in words:
         key, equals, text = word.partition("=")
-        topic = "clock" if key in ("slowdown", "lull") else key
+        topic = "clock" if key in _CLOCKS else key
         value = _figure(text) if equals else None
         low, high = _RANGES.get(key, (0.0, 0.0))
         if topic in seen or (equals and (value is None or not low <= value <= high)):
             raise UnknownSchedulerError(
-                f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED from 0 to 1 "
-                f"and B from 0 to 10, got +{word}"
+                f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED and W from "
+                f"0 to 1, B from 0 to 10, got +{word}"
             )
         seen.add(topic)
         if key == "share":
@@ -140,8 +144,19 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
     return able
 
 
-_RANGES: Final = {"share": (0.0, 1.0), "clock": (0.5, 1.0), "slowdown": (0.0, 10.0), "lull": (0.0, 10.0)}
-_CLOCKS: Final[dict[str, ClockRule]] = {"clock": "fixed", "slowdown": "slowdown", "lull": "lull"}
+_RANGES: Final = {
+    "share": (0.0, 1.0),
+    "clock": (0.5, 1.0),
+    "slowdown": (0.0, 10.0),
+    "lull": (0.0, 10.0),
+    "weight": (0.0, 1.0),
+}
+_CLOCKS: Final[dict[str, ClockRule]] = {
+    "clock": "fixed",
+    "slowdown": "slowdown",
+    "lull": "lull",
+    "weight": "weighed",
+}
 
 
 def _figure(text: str) -> float | None:
@@ -158,8 +173,28 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) ->
     if can.clock == FIXED:
         return can.clock_value
     t, w = s.models.trait, s.job.workload[slot]
-    level = best_level(s.models.gpu, kind, t.clock_bound[w, kind], t.dynamic_w[w, kind], can.clock_value)
+    rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
+    if can.clock == WEIGHED:
+        level = weighed_level(s, p, kind, rho, dynamic_w, can.clock_value)
+    else:
+        level = best_level(s.models.gpu, kind, rho, dynamic_w, can.clock_value)
     return s.models.gpu.levels_frac[kind, level]
+
+
+@kernel
+def weighed_level(
+    s: StateArrays, p: int, kind: int, clock_bound: float, dynamic_w: float, weight: float
+) -> int:
+    """Level of the clock where time and energy cost least, energy weighed by `weight` (0: the highest clock).
+
+    Both are relative to the full clock. Time counts more the longer the queue is: other jobs wait for it.
+    """
+    if weight == 0.0:
+        return 0
+    queued = s.derived.part.queue_len[p] / max(s.derived.part.open_nodes[p], 1)
+    time_price = (1.0 - weight) * (1.0 + min(queued, MOST_PRESSURE))
+    full_w = power_at(s.models.gpu, kind, clock_bound, dynamic_w, 1.0)
+    return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
 
 
 @kernel
@@ -212,11 +247,9 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> float:
     """Predicted speed of both jobs together if a waiting one joins a running one; 0 where it may not."""
     job = s.job
-    if job.gpus[slot] != job.gpus[beside]:
+    if job.gpus[slot] != job.gpus[beside] or job.share_milli[beside] < WHOLE_GPU_MILLI:
         return 0.0
     g = job.head[beside] // MAX_TENANTS
-    if tenants_of(s, g) > 1 or job.share_milli[beside] < WHOLE_GPU_MILLI:
-        return 0.0
     kind, demand = gpu_kind(s, g), job.demand[slot]
     if not will_do(s, demand, job.host[beside]) or s.demand.memory_mib_each[demand] > 0:
         return 0.0
@@ -229,7 +262,7 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
         if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
             return 0.0
         return 1.0 * (_score(s, slot, kind) + _score(s, beside, kind) <= LUCID_SCORES)
-    one, two = beside_speed(s, kind, mine, theirs), beside_speed(s, kind, theirs, mine)
+    one, two = s.models.beside[kind, mine, theirs], s.models.beside[kind, theirs, mine]
     if min(one, two) < can.keep_frac:
         return 0.0
     held = (job.cpu_milli_each[beside] + join_cores(s, slot, beside, kind)) / 1000.0
@@ -273,3 +306,17 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, can: AbilityCode) -> tup
         if beside >= 0:
             return queue[position], beside
     return -1, -1
+
+
+@kernel
+def policy_abilities(s: StateArrays) -> AbilityCode:
+    """What the reference rule of a policy may do on this state: nothing without models, else all of it."""
+    if not s.counters[MODELLED]:
+        return AbilityCode(NEVER, 0.0, FULL, 1.0, False)
+    return AbilityCode(BLOCKED, KEEP_FRAC, WEIGHED, s.goal[0], True)
+
+
+@kernel
+def partner_of(s: StateArrays, p: int, slot: int) -> int:
+    """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
+    return best_partner(s, p, slot, policy_abilities(s)) if s.counters[MODELLED] else -1

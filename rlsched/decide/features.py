@@ -16,6 +16,8 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import largest_hole
 from rlsched.decide.schema import NUM_FEATURES
 from rlsched.jit import array_kernel, kernel
+from rlsched.models.clocks import dynamic_power_w, gpu_power_w, relative_time
+from rlsched.models.speed import feed, gpu_kind
 
 (
     IS_WAIT,
@@ -50,6 +52,16 @@ from rlsched.jit import array_kernel, kernel
     BLOCKED_FIT_IN,
     BLOCKED_KEY_RATIO,
     ENDS_AFTER_FIT,
+    ENERGY_WEIGHT,
+    BY_SHARING,
+    CLOCK,
+    RATE,
+    PARTNER_RATE,
+    PARTNER_LEFT,
+    POWER,
+    UTIL,
+    CLOCK_BOUND,
+    GPU_MEMORY,
 ) = range(NUM_FEATURES)  # the columns, in the order of `schema.ACTOR_FEATURES`
 
 LONGEST_FIT_S: Final = 1e7
@@ -266,6 +278,41 @@ def blocked_columns(s: StateArrays, p: int, blocked: int, now_s: float, shared: 
     shared[BLOCKED_GPU_TIME] = math.log1p(job.predicted_s[blocked] * gpus) / WORK_SCALE
     shared[BLOCKED_WAITED] = math.log1p(max(now_s - job.submit_s[blocked], 0.0)) / TIME_SCALE
     shared[BLOCKED_FIT_IN] = math.log1p(min(fits_in_s(s, p, gpus, now_s), LONGEST_FIT_S)) / TIME_SCALE
+
+
+@kernel
+def workload_columns(s: StateArrays, p: int, slot: int, row: NDArray[np.float32]) -> None:
+    """Fill a row's columns about its job's workload, on the GPU type of partition `p`."""
+    kind, w, t = s.derived.part.kind[p], s.job.workload[slot], s.models.trait
+    row[RATE] = row[PARTNER_RATE] = 1.0
+    row[UTIL], row[CLOCK_BOUND] = t.util_frac[w, kind], t.clock_bound[w, kind]
+    row[GPU_MEMORY] = t.memory_mib[w, kind] / s.models.gpu.memory_mib[kind]
+
+
+@kernel
+def partner_columns(s: StateArrays, slot: int, beside: int, now_s: float, row: NDArray[np.float32]) -> None:
+    """Fill a row's columns about sharing the GPUs of the running job `beside`."""
+    kind = gpu_kind(s, s.job.head[beside] // MAX_TENANTS)
+    mine, theirs = s.job.workload[slot], s.job.workload[beside]
+    row[BY_SHARING] = 1.0
+    row[RATE] = min(s.models.beside[kind, mine, theirs], 1.0)
+    row[PARTNER_RATE] = min(s.models.beside[kind, theirs, mine], 1.0)
+    row[PARTNER_LEFT] = math.log1p(remaining_s(s, beside, now_s)) / TIME_SCALE
+
+
+@kernel
+def clock_columns(s: StateArrays, p: int, slot: int, clock: float, row: NDArray[np.float32]) -> None:
+    """Fill a variant's columns about its SM clock: how fast it runs there, and what it draws."""
+    kind, w = s.derived.part.kind[p], s.job.workload[slot]
+    g, t = s.models.gpu, s.models.trait
+    rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
+    row[CLOCK] = clock
+    allowed = 1.0 / relative_time(rho, clock)
+    alone = feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
+    row[RATE] *= min(allowed, alone) / alone
+    busy = row[RATE] * alone / allowed
+    added_w = dynamic_power_w(g, kind, dynamic_w, rho, clock, min(busy, 1.0))
+    row[POWER] = gpu_power_w(g, kind, 1, added_w) / g.tdp_w[kind]
 
 
 @kernel

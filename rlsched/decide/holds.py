@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.cluster.arrays import WAITING, StateArrays
+from rlsched.cluster.arrays import MODELLED, WAITING, StateArrays
 from rlsched.cluster.placement import first_fitting
+from rlsched.decide.abilities import LOOK_AT, partner_of
 from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 from rlsched.jit import kernel
 
@@ -44,6 +45,21 @@ def first_startable(s: StateArrays, p: int, now_s: float) -> int:
     while position >= 0 and is_held(s, p, s.derived.queue[p, position], now_s):
         position = first_fitting(s, p, position + 1)
     return position
+
+
+@kernel
+def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
+    """First queue position of partition `p` whose job can share GPUs and is not kept back, -1 for none.
+
+    Looks at the first `LOOK_AT` jobs of the queue; without models there is none.
+    """
+    if not s.counters[MODELLED]:
+        return -1
+    for position in range(min(s.derived.part.queue_len[p], LOOK_AT)):
+        slot = s.derived.queue[p, position]
+        if not is_held(s, p, slot, now_s) and partner_of(s, p, slot) >= 0:
+            return position
+    return -1
 
 
 @kernel

@@ -12,13 +12,15 @@ WINDOW_ROWS: Final = 24
 FEASIBLE_ROWS: Final = 12
 OLDEST_ROWS: Final = 3
 MAX_VARIANTS: Final = 4
+"""Placements that a decision chooses from; with models there may be each at every clock, and one beside a
+running job."""
 GUARD_FREE_FRAC: Final = 0.5
 """*Wait* is illegal while this share of the partition's GPUs is free and a job can start."""
 HOLD_S: Final = 1800.0
 """A *wait* commits: it keeps back what it passed over for this long, or until the blocked job starts."""
 MAX_HOLD_S: Final = 43_200.0
 """A job that fits and was first passed over by a *wait* this long ago has to be started before all else."""
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("is_wait", "1 for the *wait* row"),
@@ -62,6 +64,19 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("blocked_key_ratio", "ln(GPU-time of the row's job / of the blocked job), clipped at +-6, / 6"),
     ("ends_after_fit", "ln(predicted run time of the row's job / time until the blocked job fits), likewise"),
+    (
+        "energy_weight",
+        "what energy counts against time, 0 to 1; this and all that follow are 0 without models",
+    ),
+    ("by_sharing", "1 where the job starts on GPUs that a running one has"),
+    ("clock_frac", "SM clock of the variant, of the highest"),
+    ("rate", "predicted speed of the row's job: of the variant, or on the best GPUs that it can share"),
+    ("partner_rate", "predicted speed of the job that it shares GPUs with"),
+    ("partner_left_log", "ln(1 + predicted time that the job it shares with still needs, in s) / 12"),
+    ("power_frac", "power of each of the variant's GPUs / their board's limit"),
+    ("util_frac", "utilisation of a GPU by the row's job alone"),
+    ("clock_bound", "share of the run time of the row's job that follows the SM clock"),
+    ("gpu_memory_frac", "GPU memory of the row's job / that of a GPU"),
 )
 """(name, meaning) of every column the actor sees, in the order of the arrays."""
 

@@ -12,10 +12,20 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import PLACEMENT, SPREAD, Records, StateArrays, records
+from rlsched.cluster.arrays import (
+    MAX_TENANTS,
+    MODELLED,
+    PLACEMENT,
+    SPREAD,
+    Records,
+    StateArrays,
+    records,
+)
 from rlsched.cluster.choose import host_of
-from rlsched.cluster.placement import class_fits, largest_hole, node_with
+from rlsched.cluster.placement import class_fits, fits_slot, largest_hole, node_with
+from rlsched.decide.abilities import LOOK_AT, clock_for, partner_of, policy_abilities
 from rlsched.decide.features import (
+    ENERGY_WEIGHT,
     FEASIBLE,
     FIT_IN,
     FREE,
@@ -40,12 +50,15 @@ from rlsched.decide.features import (
     WAITED,
     against_blocked,
     blocked_columns,
+    clock_columns,
     count_log,
     fit_in_log,
     own_columns,
     partition_columns,
+    partner_columns,
     place_columns,
     release_profile,
+    workload_columns,
 )
 from rlsched.decide.features import HELD as HELD_FOR
 from rlsched.decide.features import SPREAD as SPREAD_COLUMN
@@ -59,6 +72,8 @@ from rlsched.decide.schema import (
     WINDOW_ROWS,
 )
 from rlsched.jit import array_kernel, kernel, large_kernel
+from rlsched.models.arrays import NUM_LEVELS
+from rlsched.models.speed import gpu_kind
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -101,6 +116,8 @@ class WindowArrays(NamedTuple):
     info: NDArray[
         np.int32
     ]  # (3,) rows in use, row that the reference rule takes, slot of the blocked job or -1
+    clock: NDArray[np.float64]  # (K,) SM clock of each row
+    beside: NDArray[np.int32]  # (K,) slot of the running job that each row shares GPUs with, -1: none
     picks: NDArray[np.int32]  # (PICKS, K) scratch
     logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
     shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
@@ -109,9 +126,10 @@ class WindowArrays(NamedTuple):
     own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
 
 
-_POSITION, _STATE, _AHEAD, _OLD, _OLD_STATE, _REST, _REST_STATE = range(7)
-PICKS: Final = 7
-"""By row: queue position, what the job is, jobs ahead that do not fit. Then what may still be shown."""
+_POSITION, _STATE, _AHEAD, _PARTNER, _OLD, _OLD_STATE, _OLD_PARTNER, _REST, _REST_STATE = range(9)
+PICKS: Final = 9
+"""By row: queue position, what the job is, jobs ahead that do not fit, whose GPUs it would share. Then what
+may still be shown."""
 PLACES: Final = 33
 """Jobs of one of the first 32 demand classes share what is said about where they would go."""
 OWN_ENTRIES: Final = 32
@@ -125,6 +143,8 @@ def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArray
         np.full(rows, PADDING, np.int32),
         np.zeros((rows, NUM_FEATURES), np.float32),
         np.zeros(3, np.int32),
+        np.ones(rows),
+        np.full(rows, -1, np.int32),
         np.zeros((PICKS, rows), np.int32),
         log_arrays(2 * rows),
         np.zeros(NUM_FEATURES, np.float32),
@@ -145,6 +165,7 @@ def _use_rows(w: WindowArrays, rows: int) -> None:
     """So many rows are in use: behind them is nothing but padding."""
     for row in range(rows, w.slot.shape[0]):
         w.slot[row], w.node[row], w.reason[row] = -1, -1, PADDING
+        w.clock[row], w.beside[row] = 1.0, -1
     row, table = rows, w.features
     while row < w.slot.shape[0] and table[row, IS_WAIT] + table[row, IS_JOB] + table[row, IS_VARIANT] > 0.0:
         table[row, :] = 0.0
@@ -164,6 +185,7 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
     feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
     nothing_held = half_free(s, p)
     fit, old, rest, ahead, blocked = 0, 0, 0, 0, -1
+    looks = LOOK_AT if s.counters[MODELLED] else 0
     youngest = np.int64(0)
     demand, work = 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
@@ -171,7 +193,11 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
         at = own_columns(job, slot, own)
         demand += own.gpus[at]
         work += own.predicted_gpu_s[at]
-        if not class_fits(s, p, own.demand[at]):
+        partner, fits = -1, class_fits(s, p, own.demand[at])
+        if not fits and looks > 0:
+            looks -= 1
+            partner = partner_of(s, p, slot)
+        if not fits and partner < 0:
             state = NO_FIT
             ahead += 1
             if blocked < 0:
@@ -183,11 +209,12 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
             if fit < feasible_rows:
                 fit += 1
                 picks[_POSITION, fit], picks[_STATE, fit], picks[_AHEAD, fit] = position, state, ahead
+                picks[_PARTNER, fit] = partner
         if state < CAN_START and rest < rows:
             picks[_REST, rest], picks[_REST_STATE, rest] = position, state
             rest += 1
         if old < oldest_rows or state == LATE or own.seq[at] < youngest:
-            old = _note_oldest(s, p, position, state, w, old, oldest_rows)
+            old = _note_oldest(s, p, position, state, partner, w, old, oldest_rows)
             if old == oldest_rows:
                 late = picks[_OLD_STATE, old - 1] == LATE
                 youngest = np.int64(0) if late else job.seq[queue[picks[_OLD, old - 1]]]
@@ -196,25 +223,26 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
 
 @kernel
 def _note_oldest(
-    s: StateArrays, p: int, position: int, state: int, w: WindowArrays, found: int, limit: int
+    s: StateArrays, p: int, position: int, state: int, partner: int, w: WindowArrays, found: int, limit: int
 ) -> int:
     """Keep a queue position if it is among the `limit` to show for their age. Returns how many there are.
 
     Overdue jobs that can start come first, then the others by arrival.
     """
     out, states, queue = w.picks[_OLD], w.picks[_OLD_STATE], s.derived.queue[p]
+    partners = w.picks[_OLD_PARTNER]
     seq = s.job.seq[queue[position]]
     at = found
     while at > 0:
         late, other_late = state == LATE, states[at - 1] == LATE
         if (late and not other_late) or (late == other_late and seq < s.job.seq[queue[out[at - 1]]]):
             if at < limit:
-                out[at], states[at] = out[at - 1], states[at - 1]
+                out[at], states[at], partners[at] = out[at - 1], states[at - 1], partners[at - 1]
             at -= 1
         else:
             break
     if at < limit:
-        out[at], states[at] = position, state
+        out[at], states[at], partners[at] = position, state, partner
         found = min(found + 1, limit)
     return found
 
@@ -227,6 +255,7 @@ def _pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
         position, state = picks[_OLD, k], picks[_OLD_STATE, k]
         if state < CAN_START or fit == 0 or position > picks[_POSITION, fit]:
             picks[_POSITION, rows], picks[_STATE, rows], picks[_AHEAD, rows] = position, state, 0
+            picks[_PARTNER, rows] = picks[_OLD_PARTNER, k]
             rows += 1
         if state < CAN_START:
             low, high = 0, rest
@@ -243,7 +272,7 @@ def _pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
             break
         if picks[_REST_STATE, k] >= 0:
             picks[_POSITION, rows], picks[_STATE, rows] = picks[_REST, k], picks[_REST_STATE, k]
-            picks[_AHEAD, rows] = 0
+            picks[_AHEAD, rows], picks[_PARTNER, rows] = 0, -1
             rows += 1
     return rows
 
@@ -253,7 +282,8 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
     Of K rows, shares of FEASIBLE_ROWS / WINDOW_ROWS and of OLDEST_ROWS / WINDOW_ROWS at most are of the first
-    two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits.
+    two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits on free GPUs;
+    with models, where none does, the first that can share those of a running job (`policy_abilities`).
     """
     shared = w.shared
     fit, old, rest, blocked, demand, work = _sort_out(s, p, now_s, w)
@@ -263,17 +293,22 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     shared[:] = 0.0
     partition_columns(s, p, demand, work, shared)
     blocked_columns(s, p, w.info[2], now_s, shared)
+    shared[ENERGY_WEIGHT] = s.goal[0] if s.counters[MODELLED] else 0.0
 
     first = w.features[0]
     for column in range(NUM_FEATURES):
         first[column] = shared[column]
     first[IS_WAIT], first[FREE_AFTER] = 1.0, shared[FREE]
     w.slot[0], w.node[0], w.reason[0] = -1, -1, LEGAL
+    w.beside[0] = -1
     shared[IS_JOB] = 1.0
     rows = _pick(w.picks, fit, old, rest)
     _fill_rows(s, p, rows, now_s, w)
     _use_rows(w, rows)
     w.info[1] = 1 if fit > 0 else 0
+    for row in range(fit, 0, -1):
+        if w.picks[_PARTNER, row] < 0:
+            w.info[1] = row
     w.features[w.info[1], IS_REFERENCE] = 1.0
     _guard(s, p, fit > 0, w)
 
@@ -302,7 +337,15 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
         gpus = own.gpus[mine]
         _set_own(s, p, mine, own, row)
         node = -1
-        if state >= CAN_START:
+        w.beside[at] = picks[_PARTNER, at]
+        if s.counters[MODELLED]:
+            workload_columns(s, p, slot, row)
+        if state >= CAN_START and w.beside[at] >= 0:
+            w.reason[at] = LEGAL
+            node = job.host[w.beside[at]]
+            row[FEASIBLE], row[FREE_AFTER] = 1.0, shared[FREE]
+            partner_columns(s, slot, w.beside[at], now_s, row)
+        elif state >= CAN_START:
             w.reason[at] = LEGAL
             node = _set_place(s, p, gpus, _host_by_class(s, p, slot, now_s, w), w.places, row)
         elif state == KEPT:
@@ -392,22 +435,38 @@ def _has_one_way(s: StateArrays, p: int, slot: int) -> bool:
 
 @kernel
 def num_variants(s: StateArrays, p: int, slot: int) -> int:
-    """How many rows `variant_window` has for a job that fits."""
-    gpus = s.job.gpus[slot]
+    """How many rows `variant_window` has for a job that can start."""
+    if s.counters[MODELLED] and s.job.gpus[slot] > 0:
+        found = _num_clocks(s) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
+        return found + (partner_of(s, p, slot) >= 0)
+    return _num_places(s, p, slot)
+
+
+@kernel
+def _num_places(s: StateArrays, p: int, slot: int) -> int:
+    """Places that a job that fits can go to."""
     if _has_one_way(s, p, slot):
         return 1
     found = 0
-    for free in range(gpus, s.derived.holes.shape[1]):
+    for free in range(s.job.gpus[slot], s.derived.holes.shape[1]):
         found += s.derived.holes[p, free] > 0
     return min(found, MAX_VARIANTS)
 
 
+@kernel
+def _num_clocks(s: StateArrays) -> int:
+    """SM clocks that a job can be given; where energy counts nothing, lower ones are of no use."""
+    return NUM_LEVELS if s.counters[MODELLED] and s.goal[0] > 0.0 else 1
+
+
 @large_kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
-    """Second half: the ways to start a job that fits. Row 0 is best fit, the reference.
+    """Second half: the ways to start a job that can.
 
-    A gang on one node has a row for each number of free GPUs on nodes that hold it: the fullest three and
-    the emptiest; a gang over several nodes, and a job that asks for more than whole GPUs, has one way.
+    A gang on one node has a place for each number of free GPUs on nodes that hold it: the fullest three and
+    the emptiest; a gang over several nodes, and a job that asks for more than whole GPUs, has one. Where
+    energy counts, each place comes with every SM clock; with models, sharing with one running job is the last
+    row. The reference is best fit at the clock that `policy_abilities` give, or sharing where nothing fits.
     """
     gpus, shared, demand, work = s.job.gpus[slot], w.shared, 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
@@ -417,21 +476,55 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     shared[:] = 0.0
     partition_columns(s, p, demand, work, shared)
     shared[IS_VARIANT] = 1.0
-    w.info[0] = 0
-    if _has_one_way(s, p, slot):
-        _add_variant(s, p, slot, _host(s, p, slot), now_s, w)
-    else:
-        emptiest = largest_hole(s, p)
-        for free in range(gpus, emptiest + 1):
-            if s.derived.holes[p, free] > 0 and (w.info[0] < MAX_VARIANTS - 1 or free == emptiest):
-                _add_variant(s, p, slot, node_with(s, p, free), now_s, w)
+    w.info[0], w.info[1], w.info[2] = 0, 0, -1
+    modelled = s.counters[MODELLED] != 0
+    if modelled:
+        shared[ENERGY_WEIGHT] = s.goal[0]
+    if not modelled or fits_slot(s, p, slot):
+        if _has_one_way(s, p, slot):
+            _add_variants(s, p, slot, _host(s, p, slot), now_s, w)
+        else:
+            emptiest, places = largest_hole(s, p), 0
+            for free in range(gpus, emptiest + 1):
+                if s.derived.holes[p, free] > 0 and (places < MAX_VARIANTS - 1 or free == emptiest):
+                    _add_variants(s, p, slot, node_with(s, p, free), now_s, w)
+                    places += 1
+    if modelled and gpus > 0:
+        _add_sharing(s, p, slot, now_s, w)
     _use_rows(w, w.info[0])
-    w.info[1], w.info[2] = 0, -1
-    w.features[0, IS_REFERENCE] = 1.0
+    w.features[w.info[1], IS_REFERENCE] = 1.0
 
 
 @kernel
-def _add_variant(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
+def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
+    """A row for each clock that the job can have on this node; the first node's reference clock is noted."""
+    first = w.info[0] == 0
+    if not s.counters[MODELLED] or s.job.gpus[slot] == 0:
+        _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
+        return
+    kind = s.derived.part.kind[p]
+    clock = clock_for(s, p, slot, kind, policy_abilities(s))
+    for level in range(_num_clocks(s)):
+        x = s.models.gpu.levels_frac[kind, level]
+        if first and x == clock:
+            w.info[1] = w.info[0]
+        _add_variant(s, p, slot, node, x, -1, now_s, w)
+
+
+@kernel
+def _add_sharing(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
+    """A row for sharing the GPUs of a running job, where there is one to share with."""
+    beside = partner_of(s, p, slot)
+    if beside >= 0:
+        kind = gpu_kind(s, s.job.head[beside] // MAX_TENANTS)
+        clock = clock_for(s, p, slot, kind, policy_abilities(s))
+        _add_variant(s, p, slot, s.job.host[beside], clock, beside, now_s, w)
+
+
+@large_kernel
+def _add_variant(
+    s: StateArrays, p: int, slot: int, node: int, clock: float, beside: int, now_s: float, w: WindowArrays
+) -> None:
     at, row = w.info[0], w.features[w.info[0]]
     mine = own_columns(s.job, slot, w.own)
     for column in range(NUM_FEATURES):
@@ -440,9 +533,18 @@ def _add_variant(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: 
     row[WAITED] = math.log1p(max(now_s - s.job.submit_s[slot], 0.0)) / TIME_SCALE
     held_s = now_s - s.job.held_since_s[slot]
     row[HELD_FOR] = math.log1p(held_s) / TIME_SCALE if held_s == held_s else 0.0
-    _look_at(s, node, w.own.gpus[mine], now_s, w.places, 0)
-    _set_place(s, p, w.own.gpus[mine], 0, w.places, row)
+    if s.counters[MODELLED]:
+        workload_columns(s, p, slot, row)
+    if beside >= 0:
+        row[FEASIBLE], row[FREE_AFTER] = 1.0, w.shared[FREE]
+        partner_columns(s, slot, beside, now_s, row)
+    else:
+        _look_at(s, node, w.own.gpus[mine], now_s, w.places, 0)
+        _set_place(s, p, w.own.gpus[mine], 0, w.places, row)
+    if s.counters[MODELLED] and s.job.gpus[slot] > 0:
+        clock_columns(s, p, slot, clock, row)
     w.slot[at], w.node[at], w.reason[at] = slot, node, LEGAL
+    w.clock[at], w.beside[at] = clock, beside
     w.info[0] = at + 1
 
 

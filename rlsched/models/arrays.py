@@ -59,6 +59,7 @@ class ModelArrays(NamedTuple):
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT
     pair: NDArray[np.float64]  # (K, W, W) measured speed of the first beside the second; nan: unknown
+    beside: NDArray[np.float64]  # (K, W, W) predicted speed of the first beside the second; `fill_beside`
     others: NDArray[np.int32]  # (MAX_TENANTS,) scratch: workloads beside the one that is asked about
 
 
@@ -68,5 +69,6 @@ def no_models() -> ModelArrays:
         np.zeros(1, GPU_MODEL).view(np.recarray),
         np.zeros((1, 1), TRAIT).view(np.recarray),
         np.full((1, 1, 1), np.nan),
+        np.ones((1, 1, 1)),
         np.zeros(8, np.int32),
     )

@@ -7,7 +7,8 @@ alone adds the part that no model explains (`sharing.pair_noise`).
 from __future__ import annotations
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
 from rlsched.models.cores import input_speed
 from rlsched.models.scaling import node_spread_speed
@@ -20,11 +21,14 @@ def gpu_kind(s: StateArrays, g: int) -> int:
     return s.node.kind[s.gpu.node[g]]
 
 
-@kernel
-def beside_speed(s: StateArrays, kind: int, workload: int, other: int) -> float:
-    """Predicted speed of a workload that shares a GPU of this type with one other, alone = 1."""
-    s.models.others[0] = other
-    return shared_speed(s.models, kind, workload, s.models.others, 1)
+@large_kernel
+def fill_beside(m: ModelArrays) -> None:
+    """Work out `beside`: the predicted speed of every workload beside every other, on every GPU type."""
+    for kind in range(m.beside.shape[0]):
+        for a in range(m.beside.shape[1]):
+            for b in range(m.beside.shape[2]):
+                m.others[0] = b
+                m.beside[kind, a, b] = shared_speed(m, kind, a, m.others, 1)
 
 
 @kernel

@@ -174,6 +174,7 @@ class Catalogue:
             gpu=gpu_models(kinds).view(np.recarray),
             trait=self.traits(kinds),
             pair=self.pair_speeds(kinds),
+            beside=np.full((len(kinds), 1 + len(self.names), 1 + len(self.names)), np.nan),
             others=np.zeros(MAX_TENANTS, np.int32),
         )
 

@@ -20,7 +20,9 @@ from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
 from rlsched.workload.predict.survival import hazards_to_probabilities
 
 if TYPE_CHECKING:
-    from sklearn.ensemble import HistGradientBoostingClassifier
+    from contextlib import AbstractContextManager
+
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from threadpoolctl import ThreadpoolController
 
 LATEST_JOBS: Final = 14000
@@ -46,6 +48,37 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
         ) from error
     found: type[HistGradientBoostingClassifier] = HistGradientBoostingClassifier
     return found
+
+
+def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
+    """The regressor of the same family, for quantiles.
+
+    Raises:
+        InputError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "gradient boosting needs scikit-learn, which is not installed: pip install 'rlsched[predict]', "
+            "or take a forecast that learns nothing"
+        ) from error
+    found: type[HistGradientBoostingRegressor] = HistGradientBoostingRegressor
+    return found
+
+
+def telling_columns(features: Floats) -> NDArray[np.intp]:
+    """Columns of (N, F) features with two known values that differ: scikit-learn fails on nan alone."""
+    known = ~np.isnan(features)
+    highest = np.where(known, features, -np.inf).max(axis=0)
+    lowest = np.where(known, features, np.inf).min(axis=0)
+    return np.flatnonzero(known.any(axis=0) & (highest > lowest))
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Keep scikit-learn to one thread: threads that wait for one whose core is busy spin for minutes."""
+    limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
+    return limit
 
 
 def sklearn_installed() -> bool:
@@ -89,14 +122,7 @@ class HazardModel:
         job = np.repeat(np.arange(len(rows)), rows)
         bins = np.arange(len(job)) - np.repeat(np.cumsum(rows) - rows, rows)
         target = (ended[job] & (bins == reached[job])).astype(np.int8)
-        known = ~np.isnan(features)
-        self._columns = np.flatnonzero(
-            known.any(axis=0)
-            & (
-                np.nanmax(np.where(known, features, -np.inf), axis=0)
-                > np.nanmin(np.where(known, features, np.inf), axis=0)
-            )
-        )
+        self._columns = telling_columns(features)
         keep = bins < BINS - 1
         x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])
         self._model: Any = model_class(
@@ -109,8 +135,7 @@ class HazardModel:
             early_stopping=False,
             random_state=seed,
         )
-        # Threads that wait for one whose core is busy spin: a fit of seconds took minutes.
-        with _pools().limit(limits=1, user_api="openmp"):
+        with one_thread():
             self._model.fit(x, target[keep])
 
     def probabilities(self, features: Floats) -> Floats:
@@ -120,7 +145,7 @@ class HazardModel:
         for first in range(0, len(features), _BLOCK_ROWS):
             block = features[first : first + _BLOCK_ROWS, self._columns]
             x = np.column_stack([np.repeat(block, BINS - 1, axis=0), np.tile(bins, len(block))])
-            with _pools().limit(limits=1, user_api="openmp"):
+            with one_thread():
                 ends = self._model.predict_proba(x)[:, 1].reshape(len(block), BINS - 1)
             hazards = np.column_stack([ends, np.ones(len(block))])
             out[first : first + _BLOCK_ROWS] = hazards_to_probabilities(hazards)

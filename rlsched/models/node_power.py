@@ -1,0 +1,60 @@
+"""A node without jobs, by state: its power, and the times between states (`rlsched.power_down`)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from rlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from rlsched.models.power import NodePower
+
+
+class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Power by state, jobs apart, and how long a node takes to go and to come back.
+
+    Raises:
+        InputError: a value is negative or not finite.
+    """
+
+    idle_w: float
+    """On, draining or on the way down, without a job; what jobs draw comes on top elsewhere."""
+    asleep_w: float
+    boot_w: float
+    boot_s: float
+    """From the command to wake until jobs may start."""
+    shutdown_s: float
+    """From the command to sleep until power falls to `asleep_w`; `idle_w` until then."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise InputError(f"node power: {field} must be a finite number >= 0, got {value}")
+
+    @classmethod
+    def of(
+        cls, power: NodePower | None = None, gpus: int = 8, kind: str = "V100", cpus: int = 0
+    ) -> PowerByState:
+        """Of a node with these GPUs, by the figures of `rlsched.models.power`, most of them assumed.
+
+        Args:
+            power: Of the node beside its GPUs; the defaults of `NodePower` unless given.
+            gpus: How many.
+            kind: Their type, a name in `GPU_FIGURES`.
+            cpus: Cores, 0 where unknown.
+        """
+        from rlsched.models.power import GPU_FIGURES, NodePower, canonical_kind
+
+        power = power or NodePower()
+        gpu_idle_w = GPU_FIGURES[canonical_kind(kind)]["idle_w"].value
+        return cls(
+            idle_w=power.idle_w(cpus, gpus, gpu_idle_w),
+            asleep_w=power.asleep_w,
+            boot_w=power.booting_w(cpus, gpus, gpu_idle_w),
+            boot_s=power.boot_s,
+            shutdown_s=power.shutdown_s,
+        )

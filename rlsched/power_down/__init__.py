@@ -1,0 +1,21 @@
+"""Nodes that sleep while nobody needs them: their states, the service that decides, replays on demand series.
+
+`NodeStates` (module `states`) is what may happen to a node; `PowerDownService` (module `service`) says how
+many to keep; `replay_slots` (module `replay`) and `replay_states` (module `minutes`) measure both on a series
+of `NodeDemand` (module `series`); module `helios` has the published rule.
+"""
+
+from rlsched.power_down.service import KeepRule, PowerDown, PowerDownService
+from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
+
+__all__ = [
+    "Command",
+    "Drain",
+    "KeepRule",
+    "NodeState",
+    "NodeStates",
+    "PowerDown",
+    "PowerDownService",
+    "Sleep",
+    "Wake",
+]

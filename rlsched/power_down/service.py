@@ -1,0 +1,183 @@
+"""Decides how many nodes to keep awake, and which ones to wake and to put to sleep.
+
+The rule, after Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer; put
+nodes to sleep only while demand falls; wake when jobs wait. Added: the buffer after a wake-up is larger, and
+what goes to sleep at one review is limited, so that a dip does not empty the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import InputError
+from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
+from rlsched.workload.predict.node_demand import DAY_SLOTS, SLOT_S, DemandForecast, TrailingMaximum
+
+Floats = NDArray[np.float64]
+_KEPT_SLOTS = 90 * DAY_SLOTS
+_DROPPED_SLOTS = 28 * DAY_SLOTS
+"""Of older slots four weeks are dropped at once: weekdays stay where they are, and so do the fits between."""
+
+
+class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many nodes to keep, given a forecast.
+
+    The defaults belong to the trailing maximum of three hours: chosen on Philly before December 2017, for 420
+    nodes and half a wake-up a day (`benchmarks/ces_replay.py`). Scale the nodes with the cluster.
+
+    Raises:
+        InputError: a value is out of its range.
+    """
+
+    buffer_nodes: int = 25
+    """Awake above the forecast."""
+    wake_buffer_nodes: int = 40
+    """Awake above demand after a wake-up: more, so that a rise that goes on is one event, not three."""
+    ramp_nodes: int = 2
+    """At most this many go to sleep at one review; 0: no limit."""
+    falling_slots: int = 6
+    """Nodes sleep only while demand is below its mean over these last slots; 0: at any time."""
+    headroom_nodes: int = 0
+    """Wake as soon as fewer than this many awake nodes are free, before jobs wait."""
+    min_awake_s: float = 0.0
+    """A node that woke up stays at least so long."""
+    min_asleep_s: float = 0.0
+    """A node that fell asleep stays at least so long, unless jobs wait."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            if not 0 <= getattr(self, field) < np.inf:
+                raise InputError(
+                    f"keeping nodes: {field} must be a finite number >= 0, got {getattr(self, field)}"
+                )
+
+    def kept(self, awake: Any, peak: Any, last: Any, falling: Any) -> Any:
+        """How many nodes stay awake; numbers, or arrays of one shape.
+
+        Args:
+            awake: Nodes that are awake now.
+            peak: The forecast.
+            last: Demand of the last slot.
+            falling: Whether demand is below its mean of late, as `falling` says.
+        """
+        return kept(awake, peak, last, falling, self.buffer_nodes, self.ramp_nodes)
+
+    def is_falling(self, demand: Floats) -> bool:
+        """Whether the last slot of `demand` (N,) lies below the mean of the last `falling_slots`."""
+        return self.falling_slots == 0 or bool(falling(demand[-self.falling_slots :], self.falling_slots)[-1])
+
+
+def kept(awake: Any, peak: Any, last: Any, is_falling: Any, buffer: Any, ramp: Any) -> Any:
+    """`KeepRule.kept` for numbers, or for arrays of one shape, say a value for each of many settings."""
+    target = np.ceil(np.maximum(peak, last)) + buffer
+    slowest = np.where(np.equal(ramp, 0), target, np.subtract(awake, ramp))
+    return np.where(is_falling & (awake > target), np.maximum(target, slowest), awake)
+
+
+def falling(demand: Floats, slots: int) -> NDArray[np.bool_]:
+    """(N,) -> (N,) whether each slot lies a tenth of a node or more below the mean of the last `slots`.
+
+    The mean includes the slot, the tenth is that of Helios' code. 0: true; false until `slots` have passed.
+    """
+    if slots == 0:
+        return np.ones(len(demand), dtype=np.bool_)
+    out = np.zeros(len(demand), dtype=np.bool_)
+    if len(demand) >= slots:
+        means = np.lib.stride_tricks.sliding_window_view(demand, slots).mean(axis=1)
+        out[slots - 1 :] = means - demand[slots - 1 :] >= 0.1
+    return out
+
+
+class PowerDown(Protocol):
+    """What an engine or a broker asks every minute, or every ten."""
+
+    def review(
+        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+    ) -> list[Command]:
+        """What to do with the nodes now; nothing is carried out here.
+
+        Args:
+            now_s: Not before that of the call before.
+            busy_nodes: (N,) whether the node runs a job.
+            waiting_nodes: How many more nodes the jobs that wait would fill.
+            states: Of the N nodes, advanced to `now_s`.
+
+        Returns:
+            Commands, legal in this order.
+        """
+        ...
+
+
+class PowerDownService:
+    """`PowerDown` by a forecast and a `KeepRule`, for N nodes that may stand in for each other.
+
+    A cluster whose nodes may not (virtual clusters, GPU types) gets one service a kind. Demand is busy and
+    waiting nodes; reviews more often than a slot count by their highest.
+
+    Args:
+        rule: How many to keep.
+        forecast: Of the highest demand ahead; three hours' trailing maximum unless given.
+    """
+
+    def __init__(self, rule: KeepRule | None = None, forecast: DemandForecast | None = None) -> None:
+        self.rule = rule or KeepRule()
+        self.forecast = forecast or TrailingMaximum(18)
+        self._demand: list[float] = []
+        self._slot: int | None = None
+        self._highest = 0.0
+
+    def review(
+        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+    ) -> list[Command]:
+        """See `PowerDown.review`. Draining nodes that are idle fall asleep.
+
+        Nodes are taken in order of number: the lowest wakes first, the highest idle one sleeps first.
+        """
+        demand = int(busy_nodes.sum()) + waiting_nodes
+        ended = self._observe(now_s, float(demand))
+        state = states.state
+        up = (state == NodeState.ON) | (state == NodeState.BOOTING)
+        awake = int(up.sum())
+        if demand > awake - self.rule.headroom_nodes:
+            return self._wake(now_s, demand + self.rule.wake_buffer_nodes - awake, waiting_nodes > 0, states)
+        done: list[Command] = [
+            Sleep(int(node)) for node in np.flatnonzero((state == NodeState.DRAINING) & ~busy_nodes)
+        ]
+        if not ended:
+            return done
+        history = np.array(self._demand)
+        keep = int(
+            self.rule.kept(
+                awake, self.forecast.peak(history), max(history[-1], demand), self.rule.is_falling(history)
+            )
+        )
+        rested = now_s - states.since_s >= self.rule.min_awake_s
+        idle = np.flatnonzero((state == NodeState.ON) & ~busy_nodes & rested)[::-1][: awake - keep]
+        for node in idle.tolist():
+            done += (Drain(node), Sleep(node))
+        return done
+
+    def _observe(self, now_s: float, demand: float) -> bool:
+        """Take demand down; whether a slot has ended. Slots without any review repeat the one before."""
+        slot = int(now_s // SLOT_S)
+        if self._slot is None or slot == self._slot:
+            self._highest = max(self._highest, demand) if self._slot is not None else demand
+            self._slot = slot
+            return False
+        self._demand += [self._highest] * (slot - self._slot)
+        excess = len(self._demand) - _KEPT_SLOTS
+        if excess > 0:
+            del self._demand[: -(-excess // _DROPPED_SLOTS) * _DROPPED_SLOTS]
+        self._slot, self._highest = slot, demand
+        return True
+
+    def _wake(self, now_s: float, wanted: int, waiting: bool, states: NodeStates) -> list[Command]:
+        """Wake `wanted` nodes, those first that still drain."""
+        rested = waiting | (now_s - states.since_s >= self.rule.min_asleep_s)
+        draining = np.flatnonzero(states.state == NodeState.DRAINING)
+        asleep = np.flatnonzero((states.state == NodeState.ASLEEP) & rested)
+        return [Wake(int(node)) for node in np.concatenate([draining, asleep])[: max(wanted, 0)]]

@@ -1,0 +1,187 @@
+"""What may happen to a node: on, draining, asleep, booting. A state machine without clock and without I/O.
+
+        drain            job ended, or idle        wake                  boot_s later
+    ON ------> DRAINING -----------------> ASLEEP ------> BOOTING ---------------------> ON
+       <------ wake (at once)
+
+A node that runs a job never sleeps: draining keeps new jobs away, and it sleeps when its last job has ended.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import NodeStateError
+from rlsched.models.node_power import PowerByState
+
+
+class NodeState(IntEnum):
+    """Of one node; jobs start on nodes that are ON alone."""
+
+    ON = 0
+    DRAINING = 1
+    ASLEEP = 2
+    BOOTING = 3
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Start no new job on this node."""
+
+    node: int
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Power this drained, idle node down."""
+
+    node: int
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Power this node up, or, where it still drains, let jobs start on it again."""
+
+    node: int
+
+
+Command = Drain | Sleep | Wake
+
+
+class NodeStates:
+    """The states of N nodes, all ON and idle at `now_s`.
+
+    Invariants: no ASLEEP or BOOTING node is busy; `ready_s` is finite where BOOTING, and infinite elsewhere.
+    """
+
+    def __init__(self, num_nodes: int, power: PowerByState | None = None, now_s: float = 0.0) -> None:
+        self.power = power or PowerByState.of()
+        self.state: NDArray[np.int8] = np.full(num_nodes, NodeState.ON, dtype=np.int8)
+        """(N,) `NodeState`."""
+        self.busy: NDArray[np.bool_] = np.zeros(num_nodes, dtype=np.bool_)
+        """(N,) whether it runs a job."""
+        self.since_s: NDArray[np.float64] = np.full(num_nodes, now_s)
+        """(N,) when the state began."""
+        self.ready_s: NDArray[np.float64] = np.full(num_nodes, np.inf)
+        """(N,) when a BOOTING node will be ON; inf elsewhere."""
+        self.energy_j = 0.0
+        """Of all nodes without their jobs, up to the latest `now_s`: `idle_w`, `asleep_w`, `boot_w`."""
+        self.nodes_booted = 0
+        """Wakes of sleeping nodes."""
+        self.wake_up_events = 0
+        """Moments at which one or more sleeping nodes were woken; nodes woken at the same time are one."""
+        self._now_s = now_s
+        self._due_s = np.inf
+        self._event_s = -np.inf
+
+    def count(self, *states: NodeState) -> int:
+        """How many nodes are in any of these states."""
+        return sum(int((self.state == state).sum()) for state in states)
+
+    def next_due_s(self) -> float:
+        """When the next booting node comes up; inf without one. Call `advance` then, or later."""
+        return self._due_s
+
+    def advance(self, now_s: float) -> list[int]:
+        """Let time pass: nodes that have booted by `now_s` are ON. Returns them, in order of number.
+
+        Raises:
+            NodeStateError: `now_s` lies in the past.
+        """
+        if now_s < self._now_s:
+            raise NodeStateError(f"time must not run backwards: it was {self._now_s} s, now {now_s} s")
+        if now_s == self._now_s and self._due_s > now_s:
+            return []
+        up = np.flatnonzero(self.ready_s <= now_s)
+        self.energy_j += self._energy_until(now_s)
+        self.state[up] = NodeState.ON
+        self.since_s[up] = self.ready_s[up]
+        self.ready_s[up] = np.inf
+        self._due_s = float(self.ready_s.min(initial=np.inf))
+        self._now_s = now_s
+        return [int(node) for node in up]
+
+    def started(self, node: int, now_s: float) -> None:
+        """A job starts on this node, which was idle.
+
+        Raises:
+            NodeStateError: the node is not ON.
+        """
+        self.advance(now_s)
+        self._expect(node, "start a job on", NodeState.ON)
+        self.busy[node] = True
+
+    def ended(self, node: int, now_s: float) -> list[Command]:
+        """The last job of this node has ended. Returns what follows: a draining node goes to sleep."""
+        self.advance(now_s)
+        self.busy[node] = False
+        if self.state[node] != NodeState.DRAINING:
+            return []
+        command = Sleep(node)
+        self.apply(command, now_s)
+        return [command]
+
+    def apply(self, command: Command, now_s: float) -> None:
+        """Carry a command out.
+
+        Raises:
+            NodeStateError: the node's state does not allow it, or it runs a job and would sleep; nothing is
+                changed.
+        """
+        self.advance(now_s)
+        node = command.node
+        match command:
+            case Drain():
+                self._expect(node, "drain", NodeState.ON)
+                self._enter(node, NodeState.DRAINING, now_s)
+            case Sleep():
+                self._expect(node, "power down", NodeState.DRAINING)
+                if self.busy[node]:
+                    raise NodeStateError(f"node {node} runs a job and cannot sleep: wait until it has ended")
+                self._enter(node, NodeState.ASLEEP, now_s)
+            case Wake():
+                self._expect(node, "wake", NodeState.ASLEEP, NodeState.DRAINING)
+                if self.state[node] == NodeState.DRAINING:
+                    self._enter(node, NodeState.ON, now_s)
+                else:
+                    self._wake(node, now_s)
+
+    def _wake(self, node: int, now_s: float) -> None:
+        # What is left of a shutdown is waited for, at the power of booting.
+        down_s = self.since_s[node] + self.power.shutdown_s
+        self._enter(node, NodeState.BOOTING, now_s)
+        self.ready_s[node] = max(down_s, now_s) + self.power.boot_s
+        self._due_s = min(self._due_s, float(self.ready_s[node]))
+        self.nodes_booted += 1
+        self.wake_up_events += now_s != self._event_s
+        self._event_s = now_s
+
+    def _enter(self, node: int, state: NodeState, now_s: float) -> None:
+        self.state[node] = state
+        self.since_s[node] = now_s
+
+    def _expect(self, node: int, verb: str, *states: NodeState) -> None:
+        if not 0 <= node < len(self.state):
+            raise NodeStateError(f"cannot {verb} node {node}: nodes are numbered 0 to {len(self.state) - 1}")
+        if self.state[node] not in states:
+            known = " or ".join(state.name for state in states)
+            raise NodeStateError(
+                f"cannot {verb} node {node}: it must be {known}, and is {NodeState(self.state[node]).name}"
+            )
+
+    def _energy_until(self, now_s: float) -> float:
+        """Joules of all nodes from the latest moment known to `now_s`, states as they are."""
+        power, state, span_s = self.power, self.state, now_s - self._now_s
+        awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
+        boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[
+            state == NodeState.BOOTING
+        ]
+        down_s = np.clip(self.since_s + power.shutdown_s - self._now_s, 0.0, span_s)[
+            state == NodeState.ASLEEP
+        ]
+        return float(
+            power.idle_w * (awake.sum() * span_s + down_s.sum() + (span_s - boot_s).sum())
+            + power.boot_w * boot_s.sum()
+            + power.asleep_w * (span_s - down_s).sum()
+        )
