@@ -25,7 +25,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt, may_share
+from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
 from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
@@ -172,6 +172,7 @@ class Engine:
         """Jobs run and draw as models say."""
         catalogue, truth = models.catalogue(), self.arrays.truth
         self.state.use_models(catalogue.arrays(self.state.kind_names))
+        self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
         demands = self.state.demands
         truth.reference_kind = reference_kinds(demands, self.spec, self.state.kind_names)[truth.demand]
@@ -203,8 +204,7 @@ class Engine:
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
         preempts = isinstance(rule, PreemptiveRule)
-        if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
-            raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
+        self._check_abilities(rule)
         if preempts and self.life is None:
             self._give_lives()
         if self.life is not None:
@@ -222,6 +222,10 @@ class Engine:
         if self.life is not None:
             decisions += int((self.life.segments.reason == life.PREEMPTED).sum())
         return self._table(decisions, np.empty(0), {"rule": decisions})
+
+    def _check_abilities(self, rule: Rule) -> None:
+        if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
+            raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
 
     def _run_rule(self, rule: Rule, until_row: int) -> int:
         if self.life is None:
@@ -260,8 +264,9 @@ class Engine:
             raise ValueError(
                 f"{scheduler.name} orders by {scheduler.order}, this engine by {self.state.order}"
             )
-        if may_share(scheduler) and not self.state.arrays.counters[MODELLED]:
-            raise ValueError(f"{scheduler.name} shares GPUs: this engine has no models")
+        rule = getattr(scheduler, "rule", None)
+        if isinstance(rule, Rule):
+            self._check_abilities(rule)
         if may_preempt(scheduler) and self.life is None:
             self._give_lives()
         stop = self._stop(until_started)
