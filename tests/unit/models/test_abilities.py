@@ -261,7 +261,7 @@ def given(state: ClusterState, seq: int, gpus: list[int], can: Abilities = CORES
 
 
 def test_cores_by_need() -> None:
-    """Two GPUs, 16 cores, 8 asked for with each: gpt2 needs 1, resnet101 5.56 and resnet18 on ImageNet 8.66."""
+    """Two GPUs, 16 cores, 8 asked for with each: gpt2 needs 1, resnet101 5.56, resnet18 on ImageNet 8.66."""
     state = modelled(node("n0", 2, cpus=16))
     few, enough, many = (add(state, name, cores=8) for name in (HEAVY, MEDIUM, "resnet18-imagenet-b128"))
     assert given(state, few, [0]) == 1000
