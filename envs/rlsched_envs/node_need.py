@@ -56,7 +56,8 @@ class NodeNeed:
     """Counts for one cluster; K sets of nodes.
 
     A job is counted where it can run: on nodes of its VC before shared ones; on one node where the largest
-    holds it, the smallest such first, else on the largest nodes first, as the rule *consolidate* places it. What does not fit beside the busy nodes of a set is counted in the next.
+    holds it, the smallest such first, else on the largest nodes first, as the rule *consolidate* places it.
+    What does not fit beside the busy nodes of a set is counted in the next.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
