@@ -15,6 +15,7 @@ import argparse
 import time
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
@@ -24,6 +25,7 @@ from rlsched_envs.vector import ClusterVecEnv
 
 COMMAND = "python benchmarks/bench_environment.py"
 TARGET_PER_S = 200_000
+MODELLED_TARGET_PER_S = 100_000
 TARGET_ROWS = 48
 DEEP = EpisodeConfig(
     warmup_jobs=1024,
@@ -36,6 +38,8 @@ DEEP = EpisodeConfig(
     window_rows=64,
 )
 """The target's setting: 64 candidates at load 1.05, and a queue that fills most of them."""
+MODELLED = msgspec.structs.replace(DEEP, modelled_frac=1.0)
+"""The same with all models on: sharing, clocks, cores and energy, energy's weight drawn for each episode."""
 STEPS_BETWEEN_COUNTS = 8
 
 
@@ -129,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="CPU time of each setting")
     parser.add_argument("--burn-in", type=int, default=4_000, help="steps before the clock starts")
-    parser.add_argument("--only", choices=("target", "default"), help="default: both")
+    parser.add_argument("--only", choices=("target", "models", "default"), help="default: all")
     parser.add_argument("--anchor", action="store_true", help="also step Gymnasium's CartPole-v1")
     arguments = parser.parse_args()
     timing = f"--seconds {arguments.seconds:g} --burn-in {arguments.burn_in}"
@@ -137,10 +141,10 @@ def main() -> None:
         "| setting | decisions per CPU second | target | real rows | features | resets | command |\n"
         "|---|---:|---:|---:|---:|---|---|"
     )
-    if arguments.only != "default":
+    if arguments.only in (None, "target", "models"):
         trace, spec = synthesize("helios", 40_000, 1.05, 32, seed=3, predictability="informative")
         source = EpisodeSource.from_trace(trace, spec)
-        for copy in (False, True):
+        for copy in (False, True) if arguments.only != "models" else ():
             env = ClusterVecEnv([source], 64, seed=0, config=DEEP, copy=copy)
             row(
                 f"64 clusters, 64 rows, load 1.05{', observations copied' * copy}",
@@ -148,7 +152,15 @@ def main() -> None:
                 f"{TARGET_PER_S:,} with {TARGET_ROWS} real rows",
                 f"--only target {timing}",
             )
-    if arguments.only != "target":
+        if arguments.only != "target":
+            env = ClusterVecEnv([source], 64, seed=0, config=MODELLED, copy=False)
+            row(
+                "64 clusters, 64 rows, load 1.05, all models on",
+                measure(env, arguments.seconds, arguments.burn_in),
+                f"{MODELLED_TARGET_PER_S:,} with {TARGET_ROWS} real rows",
+                f"--only models {timing}",
+            )
+    if arguments.only in (None, "default"):
         trace, spec = synthesize("helios", 10_000, 0.95, 128, seed=3, predictability="informative")
         source = EpisodeSource.from_trace(trace, spec)
         for clusters in (1, 16, 64):

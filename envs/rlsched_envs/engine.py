@@ -25,7 +25,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt, may_share
+from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
 from rlsched.errors import InputError
 from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
@@ -149,6 +149,8 @@ class Engine:
         rules: LifeRules | None = None,
         models: Models | None = None,
     ) -> None:
+        if models is not None and fixed_end_s is not None:
+            raise ValueError("ends as recorded and models of speed exclude each other")
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or LifeRules(), keep_placements
         stamps = predict_trace(trace, spec, information) if predictions is None else predictions
@@ -181,6 +183,7 @@ class Engine:
         """Jobs run and draw as models say."""
         catalogue, truth = models.catalogue(), self.arrays.truth
         self.state.use_models(catalogue.arrays(self.state.kind_names))
+        self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
         demands = self.state.demands
         truth.reference_kind = reference_kinds(demands, self.spec, self.state.kind_names)[truth.demand]
@@ -212,8 +215,7 @@ class Engine:
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
         preempts = isinstance(rule, PreemptiveRule)
-        if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
-            raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
+        self._check_abilities(rule)
         if preempts and self.life is None:
             self._give_lives()
         self._charge_profiler(rule)
@@ -238,6 +240,10 @@ class Engine:
         if self.life is not None:
             profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
             self.life.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
+
+    def _check_abilities(self, rule: Rule) -> None:
+        if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
+            raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
 
     def _run_rule(self, rule: Rule, until_row: int) -> int:
         if self.life is None:
@@ -276,11 +282,11 @@ class Engine:
             raise ValueError(
                 f"{scheduler.name} orders by {scheduler.order}, this engine by {self.state.order}"
             )
-        if may_share(scheduler) and not self.state.arrays.counters[MODELLED]:
-            raise ValueError(f"{scheduler.name} shares GPUs: this engine has no models")
+        rule = getattr(scheduler, "rule", None)
+        if isinstance(rule, Rule):
+            self._check_abilities(rule)
         if may_preempt(scheduler) and self.life is None:
             self._give_lives()
-        rule = getattr(scheduler, "rule", None)
         if isinstance(rule, Rule):
             self._charge_profiler(rule)
         stop = self._stop(until_started)

@@ -298,7 +298,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 
 @large_kernel
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
-    """Everything that waits fits: start this job, or, where energy counts, let its variant be chosen (True)."""
+    """Everything that waits fits: start this job, or, where energy counts, let a variant be chosen (True)."""
     s, p = e.sim.state, e.ints[PARTITION]
     if s.counters[MODELLED] and s.goal[0] > 0.0 and num_variants(s, p, slot) > 1:
         variant_window(s, p, slot, e.sim.progress.clock[NOW], e.window)
@@ -350,9 +350,9 @@ def advance(e: EpisodeArrays) -> int:
 def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
     """Apply a choice and go on. Returns (DECIDE or DONE, reward).
 
-    reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds); with
-    models, of time and energy each: (1 - weight) times that, less weight x 100 x (energy beyond the
-    reference's) / (its energy) x (its time in the system / its queueing). Both are then in the same unit.
+    reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds);
+    with models, of time and energy each: (1 - weight) times that, less weight x 100 x (energy beyond the
+    reference's) / (its energy) x (its time in the system / its queueing). Both are in the same unit then.
     """
     e.ints[DECISIONS] += 1
     if apply_choice(e, row):

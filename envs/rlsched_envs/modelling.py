@@ -30,6 +30,7 @@ class Models:
         seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
         power: Nodes beside their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
@@ -37,6 +38,7 @@ class Models:
     seed: int = 0
     assumed_scale: float = 1.0
     noise: bool = True
+    energy_weight: float = 0.0
     power: NodePower = field(default_factory=NodePower)
     power_down: PowerDownPlan | None = None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import placement
+from rlsched.cluster.arrays import MODELLED
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import holds, windows
@@ -43,6 +45,21 @@ class Window:
     def legal(self) -> NDArray[np.bool_]:
         """(K,) whether each row may be taken."""
         return self.reasons == windows.LEGAL
+
+    def action(self, state: ClusterState, partition: int, row: int) -> Start:
+        """The start that a row of the second half stands for.
+
+        Of the one way to start a job, and of a gang over several nodes, the placement rule says where.
+        """
+        seq, beside = int(self.seqs[row]), int(self.arrays.beside[row])
+        if beside >= 0:
+            other = int(state.arrays.job.seq[beside])
+            return join_action(state, partition, seq, other, _policy_abilities(state))
+        slot = state.slot_of(seq)
+        many = state.arrays.job.gpus[slot] > state.arrays.derived.part.node_size[partition]
+        node = -1 if len(self.seqs) == 1 or many else int(self.nodes[row])
+        start = variant_action(state, partition, seq, node)
+        return msgspec.structs.replace(start, sm_clock_frac=float(self.arrays.clock[row]))
 
     def half(self, logits: NDArray[np.floating] | None, choice: int) -> Half:
         """This half for a `DecisionRecord`."""
@@ -144,6 +161,24 @@ def join_action(state: ClusterState, partition: int, seq: int, beside: int, can:
         beside=beside,
         cpu_milli_each=int(join_cores(arrays, slot, other, kind)),
     )
+
+
+def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
+    """Start a job that fits as a policy would: with models, at the reference's clock, with cores by need."""
+    return start_action(state, partition, seq, node, can=_policy_abilities(state))
+
+
+def weighs_energy(state: ClusterState) -> bool:
+    """Whether clocks are chosen here: there are models, and energy counts."""
+    return bool(state.arrays.counters[MODELLED] and state.arrays.goal[0] > 0.0)
+
+
+def _policy_abilities(state: ClusterState) -> Abilities:
+    """`abilities.policy_abilities` for Python."""
+    if not state.arrays.counters[MODELLED]:
+        return NO_ABILITIES
+    weight = float(state.arrays.goal[0])
+    return Abilities(share="blocked", clock="weighed", clock_value=weight, cores=True)
 
 
 def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlsched.cluster.arrays import MODELLED
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
@@ -21,7 +22,8 @@ def decide_all(
     (partition, decision), each already applied. A *wait* is yielded only where the scheduler could have done
     something.
     """
-    preempts = may_preempt(scheduler) or may_share(scheduler)
+    shares = may_share(scheduler) and bool(state.arrays.counters[MODELLED])
+    preempts = may_preempt(scheduler) or shares
     first, started, preempted = True, True, False
     while started:
         everywhere = first or preempted

@@ -14,9 +14,11 @@ from rlsched.decide.candidates import (
     Window,
     contested,
     first_in_order,
+    has_startable,
     job_candidates,
-    start_action,
+    variant_action,
     variant_candidates,
+    weighs_energy,
 )
 from rlsched.decide.record import Half
 from rlsched.decide.recording import Recording
@@ -75,6 +77,11 @@ class PpoScheduler:
         self.seed = seed
         self._forward = Forward(weights, network)
 
+    @property
+    def shares(self) -> bool:
+        """Where models say how fast jobs run, it may start them on GPUs that others have."""
+        return True
+
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0) -> PpoScheduler:
         """A trained policy, served at the temperature that its card names."""
@@ -108,17 +115,18 @@ class PpoScheduler:
         )
 
     def _act(self, state: ClusterState, partition: int, now_s: float, asked: _Asked, record: bool) -> Action:
-        if not contested(state, partition):
-            return start_action(state, partition, first_in_order(state, partition, now_s))
-        jobs = job_candidates(state, partition, now_s)
-        seq = int(jobs.seqs[self._pick(jobs, state.decisions, asked, record)])
-        if seq < 0:
-            return Wait()
+        if not contested(state, partition) and has_startable(state, partition, now_s):
+            seq = first_in_order(state, partition, now_s)
+            if not weighs_energy(state):
+                return variant_action(state, partition, seq)
+        else:
+            jobs = job_candidates(state, partition, now_s)
+            seq = int(jobs.seqs[self._pick(jobs, state.decisions, asked, record)])
+            if seq < 0:
+                return Wait()
         variants = variant_candidates(state, partition, seq, now_s)
-        if len(variants.nodes) == 1:  # one way only; a gang over several nodes has no node of its own
-            return start_action(state, partition, seq)
-        node = int(variants.nodes[self._pick(variants, state.decisions, asked, record)])
-        return start_action(state, partition, seq, node)
+        row = self._pick(variants, state.decisions, asked, record) if len(variants.nodes) > 1 else 0
+        return variants.action(state, partition, row)
 
     def _pick(self, window: Window, number: int, asked: _Asked, record: bool) -> int:
         """The row to take; asks the network where more than one is legal."""
