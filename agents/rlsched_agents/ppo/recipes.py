@@ -65,7 +65,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     average_decay: float = 0.9
     reward_clip: float = 10.0
     episode: EpisodeConfig = EpisodeConfig(
-        agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
+        agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10, modelled_frac=0.5
     )
     validate_every: int = 294_912
     validation_jobs: int = 5_000
