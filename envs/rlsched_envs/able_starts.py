@@ -70,8 +70,8 @@ def _decide(sim: SimArrays, rule: RuleCode) -> None:
         slot, beside = next_move(sim.state, p, rule, now_s)
         while slot >= 0:
             if beside >= 0:
-                join(sim, p, np.int64(slot), np.int64(beside), BY_RULE, rule.can)
-            elif not place(sim, p, np.int64(slot), np.int64(-1), BY_RULE, rule.can):
+                join(sim, p, wide(slot), wide(beside), BY_RULE, rule.can)
+            elif not place(sim, p, wide(slot), wide(-1), BY_RULE, rule.can):
                 break
             note_start(sim, slot)
             slot, beside = next_move(sim.state, p, rule, now_s)

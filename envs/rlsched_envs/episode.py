@@ -26,7 +26,7 @@ from rlsched.decide.windows import (
     num_variants,
     variant_window,
 )
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place, run_able, run_able_recording
 from rlsched_envs.physics import JOBS_J, LOST_S
 from rlsched_envs.simulation import (
@@ -236,7 +236,7 @@ def only_choice(w: WindowArrays) -> int:
 @kernel
 def _start(sim: SimArrays, p: int, slot: int, node: int, clock: float, beside: int) -> None:
     """Start a job that can. All numbers are made alike first: other types would be compiled once more."""
-    _start_any(sim, np.int64(p), np.int64(slot), np.int64(node), clock, np.int64(beside))
+    _start_any(sim, wide(p), wide(slot), wide(node), clock, wide(beside))
 
 
 @large_kernel

@@ -100,8 +100,8 @@ class Validator:
     and `gpu_utilisation_frac`, means; `queue_ratio_frac`, the geometric mean of the ratio of mean queueing
     delays to that of `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of the trace where
     it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those with models:
-    `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs, each relative to
-    `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy does).
+    `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs, each relative
+    to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy does).
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:
