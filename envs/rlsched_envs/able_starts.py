@@ -12,7 +12,7 @@ from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.choose import choose
 from rlsched.decide.abilities import AbilityCode, clock_for, cores_for, join_cores
 from rlsched.decide.rules import RuleCode, next_move
-from rlsched.jit import large_kernel
+from rlsched.jit import large_kernel, wide
 from rlsched.models.speed import gpu_kind
 from rlsched_envs.physics import JOBS_J, JOBS_W, LOST_RATE, LOST_S
 from rlsched_envs.simulation import (
