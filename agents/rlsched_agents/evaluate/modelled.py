@@ -34,11 +34,23 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
         workload_seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        energy_weight: What energy counted against time for policies that weigh them, 0 to 1.
     """
 
     workload_seed: int
     assumed_scale: float
     noise: bool
+    energy_weight: float = 0.0
+
+    @classmethod
+    def of(cls, models: Models) -> ModelsUsed:
+        """What there is to say of these models."""
+        return cls(
+            workload_seed=models.seed,
+            assumed_scale=models.assumed_scale,
+            noise=models.noise,
+            energy_weight=models.energy_weight,
+        )
 
 
 class ModelMetrics(NamedTuple):
@@ -54,16 +66,21 @@ class ModelMetrics(NamedTuple):
     sm_clock_mean_frac: float | None = None
 
 
-def make_models(assumed_scale: float | None, workload_seed: int | None, *, noise: bool) -> Models:
+def make_models(
+    assumed_scale: float | None, workload_seed: int | None, energy_weight: float | None, *, noise: bool
+) -> Models:
     """The models of an evaluation, each setting the default where it is None.
 
     Raises:
-        InputError: the scale is not above 0.
+        InputError: the scale is not above 0, or the weight not from 0 to 1.
     """
     scale = 1.0 if assumed_scale is None else assumed_scale
     if not 0 < scale < np.inf:
         raise InputError(f"--assumed-scale: expected a number above 0 (0.7, 1.3), got {scale:g}")
-    return Models(seed=workload_seed or 0, assumed_scale=scale, noise=noise)
+    weight = energy_weight or 0.0
+    if not 0 <= weight <= 1:
+        raise InputError(f"--energy-weight: expected a number from 0 to 1, got {weight:g}")
+    return Models(seed=workload_seed or 0, assumed_scale=scale, noise=noise, energy_weight=weight)
 
 
 def books_of(table: JobTable) -> tuple[Segments, Books] | None:
