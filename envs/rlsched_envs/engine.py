@@ -147,6 +147,8 @@ class Engine:
         rules: LifeRules | None = None,
         models: Models | None = None,
     ) -> None:
+        if models is not None and fixed_end_s is not None:
+            raise ValueError("ends as recorded and models of speed exclude each other")
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or LifeRules(), keep_placements
         stamps = predict_trace(trace, spec, information) if predictions is None else predictions

@@ -442,7 +442,10 @@ def _enter(sim: SimArrays, life: LifeArrays, row: int) -> None:
 
 @kernel
 def _next_s(sim: SimArrays, life: LifeArrays) -> float:
-    """Time of the next event; node events alone do not keep a run going."""
+    """Time of the next event, never before now; node events alone do not keep a run going.
+
+    What happened to nodes before the first submission has happened by then.
+    """
     r = sim.progress
     at_s = next_event_s(sim)
     if life.counts[READY] > 0:
@@ -450,7 +453,7 @@ def _next_s(sim: SimArrays, life: LifeArrays) -> float:
     left = r.tally[NEXT_ROW] < sim.truth.shape[0] or sim.state.counters[LIVE_JOBS] > 0
     if left and life.counts[NEXT_NODE_EVENT] < life.node_events.shape[0]:
         at_s = min(at_s, life.node_events.time_s[life.counts[NEXT_NODE_EVENT]])
-    return at_s
+    return max(at_s, r.clock[NOW])
 
 
 @kernel

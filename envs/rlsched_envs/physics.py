@@ -240,14 +240,16 @@ def _rate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, 
     head, g = s.job.head[slot], x.run.first_gpu[slot]
     shared = shared_on(s, slot, g)
     if tenants_of(s, g) > 1 and x.sums[NOISE] > 0.0:
-        shared = with_noise(shared, _deviate(x, s, rows, slot, g))
+        deviate = _deviate(x, s, rows, slot, g)
+        if deviate != 0.0:
+            shared = with_noise(shared, deviate)
     nodes, last_node, place = 0, -1, head
     while place >= 0:
         n = s.gpu.node[place // MAX_TENANTS]
         nodes += n != last_node
         last_node = n
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    size = max(s.derived.part.node_size[s.job.placed_in[slot]], 1)
+    size = max(s.derived.lane.node_size[s.job.placed_in[slot], s.job.demand[slot]], 1)
     fewest = min((s.job.gpus[slot] + size - 1) // size, nodes)
     rate, last_kind, place = np.inf, -1, head
     while place >= 0:

@@ -6,7 +6,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.scheduler import Scheduler, load_scheduler, may_preempt
+from rlsched.decide.scheduler import Scheduler, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
 DEFAULT_FALLBACK = "qssf-backfill"
@@ -36,6 +36,11 @@ def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int 
             raise InputError(
                 f"{option} {scheduler.name!r} preempts jobs, which a broker cannot do; "
                 "choose one that does not"
+            )
+        if needs_models(scheduler):
+            raise InputError(
+                f"{option} {scheduler.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
+                "which a broker does not have; choose one that does not"
             )
     if fallback is None and policy.order != behind.order:
         _warm_up(policy)

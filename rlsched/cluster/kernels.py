@@ -27,7 +27,7 @@ from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.lanes import join_lane, leave_lane
 from rlsched.cluster.room import idle_places
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 
 
 @kernel
@@ -331,7 +331,7 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
     return each
 
 
-@kernel
+@large_kernel
 def join(
     s: StateArrays, slot: int, beside: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
@@ -386,16 +386,20 @@ def _share_out(s: StateArrays, g: int) -> None:
             left -= s.job.share_milli[slot]
 
 
-@kernel
-def _take_over(s: StateArrays, g: int, share_milli: int) -> None:
-    """A job has left GPUs that it shared: the others get its share, and the cores that they asked for."""
+@large_kernel
+def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int) -> None:
+    """A job has left GPUs that it shared: the others get its share, and the cores that they asked for.
+
+    `cpu_milli_each`: cores that it had with each GPU, free now. Those that stay may have them even where the
+    node has lent what is left: they shared them all along.
+    """
     first = -1
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             first = s.gpu.tenant[g, k]
             break
     missing = s.demand.cpu_milli_each[s.job.demand[first]] - s.job.cpu_milli_each[first]
-    more = max(min(missing, spare_cpu_milli_each(s, first)), 0)
+    more = max(min(missing, max(cpu_milli_each, spare_cpu_milli_each(s, first))), 0)
     s.job.cpu_milli_each[first] += more
     place = s.job.head[first]
     while place >= 0:
@@ -413,7 +417,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
     job, share_milli, head = s.job, s.job.share_milli[slot], s.job.head[slot]
     vacate(s, slot, head, job.host[slot], job.placed_in[slot], share_milli)
     if share_milli < s.demand.share_milli[job.demand[slot]]:
-        _take_over(s, head // MAX_TENANTS, share_milli)
+        _take_over(s, head // MAX_TENANTS, share_milli, job.cpu_milli_each[slot])
         job.share_milli[slot] = s.demand.share_milli[job.demand[slot]]
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * share_milli / 1000.0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
-from rlsched.cluster.kernels import tenants_of
-from rlsched.cluster.room import has_tenant_place, places_on, will_do
+from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
+from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
 from rlsched.errors import AllocationError
+from rlsched.models.memory import fits_memory
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
@@ -57,12 +59,10 @@ def check_gang(
     for n, places in nodes.items():
         if state.arrays.node.status[n] != NODE_UP:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
-        if cpu_milli_each >= 0 and state.arrays.demand.plain[job["demand"]]:
-            check_cores(state, seq, n, places, cpu_milli_each)
-        elif places_on(state.arrays, int(job["demand"]), n) < places:
-            raise AllocationError(
-                f"job {seq}: node {state.node_names[n]} has too little of what the job asks for"
-            )
+        if cpu_milli_each >= 0:
+            check_cores(state, slot, n, places, cpu_milli_each)
+        if cpu_milli_each < 0 or not state.arrays.demand.plain[job["demand"]]:
+            check_room(state, slot, n, places)
         partitions.add(int(state.arrays.node.part_of[n]))
     if len(partitions) != 1:
         raise AllocationError(f"job {seq}: a gang stays within one partition, got {sorted(partitions)}")
@@ -82,9 +82,23 @@ def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
         )
 
 
-def check_cores(state: ClusterState, seq: int, n: int, places: int, cpu_milli_each: int) -> None:
-    """Raise an AllocationError where a node is short of so many cores for each of these places."""
-    node = state.arrays.node
+def check_room(state: ClusterState, slot: int, n: int, places: int) -> None:
+    """Raise an AllocationError where a node is short of what a job asks for so many of its places."""
+    job = state.arrays.job
+    if places_on(state.arrays, int(job.demand[slot]), n) < places:
+        raise AllocationError(
+            f"job {job.seq[slot]}: node {state.node_names[n]} has too little of what the job asks for"
+        )
+
+
+def check_cores(state: ClusterState, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
+    """Raise an AllocationError where a node is short of so many cores for each of these places.
+
+    A job that asked for cores has some: with none it would never end.
+    """
+    node, seq = state.arrays.node, int(state.arrays.job.seq[slot])
+    if cpu_milli_each == 0 and state.arrays.demand.cpu_milli_each[state.arrays.job.demand[slot]] > 0:
+        raise AllocationError(f"job {seq} asked for cores: expected more than 0 for each GPU, got 0")
     if node.cpu_milli[n] < UNCOUNTED and node.cpu_free_milli[n] < places * cpu_milli_each:
         raise AllocationError(
             f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
@@ -92,14 +106,23 @@ def check_cores(state: ClusterState, seq: int, n: int, places: int, cpu_milli_ea
         )
 
 
-def check_join(state: ClusterState, slot: int, beside: int, sm_clock_frac: float) -> None:
+def check_join(
+    state: ClusterState,
+    slot: int,
+    beside: int,
+    gpus: Sequence[int],
+    sm_clock_frac: float,
+    cpu_milli_each: int = -1,
+) -> None:
     """Raise an AllocationError where a waiting job cannot share the GPUs of a running one.
 
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
         beside: Slot of the running one.
+        gpus: Global GPU numbers that it is to have: all those of the other.
         sm_clock_frac: SM clock that it asks for.
+        cpu_milli_each: Cores that it brings for each GPU, thousandths; -1: none.
     """
     job = state.arrays.job.view(np.ndarray)
     seq, other = int(job["seq"][slot]), int(job["seq"][beside])
@@ -114,8 +137,29 @@ def check_join(state: ClusterState, slot: int, beside: int, sm_clock_frac: float
         raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
     if job["placed_in"][beside] not in (job["own_partition"][slot], job["shared_partition"][slot]):
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
-    if not will_do(state.arrays, int(job["demand"][slot]), int(job["host"][beside])):
-        raise AllocationError(f"job {seq} does not take the GPUs of job {other}")
+    if not takes_gpus_of(state.arrays, int(job["demand"][slot]), beside):
+        raise AllocationError(
+            f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type"
+        )
+    if sorted(gpus) != sorted(state.gpus_of(other)):
+        raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none")
+    if cpu_milli_each > spare_cpu_milli_each(state.arrays, beside):
+        raise AllocationError(f"job {seq}: the nodes of job {other} have fewer cores to spare")
+    _check_memory(state, slot, beside)
+
+
+def _check_memory(state: ClusterState, slot: int, beside: int) -> None:
+    """Raise an AllocationError where the memory of a running job's GPUs or nodes has no room for one more."""
+    arrays, job = state.arrays, state.arrays.job
+    seq, other = int(job.seq[slot]), int(job.seq[beside])
+    for n, places in Counter(state.gpu_location(g)[0] for g in state.gpus_of(other)).items():
+        if arrays.node.memory_free_mib[n] < places * arrays.demand.memory_mib_each[job.demand[slot]]:
+            raise AllocationError(f"job {seq}: node {state.node_names[n]} has too little host memory left")
+    kind = int(arrays.node.kind[job.host[beside]])
+    tenants = [k for k in arrays.gpu.tenant[job.head[beside] // MAX_TENANTS].tolist() if k >= 0]
+    mine_mib, *theirs_mib = arrays.models.trait.memory_mib[job.workload[[slot, *tenants]], kind].tolist()
+    if not fits_memory(float(arrays.models.gpu.memory_mib[kind]), sum(theirs_mib), len(tenants), mine_mib):
+        raise AllocationError(f"job {seq}: the GPUs of job {other} have too little memory left")
 
 
 def _places_by_node(

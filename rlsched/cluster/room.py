@@ -26,6 +26,21 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 
 
 @kernel
+def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
+    """Whether class `c` may share the GPUs of a running slot, as far as its nodes go.
+
+    All of them are up, of one GPU type (what pairs do is known for one at a time), and accepted by the class.
+    """
+    place, kind = s.job.head[running], s.node.kind[s.job.host[running]]
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        if s.node.status[n] != NODE_UP or s.node.kind[n] != kind or not will_do(s, c, n):
+            return False
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return True
+
+
+@kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
     """Places of class `c` on node `n` when nothing else runs there; a share of a GPU is one place a node."""
     if not will_do(s, c, n):
@@ -71,7 +86,11 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @large_kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Places of class `c` that node `n` has now, whether it is up or not."""
+    """Places of class `c` that node `n` has now, whether it is up or not.
+
+    Plain classes are never short of cores or memory, except where cores are lent (`abilities.cores_for`): a
+    job that comes then starts with what is left.
+    """
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -81,8 +100,8 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
         places = s.node.free[n]
     else:
         places = 1 if tightest_gpu(s, n, d.share_milli[c]) >= 0 else 0
-    if places == 0:
-        return 0
+    if places == 0 or d.plain[c]:
+        return places
     places = _within(places, d.cpu_milli_each[c], s.node.cpu_free_milli[n])
     return _within(places, d.memory_mib_each[c], s.node.memory_free_mib[n])
 

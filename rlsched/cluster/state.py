@@ -369,21 +369,18 @@ class ClusterState:
                 unknown, of another type, on a node that is not up, is short of cores or memory, or serves
                 another VC, or the share is not the job's or the clock is not 1. Nothing has changed then.
         """
-        slot = self._in_status(seq, WAITING, "waiting")
+        p, host = self.check_start(seq, gpus, share_milli, sm_clock_frac, node, beside, cpu_milli_each)
+        slot = self.slot_of(seq)
         if beside >= 0:
-            other = self._in_status(beside, RUNNING, "running")
-            check_join(self, slot, other, sm_clock_frac)
-            if sorted(gpus) != sorted(self.gpus_of(beside)):
-                raise AllocationError(f"job {seq} shares all the GPUs of job {beside} or none")
-            if cpu_milli_each > kernels.spare_cpu_milli_each(self.arrays, other):
-                raise AllocationError(f"job {seq}: the nodes of job {beside} have fewer cores to spare")
+            other = self.slot_of(beside)
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
             return
-        share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        p, host = check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
+        share = int(self.arrays.job.share_milli[slot])
         if cpu_milli_each >= 0:
             self.arrays.job.cpu_milli_each[slot] = cpu_milli_each
-        kernels.allocate(self.arrays, slot, np.array(gpus, np.int32), host, p, share, sm_clock_frac, now_s)
+        order = list(dict.fromkeys(self.arrays.gpu.node[list(gpus)].tolist()))
+        grouped = sorted(gpus, key=lambda g: order.index(self.arrays.gpu.node[g]))
+        kernels.allocate(self.arrays, slot, np.array(grouped, np.int32), host, p, share, sm_clock_frac, now_s)
 
     def check_start(
         self,
@@ -392,11 +389,21 @@ class ClusterState:
         share_milli: int | None = None,
         sm_clock_frac: float = 1.0,
         node: int = -1,
-    ) -> None:
-        """Raise the AllocationError that `start` would raise; change nothing."""
+        beside: int = -1,
+        cpu_milli_each: int = -1,
+    ) -> tuple[int, int]:
+        """(partition, first node) of a start that is legal.
+
+        Raises:
+            AllocationError: the one that `start` would raise; nothing has changed.
+        """
         slot = self._in_status(seq, WAITING, "waiting")
+        if beside >= 0:
+            other = self._in_status(beside, RUNNING, "running")
+            check_join(self, slot, other, gpus, sm_clock_frac, cpu_milli_each)
+            return int(self.arrays.job.placed_in[other]), int(self.arrays.job.host[other])
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        check_gang(self, slot, gpus, share, sm_clock_frac, node)
+        return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
 
     def release(self, seq: int, now_s: float) -> None:
         """A running job's attempt is over, and the job with it.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
-from rlsched.cluster.room import will_do
+from rlsched.cluster.room import takes_gpus_of
 from rlsched.errors import UnknownSchedulerError
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import best_level, power_at, priced_level
@@ -165,10 +165,12 @@ def _figure(text: str) -> float | None:
     return float(text) if whole.isascii() and whole.isdigit() and (part or "0").isdigit() else None
 
 
-@kernel
+@large_kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) -> float:
     """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum."""
-    if can.clock == FULL or (can.clock == LULL and s.derived.part.queue_len[p] > 1):
+    if can.clock == FULL or not s.counters[MODELLED]:
+        return 1.0
+    if can.clock == LULL and s.derived.part.queue_len[p] > 1:
         return 1.0
     if can.clock == FIXED:
         return can.clock_value
@@ -197,16 +199,18 @@ def weighed_level(
     return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
 
 
-@kernel
+@large_kernel
 def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCode) -> int:
     """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
 
     What the job asked for; with the ability, what it has a use for: less where that is enough, more where
     its nodes have cores to spare. Cores that are lent come back when the borrower ends: until then a node may
-    have fewer than its free GPUs were to have, and a job that starts there gets those.
+    have fewer than its free GPUs were to have, and a job that starts there gets its part of those.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not can.cores or asked == 0 or gpus.shape[0] == 0 or s.demand.plain[s.job.demand[slot]] == 0:
+        return asked
+    if not s.counters[MODELLED]:
         return asked
     needed = 0.0
     for position in range(gpus.shape[0]):
@@ -218,12 +222,12 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
         while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
             position, on_node = position + 1, on_node + 1
         if s.node.cpu_milli[n] < UNCOUNTED:
-            lent = min(asked, s.node.cpu_free_milli[n] // on_node)
-            wanted = min(wanted, max(lent, 0) + spare_cpu_milli(s, n) // on_node)
+            part = min(asked, s.node.cpu_free_milli[n] // max(s.node.free[n], on_node))
+            wanted = min(wanted, part + spare_cpu_milli(s, n) // on_node)
     return wanted
 
 
-@kernel
+@large_kernel
 def join_cores(s: StateArrays, slot: int, beside: int, kind: int) -> int:
     """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
 
@@ -251,7 +255,7 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
         return 0.0
     g = job.head[beside] // MAX_TENANTS
     kind, demand = gpu_kind(s, g), job.demand[slot]
-    if not will_do(s, demand, job.host[beside]) or s.demand.memory_mib_each[demand] > 0:
+    if s.demand.memory_mib_each[demand] > 0:
         return 0.0
     t, mine, theirs = s.models.trait, job.workload[slot], job.workload[beside]
     memory_mib = s.models.gpu.memory_mib[kind]
@@ -261,9 +265,10 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
         own, other = job.predicted_s[slot] * job.gpus[slot], job.predicted_s[beside] * job.gpus[beside]
         if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
             return 0.0
-        return 1.0 * (_score(s, slot, kind) + _score(s, beside, kind) <= LUCID_SCORES)
+        small = _score(s, slot, kind) + _score(s, beside, kind) <= LUCID_SCORES
+        return 1.0 * (small and takes_gpus_of(s, demand, beside))
     one, two = s.models.beside[kind, mine, theirs], s.models.beside[kind, theirs, mine]
-    if min(one, two) < can.keep_frac:
+    if min(one, two) < can.keep_frac or not takes_gpus_of(s, demand, beside):
         return 0.0
     held = (job.cpu_milli_each[beside] + join_cores(s, slot, beside, kind)) / 1000.0
     needed = t.cores_each[mine, kind] + t.cores_each[theirs, kind]
@@ -273,7 +278,7 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
     return one + two if min(one, two) >= can.keep_frac else 0.0
 
 
-@kernel
+@large_kernel
 def best_partner(s: StateArrays, p: int, slot: int, can: AbilityCode) -> int:
     """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none.
 

@@ -83,7 +83,15 @@ class Guarded:
 def _check(action: Action, state: ClusterState, now_s: float) -> None:
     """Raise an AllocationError if the ledger would refuse this action."""
     if isinstance(action, Start):
-        state.check_start(action.seq, action.gpus, action.share_milli, action.sm_clock_frac, action.node)
+        state.check_start(
+            action.seq,
+            action.gpus,
+            action.share_milli,
+            action.sm_clock_frac,
+            action.node,
+            action.beside,
+            action.cpu_milli_each,
+        )
     elif isinstance(action, Wait):
         action.check(now_s)
     else:

@@ -75,6 +75,11 @@ def may_share(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "shares", False))
 
 
+def needs_models(scheduler: Scheduler) -> bool:
+    """Whether a scheduler shares GPUs or sets clocks or cores by what models say; most do not."""
+    return bool(getattr(scheduler, "needs_models", False))
+
+
 def scheduler_names() -> list[str]:
     """Names of all installed schedulers."""
     return sorted(point.name for point in _points())

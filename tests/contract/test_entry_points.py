@@ -40,7 +40,7 @@ def test_the_policies_of_the_contract_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*POLICIES, "sgf-age:1.5d", "reserve:4h,0.1", "tiresias:3250", "ppo:untrained"]
+    "name", [*POLICIES, "sgf-age:1.5d", "reserve:4h,0.1", "tiresias:3250", "ppo:untrained", "pack:0.8"]
 )
 def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     if name == "ppo" and not checkpoint_file("default").exists():

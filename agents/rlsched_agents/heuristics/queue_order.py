@@ -66,6 +66,11 @@ class QueueOrder:
         return QueueOrder(msgspec.structs.replace(self.rule, name=name, abilities=abilities))
 
     @property
+    def needs_models(self) -> bool:
+        """Whether it has abilities, which models alone make legal."""
+        return self.rule.abilities.needed
+
+    @property
     def shares(self) -> bool:
         """Whether it may start jobs on GPUs that others have: it is asked even where none is free."""
         return self.rule.abilities.share != "never"

@@ -1,0 +1,311 @@
+"""A run's work and energy counted again, slowly and in plain Python, from who held what and when.
+
+`Watched` is an engine that writes down, for every span of time between two instants, who runs where: from the
+ledger, which has tests of its own. `recount` turns that into work and energy by the formulas of
+docs/model.md, written out here a second time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, RUNNING, SLOT_EMPTY, UNCOUNTED
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.models.power import NodePower
+from rlsched.models.sharing import pair_noise, with_noise
+from rlsched_envs.engine import Engine
+from rlsched_envs.modelling import job_keys
+
+
+class Holder(NamedTuple):
+    """An attempt that runs: its row, its number, its GPUs in order, its clock and its cores with each."""
+
+    row: int
+    attempt: int
+    gpus: tuple[int, ...]
+    clock: float
+    cores_each: float
+    host: int
+
+
+class Span(NamedTuple):
+    """From one instant to the next: who runs, and the status of every node."""
+
+    since_s: float
+    until_s: float
+    holders: tuple[Holder, ...]
+    status: tuple[int, ...]
+
+
+class Watched(Engine):
+    """An engine that remembers every span, and checks the ledger at the end of each instant.
+
+    Attributes:
+        spans: All spans so far.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.spans: list[Span] = []
+
+    def advance(self) -> bool:
+        """Go on to the next instant."""
+        since_s, holders = self.now_s, self._holders()
+        status = tuple(self.state.arrays.node.status.tolist())
+        ledger_is_sound(self)
+        moved = super().advance()
+        if moved:
+            self.spans.append(Span(since_s, self.now_s, holders, status))
+        return moved
+
+    def _holders(self) -> tuple[Holder, ...]:
+        job, rows = self.state.arrays.job, self.arrays.progress.ends.row
+        return tuple(
+            Holder(
+                int(rows[slot]),
+                int(job.attempt[slot]),
+                tuple(self.state.gpus_of(int(job.seq[slot]))),
+                float(job.sm_clock_frac[slot]),
+                float(job.cpu_milli_each[slot]) / 1000,
+                int(job.host[slot]),
+            )
+            for slot in np.flatnonzero(job.status == RUNNING).tolist()
+        )
+
+
+def ledger_is_sound(engine: Engine) -> None:
+    """Shares fill every GPU, no core is lost or made, and what is counted as allocated is."""
+    a = engine.state.arrays
+    held = np.zeros(len(a.gpu), np.int64)
+    cores = np.zeros(len(a.node), np.int64)
+    memory = np.zeros(len(a.node), np.int64)
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for slot in np.flatnonzero(a.job.status == RUNNING).tolist():
+        gpus = engine.state.gpus_of(int(a.job.seq[slot]))
+        assert len(gpus) == a.job.gpus[slot]
+        nodes = a.gpu.node[gpus].tolist() or [int(a.job.host[slot])]
+        assert nodes[0] == a.job.host[slot]
+        for n in nodes:
+            cores[n] += a.job.cpu_milli_each[slot]
+            memory[n] += a.demand.memory_mib_each[a.job.demand[slot]]
+        held[gpus] += a.job.share_milli[slot]
+        groups[tuple(gpus)].append(slot)
+    np.testing.assert_array_equal(a.gpu.free_milli + held, WHOLE_GPU_MILLI)
+    assert (a.gpu.free_milli >= 0).all()
+    counted = a.node.cpu_milli < UNCOUNTED
+    np.testing.assert_array_equal((a.node.cpu_free_milli + cores)[counted], a.node.cpu_milli[counted])
+    assert (a.node.cpu_free_milli >= 0).all()
+    counted = a.node.memory_mib < UNCOUNTED
+    np.testing.assert_array_equal((a.node.memory_free_mib + memory)[counted], a.node.memory_mib[counted])
+    assert (a.node.memory_free_mib >= 0).all()
+    for n in range(len(a.node)):
+        first = int(a.node.first_gpu[n])
+        mine = a.gpu.free_milli[first : first + int(a.node.gpus[n])]
+        assert a.node.free[n] == (mine == WHOLE_GPU_MILLI).sum()
+    for slots in groups.values():
+        whole = [k for k in slots if a.demand.share_milli[a.job.demand[k]] == WHOLE_GPU_MILLI]
+        if whole and a.job.gpus[whole[0]]:
+            assert whole == slots
+            shares = a.job.share_milli[slots]
+            assert shares.sum() == WHOLE_GPU_MILLI
+            assert shares.max() - shares.min() <= 1
+    assert int(held.sum()) == engine.arrays.progress.tally[2]
+    assert np.count_nonzero(a.job.status != SLOT_EMPTY) == a.counters[0]
+    places = [(g, k) for g in range(len(a.gpu)) for k in range(MAX_TENANTS) if a.gpu.tenant[g, k] >= 0]
+    assert len(places) == sum(int(a.job.gpus[k]) for slots in groups.values() for k in slots)
+
+
+@dataclass
+class Books:
+    """What a run came to; energies in J, work in s by (row, attempt)."""
+
+    work_s: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
+    job_j: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    idle_j: float = 0.0
+    cluster_j: float = 0.0
+    slowest: float = math.inf
+    fastest: float = 0.0
+
+
+def recount(engine: Watched, *, noise: bool) -> Books:
+    """Work and energy of a run over all its spans."""
+    count, books = _Count(engine, noise), Books()
+    for span in engine.spans:
+        seconds = span.until_s - span.since_s
+        if seconds > 0:
+            count.add(books, span, seconds)
+    return books
+
+
+class _Count:
+    def __init__(self, engine: Watched, noise: bool) -> None:
+        self.state, self.truth, self.noise = engine.state, engine.arrays.truth, noise
+        self.m = engine.state.arrays.models
+        self.keys = job_keys(engine.trace.select(engine._rows))
+        self.nodes = engine.spec.expand()
+        self.node_of = engine.state.arrays.gpu.node.tolist()
+        self.kind_of_node = engine.state.arrays.node.kind.tolist()
+        self.power = NodePower()
+        self.core_w = self.power.cpu_active_w_per_core - self.power.cpu_idle_w_per_core
+
+    def kind(self, g: int) -> int:
+        return int(self.kind_of_node[self.node_of[g]])
+
+    def trait(self, holder: Holder, kind: int) -> Any:
+        return self.m.trait[int(self.truth.workload[holder.row]), kind]
+
+    def asked_each(self, holder: Holder) -> float:
+        return self.state.demands[int(self.truth.demand[holder.row])].cpu_milli_each / 1000
+
+    def add(self, books: Books, span: Span, seconds: float) -> None:
+        groups: dict[tuple[int, ...], list[Holder]] = defaultdict(list)
+        watts: dict[int, float] = defaultdict(float)
+        total_w = 0.0
+        for holder in span.holders:
+            if holder.gpus:
+                groups[tuple(sorted(holder.gpus))].append(holder)
+            else:
+                watts[holder.row] = self.core_w * holder.cores_each
+                total_w += watts[holder.row]
+                books.work_s[holder.row, holder.attempt] += seconds
+        for members in groups.values():
+            clock = max(one.clock for one in members)
+            rates = [self.rate(one, members, clock) for one in members]
+            for one, rate in zip(members, rates, strict=True):
+                books.work_s[one.row, one.attempt] += seconds * rate
+                books.slowest, books.fastest = min(books.slowest, rate), max(books.fastest, rate)
+            total_w += self.group_w(members, rates, clock, watts)
+        used = {g for gpus in groups for g in gpus}
+        idle_w = 0.0
+        for n, node in enumerate(self.nodes):
+            if span.status[n] != NODE_DOWN:
+                idle_w += self.power.idle_w(node.cpus, node.gpus, 0.0)
+        for g, n in enumerate(self.node_of):
+            if g not in used and span.status[n] != NODE_DOWN:
+                idle_w += float(self.m.gpu.idle_w[self.kind(g)])
+        for row, mine_w in watts.items():
+            books.job_j[row] += seconds * mine_w
+        books.idle_j += seconds * idle_w
+        books.cluster_j += seconds * (total_w + idle_w)
+
+    # ---- speed ------------------------------------------------------------------------------------
+
+    def rate(self, one: Holder, members: list[Holder], clock: float) -> float:
+        """Of the slowest of its GPUs, or of its cores."""
+        shared = self.shared(one, [other for other in members if other is not one])
+        nodes = len({self.node_of[g] for g in one.gpus})
+        rate = math.inf
+        for kind in {self.kind(g) for g in one.gpus}:
+            allowed = shared * self.alone(one, kind, clock) / (1 + self.spread(one, kind, nodes))
+            fed = self.feed(one, kind, self.given(one, members, kind))
+            rate = min(rate, min(allowed, fed) / self.feed(one, kind, self.asked_each(one)))
+        return rate
+
+    def alone(self, one: Holder, kind: int, clock: float) -> float:
+        reference = int(self.truth.reference_kind[one.row])
+        rate = 1 / self.slower(one, kind, clock)
+        if reference >= 0:
+            rate *= self.trait(one, kind).speed / self.trait(one, reference).speed
+        return float(rate)
+
+    def slower(self, one: Holder, kind: int, clock: float) -> float:
+        rho = float(self.trait(one, kind).clock_bound)
+        return float(((rho / clock) ** 5 + 1 - rho**5) ** 0.2)
+
+    def spread(self, one: Holder, kind: int, nodes: int) -> float:
+        demand = self.state.demands[int(self.truth.demand[one.row])]
+        p = int(self.state.arrays.node.part_of[one.host])
+        own = [node for n, node in enumerate(self.nodes) if self.state.arrays.node.part_of[n] == p]
+        fewest = -(-len(one.gpus) // max(demand.places_on_node(node) for node in own))
+        return float(self.trait(one, kind).node_penalty) * math.log2(max(nodes / fewest, 1))
+
+    def given(self, one: Holder, members: list[Holder], kind: int) -> float:
+        """Cores that it has: those of a joint group are everybody's, by need."""
+        if self.state.demands[int(self.truth.demand[one.row])].share_milli < WHOLE_GPU_MILLI:
+            return one.cores_each
+        if len(members) == 1:
+            return one.cores_each
+        needs = {other: float(self.trait(other, kind).cores_each) for other in members}
+        return needs[one] * min(1.0, sum(other.cores_each for other in members) / sum(needs.values()))
+
+    def feed(self, one: Holder, kind: int, cores_each: float) -> float:
+        if self.asked_each(one) == 0 or cores_each == 0:
+            return 1.0
+        return float(min(1.0, (cores_each / self.trait(one, kind).cores_each) ** 0.83))
+
+    def shared(self, one: Holder, others: list[Holder]) -> float:
+        """Table, latent factors, formula; strangers scatter."""
+        if not others:
+            return 1.0
+        kind = self.kind(one.gpus[0])
+        mine, slowdown, known, strange = self.trait(one, kind), 0.0, 0.0, 0.0
+        deviates = []
+        for other in others:
+            theirs = self.trait(other, kind)
+            speed = self.measured(one, other, kind)
+            if math.isnan(speed):
+                deviates.append(float(pair_noise(self.keys[one.row], self.keys[other.row])))
+            elif len(others) == 1:
+                return speed
+            factors = float(mine.sensitivity * theirs.pressure)
+            if not math.isnan(speed) or not math.isnan(factors):
+                slowdown += factors if math.isnan(speed) else 1 / speed - 1
+                known += float(theirs.util_frac)
+            else:
+                strange += float(theirs.util_frac)
+        if strange:
+            slowdown += self.stranger(float(mine.util_frac), known + strange)
+            slowdown -= self.stranger(float(mine.util_frac), known)
+        speed = 1 / (1 + max(slowdown, 0.0))
+        if self.noise and deviates:
+            return float(with_noise(speed, sum(deviates) / math.sqrt(len(deviates))))
+        return speed
+
+    def measured(self, one: Holder, other: Holder, kind: int) -> float:
+        a, b = int(self.truth.workload[one.row]), int(self.truth.workload[other.row])
+        return float(self.m.pair[kind, a, b])
+
+    @staticmethod
+    def stranger(u: float, v: float) -> float:
+        def soft(y: float) -> float:
+            return math.log(1 + math.exp(2.80 * y)) / 2.80
+
+        return 1.194 * (soft(u + v - 1.487) - soft(u - 1.487)) + 0.0187 * v
+
+    # ---- power ------------------------------------------------------------------------------------
+
+    def group_w(
+        self, members: list[Holder], rates: list[float], clock: float, watts: dict[int, float]
+    ) -> float:
+        """Power of the GPUs of a group and of its busy cores; each member's part goes into `watts`."""
+        total_w, first = 0.0, self.kind(members[0].gpus[0])
+        for one, rate in zip(members, rates, strict=True):
+            asked = self.asked_each(one)
+            if asked:
+                full = float(self.trait(one, first).cores_each) * min(rate * self.feed(one, first, asked), 1)
+                busy = min(self.given(one, members, first), full)
+                watts[one.row] += self.core_w * len(one.gpus) * busy
+                total_w += self.core_w * len(one.gpus) * busy
+        for g in members[0].gpus:
+            kind = self.kind(g)
+            gpu = self.m.gpu[kind]
+            own = [self.dynamic_w(one, kind, clock, rate) for one, rate in zip(members, rates, strict=True)]
+            drawn = max(float(gpu.idle_w), min(float(gpu.static_w) + sum(own), float(gpu.tdp_w)))
+            total_w += drawn
+            cut = min(1.0, (float(gpu.tdp_w) - float(gpu.static_w)) / sum(own))
+            for one, mine in zip(members, own, strict=True):
+                watts[one.row] += cut * mine + (drawn - cut * sum(own)) / len(own)
+        return total_w
+
+    def dynamic_w(self, one: Holder, kind: int, clock: float, rate: float) -> float:
+        gpu, trait = self.m.gpu[kind], self.trait(one, kind)
+        v = 1 + float(gpu.voltage_slope) * (max(clock, float(gpu.knee_frac)) - 1)
+        theta = float(gpu.theta)
+        work = theta / self.slower(one, kind, clock) + (1 - theta) * clock
+        busy = min(rate * self.feed(one, kind, self.asked_each(one)) / self.alone(one, kind, clock), 1.0)
+        return float(trait.dynamic_w) * work * v * v * busy

@@ -1,0 +1,356 @@
+"""Jobs that change speed: work and energy are conserved, whatever is shared, slowed, interrupted or lost."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, UNCOUNTED
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.abilities import read_abilities
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.errors import AllocationError
+from rlsched.workload.trace import Trace
+from rlsched_agents.heuristics.queue_order import QueueOrder
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.life import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
+from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.modelling import Models
+from rlsched_envs.node_events import NodeEvent
+from tests.property.books import Watched, ledger_is_sound, recount
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+MIXED = (
+    NodeGroup(count=2, gpus=2, gpu_type="V100", cpus=10, memory_mib=64_000),
+    NodeGroup(count=1, gpus=4, gpu_type="A100", cpus=16, memory_mib=64_000),
+    NodeGroup(count=1, gpus=2, gpu_type="P100", vc="v", cpus=8),
+)
+"""Types, sizes and owners of all kinds; the fair part is four cores a GPU."""
+ALIKE = (NodeGroup(count=3, gpus=2, gpu_type="V100", cpus=12),)
+NOT_TOLD = (NodeGroup(count=2, gpus=4, gpu_type="T4"),)
+CLUSTERS = {"mixed": MIXED, "alike": ALIKE, "not told": NOT_TOLD}
+CLOCKS = (1.0, 1.0, 0.9, 0.75, 0.6, 0.5)
+REL = 1e-9
+NEAR_S = 1e-6
+
+
+class Whimsical:
+    """Starts, shares, slows, starves of cores, preempts and waits at random; always legally."""
+
+    name = "whimsical"
+    order: Order = "submit"
+    information: Information = "oracle"
+    preempts = True
+    shares = True
+
+    def __init__(self, seed: int, preemptions: int = 30) -> None:
+        self._rng, self._left = np.random.default_rng(seed), preemptions
+        self.joins = self.slowed = self.cores = 0
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """Something legal."""
+        del record
+        return Decision(action=self._action(state, partition, now_s), source="rule")
+
+    def _action(self, state: ClusterState, partition: int, now_s: float) -> Action:
+        rng, job = self._rng, state.arrays.job
+        running = [state.slot_of(seq) for seq in state.running()]
+        able = [k for k in running if not job.pinned[k] and job.start_s[k] < now_s]
+        if able and self._left > 0 and rng.random() < 0.15:
+            self._left -= 1
+            return Preempt(int(job.seq[rng.choice(able)]))
+        for seq in rng.permutation(state.waiting(partition)).tolist():
+            if rng.random() < 0.6 and (action := self._join(state, seq)):
+                self.joins += 1
+                return action
+            if rng.random() < 0.7 and (action := self._start(state, partition, seq, now_s)):
+                return action
+        return Wait(until_s=now_s + float(rng.integers(1, 20)))
+
+    def _clock(self) -> float:
+        clock = float(self._rng.choice(CLOCKS))
+        self.slowed += clock < 1.0
+        return clock
+
+    def _join(self, state: ClusterState, seq: int) -> Start | None:
+        for other in self._rng.permutation(state.running()).tolist():
+            gpus = tuple(state.gpus_of(other))
+            spare = (
+                min(
+                    (self._spare(state, n) // [state.gpu_location(g)[0] for g in gpus].count(n))
+                    for n in {state.gpu_location(g)[0] for g in gpus}
+                )
+                if gpus
+                else 0
+            )
+            cores = int(self._rng.integers(-1, min(spare, 8000) + 1))
+            action = Start(seq, gpus, 1000, self._clock(), beside=other, cpu_milli_each=cores)
+            if legal(state, action):
+                self.cores += cores > 0
+                return action
+        return None
+
+    @staticmethod
+    def _spare(state: ClusterState, n: int) -> int:
+        node = state.arrays.node
+        if node.cpu_milli[n] >= UNCOUNTED:
+            return UNCOUNTED
+        fair = int(node.cpu_milli[n]) // max(int(node.gpus[n]), 1)
+        return max(int(node.cpu_free_milli[n]) - int(node.free[n]) * fair, 0)
+
+    def _start(self, state: ClusterState, partition: int, seq: int, now_s: float) -> Start | None:
+        fits = {int(k) for k in job_candidates(state, partition, now_s).seqs}
+        if seq not in fits:
+            return None
+        action = start_action(state, partition, seq)
+        if not legal(state, action):
+            return None
+        nodes = [state.gpu_location(g)[0] for g in action.gpus]
+        cores = -1
+        if nodes and self._rng.random() < 0.5:
+            node = state.arrays.node
+            most = min(int(node.cpu_free_milli[n]) // nodes.count(n) for n in nodes)
+            if most > 0:
+                cores = int(self._rng.integers(1, min(most, 9000) + 1))
+        clock = self._clock() if nodes else 1.0
+        odd = Start(seq, action.gpus, action.share_milli, clock, action.node, -1, cores)
+        self.cores += cores >= 0
+        return odd if legal(state, odd) else action
+
+
+def legal(state: ClusterState, action: Start) -> bool:
+    try:
+        state.check_start(
+            action.seq,
+            action.gpus,
+            action.share_milli,
+            action.sm_clock_frac,
+            action.node,
+            action.beside,
+            action.cpu_milli_each,
+        )
+    except AllocationError:
+        return False
+    return True
+
+
+def workload(seed: int, jobs: int, *, small: bool) -> Trace:
+    """Gangs, shares, jobs without GPUs (unless `small`), limits, failures, checkpoints, owners, types."""
+    rng = np.random.default_rng([seed, 1])
+
+    def column(values: list[object]) -> list[object]:
+        return [values[k] for k in rng.integers(0, len(values), jobs)]
+
+    gpus = column([1.0, 1.0, 2.0, 2.0, 4.0] if small else [1.0, 1.0, 2.0, 4.0, 6.0, 0.5, 0.3, 0.0])
+    return Trace.from_columns(
+        name="random",
+        submit_s=np.round(rng.uniform(0, 150, jobs), 1),
+        duration_s=np.round(rng.exponential(60, jobs), 2),
+        num_gpus=gpus,
+        num_cpus=[2.0 if g == 0 else math.nan for g in gpus],
+        vc=column(["", "v"]),
+        gpu_type=column(["", "", "V100"]) if not small else [""] * jobs,
+        time_limit_s=column([math.nan, math.nan, 20.0, 90.0]),
+        extra={
+            "fail_after_s": column(["", "", "", "12", "0;30.5"]),
+            "checkpoint_s": column([math.nan, 0.0, 7.0]),
+            "restart_s": column([math.nan, 0.0, 4.5]),
+            "preemptible": column(["", "true", "false"]),
+        },
+    )
+
+
+def disasters(seed: int, nodes: int) -> LifeRules:
+    rng = np.random.default_rng([seed, 2])
+    events = [
+        NodeEvent(float(at), int(n), int(status))
+        for at, n, status in zip(
+            np.sort(rng.integers(0, 300, 10)),
+            rng.integers(0, nodes, 10),
+            rng.choice([NODE_DOWN, NODE_DRAINED, NODE_UP], 10),
+            strict=True,
+        )
+    ]
+    events += [NodeEvent(301.0, n, NODE_UP) for n in range(nodes)]
+    return LifeRules(
+        costs=PreemptionCosts(restart_s=3.0, restart_large_s=5.0, large_gpus=2),
+        max_retries=[None, 0, 1][seed % 3],
+        node_events=tuple(events),
+    )
+
+
+def watched(
+    seed: int, name: str, *, noise: bool = True, switch_s: float = 0.0, placement: str = "consolidate"
+) -> Watched:
+    spec = ClusterSpec(name=name, nodes=CLUSTERS[name])
+    trace = workload(seed, 30, small=name != "mixed")
+    engine = Watched(
+        trace,
+        spec,
+        order="submit",
+        information="oracle",
+        placement=placement,
+        rules=disasters(seed, spec.num_nodes),
+        models=Models(seed=seed, noise=noise),
+    )
+    engine.state.arrays.models.gpu.switch_s[:] = switch_s
+    return engine
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_work_and_energy_are_conserved(seed: int) -> None:
+    name = ("mixed", "alike", "not told")[seed % 3]
+    placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
+    engine = watched(seed, name, noise=seed % 2 == 0, placement=placement)
+    scheduler = Whimsical(seed)
+    table = engine.run(scheduler)
+    assert scheduler.joins > 2
+    assert scheduler.slowed > 3
+    assert scheduler.cores > 1
+    everything_is_given_back(engine)
+    books = recount(engine, noise=seed % 2 == 0)
+    assert books.slowest < 0.8
+    energy_is_conserved(table)
+    assert table.energy is not None
+    rows = engine._rows.tolist()
+    assert table.energy.cluster_j == pytest.approx(books.cluster_j, rel=REL)
+    assert table.energy.idle_j == pytest.approx(books.idle_j, rel=REL)
+    counted = [books.job_j[k] for k in range(len(rows))]
+    np.testing.assert_allclose(table.energy.job_j[rows], counted, rtol=REL, atol=1e-3)
+    number = {row: k for k, row in enumerate(rows)}
+    done = {(rows[row], attempt): work for (row, attempt), work in books.work_s.items()}
+    for job in rows:
+        work_is_done(table, job, done, engine.life.jobs[number[job]].restart_s)
+
+
+def everything_is_given_back(engine: Watched) -> None:
+    ledger_is_sound(engine)
+    a = engine.state.arrays
+    assert engine.state.running() == []
+    assert (a.gpu.free_milli == 1000).all()
+    assert (a.gpu.tenant == -1).all()
+    assert engine.arrays.progress.tally[2] == 0
+    np.testing.assert_array_equal(a.node.free, a.node.gpus)
+    np.testing.assert_array_equal(a.node.cpu_free_milli, a.node.cpu_milli)
+    assert engine.arrays.physics.sums[0] == pytest.approx(engine.arrays.physics.sums[1], rel=REL)
+    assert abs(engine.arrays.physics.sums[4]) < 1e-6
+
+
+def energy_is_conserved(table: JobTable) -> None:
+    energy = table.energy
+    assert energy is not None
+    assert energy.job_j.sum() + energy.idle_j == pytest.approx(energy.cluster_j, rel=REL)
+    ran = ~np.isnan(table.start_s) & (table.end_s > table.start_s)
+    assert (energy.job_j[ran] > 0).all()
+    assert (energy.job_j[np.isnan(table.start_s)] == 0).all()
+    assert energy.idle_j > 0
+
+
+def work_is_done(table: JobTable, job: int, done: dict[tuple[int, int], float], restart_s: float) -> None:
+    """What each attempt did is its rate times its time, and is either kept or lost by the rules of lives."""
+    trace, segments = table.trace, table.segments
+    assert segments is not None
+    mine = segments.select(segments.job == job)
+    given = [float(text) for text in str(trace.extra["fail_after_s"][job]).split(";") if text]
+    saved_s = since_failure_s = 0.0
+    assert len(mine) >= 1
+    for k in range(len(mine)):
+        assert mine.attempt[k] == k + 1
+        wall_s = float(mine.end_s[k] - mine.start_s[k])
+        work_s, useful_s = done.get((job, k + 1), 0.0), float(mine.useful_s[k])
+        overhead_s = restart_s if k else 0.0
+        left_s = float(trace.duration_s[job]) - saved_s
+        reason, limit_s = int(mine.reason[k]), float(trace.time_limit_s[job])
+        assert not wall_s > limit_s + NEAR_S
+        since_failure_s += work_s
+        if reason == ENDED:
+            assert work_s == pytest.approx(overhead_s + left_s, abs=NEAR_S)
+            assert useful_s == pytest.approx(left_s, abs=NEAR_S)
+        elif reason == FAILED:
+            assert since_failure_s == pytest.approx(given.pop(0), abs=NEAR_S)
+            since_failure_s = 0.0
+        else:
+            assert reason in (TIMEOUT, PREEMPTED, NODE_FAILURE)
+            assert work_s <= overhead_s + left_s + NEAR_S
+            if reason == TIMEOUT:
+                assert wall_s == pytest.approx(limit_s, abs=NEAR_S)
+                assert k == len(mine) - 1
+        if reason != ENDED:
+            got_s = min(max(work_s - overhead_s, 0.0), left_s)
+            every_s = float(trace.extra["checkpoint_s"][job])
+            if reason != TIMEOUT and every_s > 0:
+                assert useful_s <= got_s + NEAR_S
+                assert useful_s >= got_s - every_s - NEAR_S
+                assert math.remainder(saved_s + useful_s, every_s) == pytest.approx(0, abs=NEAR_S) or (
+                    useful_s == 0.0
+                )
+            elif reason in (FAILED, NODE_FAILURE) and math.isnan(every_s):
+                assert useful_s == 0.0
+            else:
+                assert useful_s == pytest.approx(got_s, abs=NEAR_S)
+        saved_s += useful_s
+    assert table.ended_by is not None
+    assert table.ended_by[job] == mine.reason[-1]
+    if mine.reason[-1] == ENDED:
+        assert saved_s == pytest.approx(trace.duration_s[job], abs=NEAR_S)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_energy_is_conserved_where_clocks_cost_time(seed: int) -> None:
+    table = watched(seed, "alike", switch_s=0.3).run(Whimsical(seed))
+    energy_is_conserved(table)
+    assert not np.isnan(table.end_s[~table.rejected]).any()
+
+
+ABLE = (
+    "share",
+    "share=0.5+cores",
+    "share+slowdown=0.1+cores",
+    "lull=0.2+cores",
+    "share=0.6+clock=0.7",
+    "cores",
+)
+
+
+def able_rule(words: str, *, blocks: bool = False, order: Order = "predicted_gpu_time") -> Rule:
+    return Rule(name="x", order=order, blocks=blocks, abilities=read_abilities("x", words.split("+")))
+
+
+@pytest.mark.parametrize("words", ABLE)
+@pytest.mark.parametrize("name", list(CLUSTERS))
+def test_compiled_rules_and_schedulers_agree(words: str, name: str) -> None:
+    """A rule with abilities gives the same run compiled and decision by decision, and a sound ledger."""
+    spec = ClusterSpec(name=name, nodes=CLUSTERS[name])
+    joined: dict[str, int] = defaultdict(int)
+    for seed in range(3):
+        trace = workload(seed, 40, small=name != "mixed")
+        rule = able_rule(words, blocks=seed == 2)
+        named = {
+            "order": rule.order,
+            "information": "oracle",
+            "rules": disasters(seed, spec.num_nodes),
+            "models": Models(seed=seed),
+        }
+        compiled = Engine(trace, spec, **named).run_rule(rule)
+        engine = Watched(trace, spec, **named)
+        one_by_one = engine.run(QueueOrder(rule))
+        np.testing.assert_array_equal(compiled.start_s, one_by_one.start_s)
+        np.testing.assert_array_equal(compiled.end_s, one_by_one.end_s)
+        assert compiled.energy is not None
+        assert one_by_one.energy is not None
+        np.testing.assert_array_equal(compiled.energy.job_j, one_by_one.energy.job_j)
+        energy_is_conserved(compiled)
+        everything_is_given_back(engine)
+        for span in engine.spans:
+            gpus = [g for holder in span.holders for g in holder.gpus]
+            joined[words] += len(gpus) - len(set(gpus))
+    assert ("share" in words) <= (joined[words] > 0)
