@@ -16,7 +16,13 @@ from rlsched.errors import InputError, RlschedError, UnknownSchedulerError
 from rlsched.workload.trace import Trace
 
 KWH_J = 3.6e6
-DEFAULTS = {"workload_seed": 0, "assumed_scale": 1.0, "noise": True, "energy_weight": 0.0}
+DEFAULTS = {
+    "workload_seed": 0,
+    "assumed_scale": 1.0,
+    "noise": True,
+    "energy_weight": 0.0,
+    "power_down": None,
+}
 Files = tuple[Path, Path]
 
 

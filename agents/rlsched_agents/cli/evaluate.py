@@ -97,6 +97,12 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
 @click.option(
     "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
 )
+@click.option(
+    "--power-down",
+    metavar="RULE",
+    help="With --models: idle nodes sleep: `default`, or `trailing:3h,10` (10 nodes above the highest demand "
+    "of 3 h) [default: all nodes stay on].",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--jobs-out", metavar="DIR", help="Write every job's start, end and GPUs: NAME.csv and NAME.segments.csv."
@@ -133,6 +139,7 @@ def evaluate(
     workload_seed: int | None,
     energy_weight: float | None,
     no_noise: bool,
+    power_down: str | None,
     json_path: str | None,
     jobs_out: str | None,
     records: str | None,
@@ -185,12 +192,15 @@ def evaluate(
         ("--workload-seed", workload_seed is not None),
         ("--energy-weight", energy_weight is not None),
         ("--no-noise", no_noise),
+        ("--power-down", power_down is not None),
     ):
         if given and not with_models:
             raise InputError(f"{flag} sets the models of a run with --models; add --models, or leave it out")
     models = None
     if with_models:
-        models = make_models(assumed_scale, workload_seed, energy_weight, noise=not no_noise)
+        models = make_models(
+            assumed_scale, workload_seed, energy_weight, noise=not no_noise, power_down=power_down
+        )
     check_policies(policies, models)
     notes = Console(stderr=True, highlight=False)
     trace = Trace.read(trace_path)
