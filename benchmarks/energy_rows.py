@@ -29,6 +29,7 @@ SHOWN_REFERENCE = (
     "clock=0.87",
     "clock=0.75",
     "lull=0.05",
+    "weight=0.5",
     "cores",
     "share+lull=0.05",
     "share+slowdown=0.05+cores",

@@ -14,15 +14,15 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import msgspec
 from energy_rows import MAIN, REFERENCE, Case, ChoiceResult, best_choices, put_between, section
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.abilities import read_abilities
 from rlsched.workload.load import offered_load
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
@@ -38,18 +38,9 @@ from rlsched_envs.modelling import Models
 TRACES = ("philly", "helios_venus", "ms_itp_02")
 LOAD = 0.9
 RULES = ("fifo-backfill", "sjf-backfill", "qssf-backfill", "easy", "sgf-age", "reserve")
-SHARING = ("", "share")
-CLOCKS = (
-    "",
-    "clock=0.87",
-    "clock=0.75",
-    "slowdown=0.02",
-    "slowdown=0.05",
-    "slowdown=0.1",
-    "lull=0.05",
-    "lull=0.1",
-)
-CORES = ("", "cores")
+CLOCKS = ("", "clock=0.75", "slowdown=0.05", "lull=0.05")
+MORE_CLOCKS = ("clock=0.87", "slowdown=0.02", "slowdown=0.1", "lull=0.1", "weight=0.2", "weight=0.5")
+"""Of the reference rule and of Lucid's, which also have *cores*; the reference also shares at 0.7."""
 ALONE = ("tiresias", "srtf")
 """Rules that preempt; they take no abilities."""
 PROFILE_S = {"philly": "lucid:80"}
@@ -64,16 +55,16 @@ VARIATIONS = (
 
 def choices(trace: str) -> Iterator[str]:
     """Names of all static choices, the reference first."""
-    yield REFERENCE
     lucid = PROFILE_S.get(trace, "lucid")
-    for rule in (*RULES, lucid):
-        for share in ("",) if rule == lucid else (*SHARING, *(("share=0.7",) if rule == REFERENCE else ())):
-            for clock in CLOCKS:
-                for cores in CORES:
-                    name = "+".join(word for word in (rule, share, clock, cores) if word)
-                    read_abilities(name, name.split("+")[1:])
-                    if name != REFERENCE:
-                        yield name
+    of_all = product(("", "share"), CLOCKS, ("",))
+    grids: dict[str, Iterable[tuple[str, str, str]]] = {
+        REFERENCE: product(("", "share", "share=0.7"), (*CLOCKS, *MORE_CLOCKS), ("", "cores")),
+        lucid: product(("",), (*CLOCKS, *MORE_CLOCKS), ("", "cores")),
+    }
+    grids |= dict.fromkeys((rule for rule in RULES if rule != REFERENCE), tuple(of_all))
+    for rule, grid in grids.items():
+        for words in grid:
+            yield "+".join(word for word in (rule, *words) if word)
     yield from ALONE
 
 

@@ -24,6 +24,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.keeping_room import make_easy, make_reserve, make_sgf_age
 from rlsched_agents.heuristics.preemptive import srtf, tiresias
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+from rlsched_agents.heuristics.random_choice import make_random
 from rlsched_agents.heuristics.sharing import PROFILE_MAX_GPUS, PROFILE_S, make_lucid, make_pack
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
@@ -193,6 +194,20 @@ def test_the_published_schedules_hold_under_models(shared_data: Path, name: str)
     times = np.array([expected[job] for job in trace.job_id.tolist()], np.float64)
     np.testing.assert_array_equal(table.start_s, times[:, 0])
     np.testing.assert_array_equal(table.end_s, times[:, 1])
+
+
+def test_random_choices_share_and_set_clocks_and_are_valid() -> None:
+    """Every candidate that is legal under models can be acted on."""
+    draws = make_random("", 3)
+    table = engine("helios", RULES["qssf-backfill"], Models()).run(draws)
+    check_books(table)
+    assert table.segments is not None
+    assert table.segments.books is not None
+    length_s = table.segments.end_s - table.segments.start_s
+    assert (table.segments.books.share_s < 0.9 * length_s).any()
+    assert (table.segments.books.clock_s < 0.9 * length_s).any()
+    again = engine("helios", RULES["qssf-backfill"], Models()).run(make_random("", 3))
+    check_equal(table, again)
 
 
 def test_the_profiler_of_lucid_is_charged_to_longer_jobs_of_up_to_eight_gpus() -> None:

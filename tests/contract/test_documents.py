@@ -18,6 +18,7 @@ from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
+from rlsched_agents.evaluate.modelled import ModelsUsed
 from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import Report
@@ -83,7 +84,7 @@ def test_contracts_name_every_column_field_and_policy() -> None:
     assert f"a window of {WINDOW_ROWS} rows" in architecture
 
 
-@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio])
+@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio, ModelsUsed])
 def test_evaluate_names_every_field(struct: type[msgspec.Struct]) -> None:
     page = text("docs/evaluate.md")
     assert [name for name in struct.__struct_fields__ if f"`{name}`" not in page] == []

@@ -16,6 +16,13 @@ from rlsched.errors import InputError, RlschedError, UnknownSchedulerError
 from rlsched.workload.trace import Trace
 
 KWH_J = 3.6e6
+DEFAULTS = {
+    "workload_seed": 0,
+    "assumed_scale": 1.0,
+    "noise": True,
+    "energy_weight": 0.0,
+    "power_down": None,
+}
 Files = tuple[Path, Path]
 
 
@@ -63,16 +70,16 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def modelled(workload: Files, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """The report and the job files of five policies under models."""
+    """The report and the job files of four policies under models."""
     folder = tmp_path_factory.mktemp("out")
-    names = ("qssf-backfill", "pack", "lucid", "qssf-backfill+clock=0.75", "tiresias")
+    names = ("qssf-backfill", "pack", "lucid", "qssf-backfill+clock=0.75")
     return report_of(workload, folder, "--models", *names, f"--jobs-out {folder}"), folder
 
 
 def test_fields(modelled: tuple[Any, Path]) -> None:
     report, _ = modelled
-    assert report["models"] == {"workload_seed": 0, "assumed_scale": 1.0, "noise": True}
-    plain, pack, lucid, slow, tiresias = report["policies"].values()
+    assert report["models"] == DEFAULTS
+    plain, pack, lucid, slow = report["policies"].values()
     for one in report["policies"].values():
         assert one["energy_kwh"] == pytest.approx(150 * one["energy_per_job_kwh"])
         # All jobs are measured: what they drew and what nobody used is what the cluster drew.
@@ -83,14 +90,13 @@ def test_fields(modelled: tuple[Any, Path]) -> None:
         pairs = zip(one["over_time"]["gpus_used"], one["over_time"]["gpus_allocated"], strict=True)
         assert all(used <= allocated + 1e-9 for used, allocated in pairs)
         assert 0.3 < one["measured_cells_frac"] < 1
-    assert plain["shared_frac"] == slow["shared_frac"] == tiresias["shared_frac"] == 0
+    assert plain["shared_frac"] == slow["shared_frac"] == 0
     assert 0 < pack["shared_frac"] < 1
     assert 0 < lucid["shared_frac"] < 1
     assert [one["sm_clock_mean_frac"] for one in (plain, pack, lucid)] == pytest.approx([1, 1, 1])
     assert slow["sm_clock_mean_frac"] == pytest.approx(0.75)
     assert slow["energy_kwh"] < 0.9 * plain["energy_kwh"]
     assert pack["queue_mean_s"] < plain["queue_mean_s"]
-    assert tiresias["preemptions"] > 0
     assert lucid["lost_gpu_s"] > plain["lost_gpu_s"] == pytest.approx(0, abs=1e-3)
     ratio = report["paired"]["qssf-backfill+clock=0.75"]["energy_ratio"]
     assert ratio["ratio"] == pytest.approx(slow["energy_kwh"] / plain["energy_kwh"])
@@ -156,26 +162,36 @@ def test_a_run_under_models_without_abilities_has_the_same_times(workload: Files
 def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
     usual = modelled[0]["policies"]["pack"]
     for flag, kept in (
-        ("--assumed-scale 1.3", {"workload_seed": 0, "assumed_scale": 1.3, "noise": True}),
-        ("--workload-seed 3", {"workload_seed": 3, "assumed_scale": 1.0, "noise": True}),
-        ("--no-noise", {"workload_seed": 0, "assumed_scale": 1.0, "noise": False}),
+        ("--assumed-scale 1.3", {"assumed_scale": 1.3}),
+        ("--workload-seed 3", {"workload_seed": 3}),
+        ("--no-noise", {"noise": False}),
     ):
         report = report_of(workload, tmp_path, "pack", "--models", flag)
-        assert report["models"] == kept
+        assert report["models"] == DEFAULTS | kept
         assert report["policies"]["pack"]["energy_kwh"] != usual["energy_kwh"]
 
 
-def test_models_go_along_to_other_processes(
-    modelled: tuple[Any, Path], workload: Files, tmp_path: Path
-) -> None:
-    """Policies that decide one at a time run in processes of their own; records make rules do so too."""
-    report = report_of(
-        workload, tmp_path, "pack", "lucid", "--models", "--workers 2", f"--records {tmp_path / 'records'}"
+def test_the_weight_of_energy_reaches_a_policy(workload: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlsched.cluster.state import ClusterState
+
+    seen: list[float] = []
+    weigh = ClusterState.weigh_energy
+    monkeypatch.setattr(
+        ClusterState, "weigh_energy", lambda state, weight: seen.append(weight) or weigh(state, weight)
     )
-    for name in ("pack", "lucid"):
-        for field in ("jct_mean_s", "energy_kwh", "cluster_energy_kwh", "gpu_used_frac", "shared_frac"):
-            assert report["policies"][name][field] == modelled[0]["policies"][name][field]
-        assert report["policies"][name]["by_source"]["rule"] > 150
+    assert run(workload, "fifo", "--models", "--energy-weight 0.25").exit_code == 0
+    assert seen
+    assert set(seen) == {0.25}
+
+
+def test_models_go_along_to_other_processes(workload: Files, tmp_path: Path) -> None:
+    """Policies that are no compiled rules run beside, in processes of their own."""
+    words = ("random", "--models", "--assumed-scale 0.7", "--seed 1 --seed 2")
+    here, beside = (report_of(workload, tmp_path, *words, f"--workers {n}") for n in (1, 2))
+    one, other = here["policies"]["random"], beside["policies"]["random"]
+    for field in ("jct_mean_s", "energy_kwh", "cluster_energy_kwh", "gpu_used_frac", "measured_cells_frac"):
+        assert one[field] == other[field]
+    assert one["energy_kwh"] > 0
 
 
 def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> None:
@@ -209,6 +225,8 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("fifo+cores",), InputError, "add --models"),
         (("fifo", "--assumed-scale 0.7"), InputError, "--assumed-scale sets the models of a run"),
         (("fifo", "--workload-seed 1"), InputError, "--workload-seed sets the models of a run"),
+        (("fifo", "--energy-weight 0.5"), InputError, "--energy-weight sets the models of a run"),
+        (("fifo", "--models", "--energy-weight 2"), InputError, "expected a number from 0 to 1"),
         (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
         (("fifo", "--models", "--assumed-scale 0"), InputError, "expected a number above 0"),
         (("fifo", "--models", "--assumed-scale nan"), InputError, "expected a number above 0"),
@@ -221,7 +239,7 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("ppo+share", "--models"), UnknownSchedulerError, "chooses by itself"),
         (("pack+share=0.9", "--models"), UnknownSchedulerError, "takes no +share"),
         (("lucid:soon", "--models"), UnknownSchedulerError, "takes the time of its profiler"),
-        (("pack:2", "--models"), UnknownSchedulerError, "SPEED from 0 to 1"),
+        (("pack:2", "--models"), UnknownSchedulerError, "expected each of share"),
         (("nosuch+share", "--models"), UnknownSchedulerError, "unknown policy 'nosuch'"),
     ],
 )

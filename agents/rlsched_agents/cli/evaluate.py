@@ -89,6 +89,12 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     help="With --models: seed of the draw of workloads that the trace does not name [default: 0].",
 )
 @click.option(
+    "--energy-weight",
+    type=float,
+    metavar="W",
+    help="With --models: what energy counts against time for policies that weigh them, 0 to 1 [default: 0].",
+)
+@click.option(
     "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
 )
 @click.option(
@@ -131,6 +137,7 @@ def evaluate(
     with_models: bool,
     assumed_scale: float | None,
     workload_seed: int | None,
+    energy_weight: float | None,
     no_noise: bool,
     power_down: str | None,
     json_path: str | None,
@@ -183,16 +190,17 @@ def evaluate(
     for flag, given in (
         ("--assumed-scale", assumed_scale is not None),
         ("--workload-seed", workload_seed is not None),
+        ("--energy-weight", energy_weight is not None),
         ("--no-noise", no_noise),
         ("--power-down", power_down is not None),
     ):
         if given and not with_models:
             raise InputError(f"{flag} sets the models of a run with --models; add --models, or leave it out")
-    models = (
-        make_models(assumed_scale, workload_seed, noise=not no_noise, power_down=power_down)
-        if with_models
-        else None
-    )
+    models = None
+    if with_models:
+        models = make_models(
+            assumed_scale, workload_seed, energy_weight, noise=not no_noise, power_down=power_down
+        )
     check_policies(policies, models)
     notes = Console(stderr=True, highlight=False)
     trace = Trace.read(trace_path)

@@ -35,13 +35,26 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
         workload_seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        energy_weight: What energy counted against time for policies that weigh them, 0 to 1.
         power_down: The rule by which idle nodes sleep; None: all nodes stay on.
     """
 
     workload_seed: int
     assumed_scale: float
     noise: bool
+    energy_weight: float = 0.0
     power_down: str | None = None
+
+    @classmethod
+    def of(cls, models: Models) -> ModelsUsed:
+        """What there is to say of these models."""
+        return cls(
+            workload_seed=models.seed,
+            assumed_scale=models.assumed_scale,
+            noise=models.noise,
+            energy_weight=models.energy_weight,
+            power_down=models.power_down.text if models.power_down else None,
+        )
 
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,18 +89,33 @@ class ModelMetrics(NamedTuple):
 
 
 def make_models(
-    assumed_scale: float | None, workload_seed: int | None, *, noise: bool, power_down: str | None = None
+    assumed_scale: float | None,
+    workload_seed: int | None,
+    energy_weight: float | None = None,
+    *,
+    noise: bool,
+    power_down: str | None = None,
 ) -> Models:
     """The models of an evaluation, each setting the default where it is None.
 
     Raises:
-        InputError: the scale is not above 0, or the rule by which nodes sleep has another form.
+        InputError: the scale is not above 0, the weight not from 0 to 1, or the rule by which nodes sleep has
+            another form.
     """
     scale = 1.0 if assumed_scale is None else assumed_scale
     if not 0 < scale < np.inf:
         raise InputError(f"--assumed-scale: expected a number above 0 (0.7, 1.3), got {scale:g}")
+    weight = energy_weight or 0.0
+    if not 0 <= weight <= 1:
+        raise InputError(f"--energy-weight: expected a number from 0 to 1, got {weight:g}")
     plan = None if power_down is None else PowerDownPlan.parse(power_down)
-    return Models(seed=workload_seed or 0, assumed_scale=scale, noise=noise, power_down=plan)
+    return Models(
+        seed=workload_seed or 0,
+        assumed_scale=scale,
+        noise=noise,
+        energy_weight=weight,
+        power_down=plan,
+    )
 
 
 def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Scheduler, load_scheduler, may_share
+from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import seed_stem
@@ -85,10 +85,8 @@ def check_policies(policies: Iterable[str], models: Models | None) -> None:
         InputError: a policy shares GPUs, sets clocks or moves cores, and there are no models.
     """
     for policy in dict.fromkeys(policies):
-        scheduler = load_scheduler(policy)
-        rule = _rule(scheduler)
-        needed = may_share(scheduler) or (rule is not None and rule.abilities.needed)
-        if needed and models is None:
+        rule = _rule(load_scheduler(policy))
+        if rule is not None and rule.abilities.needed and models is None:
             raise InputError(
                 f"policy {policy!r} shares GPUs, sets clocks or moves cores: that needs models of speed and "
                 "power; add --models"

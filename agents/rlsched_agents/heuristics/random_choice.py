@@ -6,7 +6,7 @@ import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import Window, job_candidates, start_action, variant_candidates
+from rlsched.decide.candidates import Window, job_candidates, variant_candidates
 from rlsched.decide.draws import draw
 from rlsched.decide.recording import Recording
 from rlsched.decide.scheduler import Decision, Information, Order
@@ -16,6 +16,8 @@ class RandomChoice:
     """Every legal row is as likely as any other, in both halves."""
 
     name = "random"
+    shares = True
+    """Where models say how fast jobs run, GPUs that others have are among the candidates."""
     order: Order = "predicted_gpu_time"
     information: Information = "causal"
 
@@ -35,10 +37,7 @@ class RandomChoice:
             way = self._pick(ways, state.decisions, 1)
             if record and len(ways.seqs) > 1:
                 halves.append(ways.half(None, way))
-            single = (
-                state.arrays.job.gpus[state.slot_of(seq)] <= state.arrays.derived.part.node_size[partition]
-            )
-            action = start_action(state, partition, seq, int(ways.nodes[way]) if single else -1)
+            action = ways.action(state, partition, way)
         return recording.decision(
             action, "rule", self.name, halves=halves, temperature=1.0, marks_hold=isinstance(action, Wait)
         )
