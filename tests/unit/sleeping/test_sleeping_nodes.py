@@ -184,7 +184,7 @@ def test_a_rule_that_keeps_all_nodes_changes_nothing() -> None:
 
 def busy_weekend(seed: int) -> Trace:
     rng = np.random.default_rng(seed)
-    count = 250
+    count = 90
     return Trace.from_columns(
         name="busy",
         submit_s=np.sort(np.round(rng.uniform(0, 2 * 86400, count), 1)),
