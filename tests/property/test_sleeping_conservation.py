@@ -33,7 +33,7 @@ POWER = NodePower(boot_s=13.0, shutdown_s=4.0, boot_w=911.0, asleep_w=7.0)
 
 
 class Moody:
-    """Drains, wakes and puts to sleep at random; wakes all where jobs wait for them."""
+    """Drains, wakes and puts to sleep at random; wakes more where jobs wait for nodes."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -46,7 +46,7 @@ class Moody:
         commands: list[Command] = []
         for node, state in enumerate(states.state.tolist()):
             if state in (NodeState.ASLEEP, NodeState.DRAINING):
-                if waiting_nodes > 0 or self._rng.random() < 0.1:
+                if self._rng.random() < (0.5 if waiting_nodes else 0.1):
                     commands.append(Wake(node))
             elif state == NodeState.ON and self._rng.random() < 0.4:
                 commands.append(Drain(node))
@@ -91,7 +91,7 @@ class WatchedAsleep(Watched):
 def asleep_run(seed: int) -> WatchedAsleep:
     name = ("mixed", "alike", "not told")[seed % 3]
     return WatchedAsleep(
-        workload(seed, 30, small=name != "mixed"),
+        workload(seed, 8 if name == "not told" else 30, small=name != "mixed"),
         ClusterSpec(name=name, nodes=CLUSTERS[name]),
         order="submit",
         information="oracle",
@@ -109,7 +109,7 @@ def test_energy_is_conserved_and_sleepers_run_nothing(seed: int) -> None:
     assert not np.isnan(table.end_s[~table.rejected]).any()
     everything_is_given_back(engine)
     seen = statuses_of_busy_nodes(engine)
-    assert seed % 3 == 2 or NODE_DRAINED in seen  # two nodes are hardly ever without jobs that wait
+    assert NODE_DRAINED in seen
     energy_is_conserved(table)
     books = recount(engine, noise=True, power=POWER)
     assert table.energy is not None
