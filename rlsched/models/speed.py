@@ -45,7 +45,7 @@ def shared_on(s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, nodes: int, fewest: int) -> float:
-    """Rate that the GPUs of a job allow, enough cores given.
+    """Speed that the GPUs of a job allow, enough cores given; 1: alone at full clock on GPUs of this type.
 
     Args:
         s: The state.
@@ -56,11 +56,16 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
         nodes: Nodes that it is on ...
         fewest: ... and the fewest that hold it.
     """
+    t, w = s.models.trait, s.job.workload[slot]
+    speed = shared / relative_time(t.clock_bound[w, kind], x)
+    return speed * node_spread_speed(t.node_penalty[w, kind], nodes, fewest)
+
+
+@kernel
+def type_speed(s: StateArrays, slot: int, kind: int) -> float:
+    """Speed of a job on GPUs of this type against those that its run time is of, both fully used."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
-    rate = shared / relative_time(t.clock_bound[w, kind], x)
-    if reference >= 0 and reference != kind:
-        rate *= t.speed[w, kind] / t.speed[w, reference]
-    return rate * node_spread_speed(t.node_penalty[w, kind], nodes, fewest)
+    return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
 
 @kernel
@@ -73,8 +78,15 @@ def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
 
 @kernel
 def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """What the cores that a job asked for deliver: its run time is one with these."""
+    """What the cores that a job asked for deliver on GPUs of this type."""
     return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
+
+
+@kernel
+def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
+    """... and on GPUs of the type that its run time is of: its rate is 1 there."""
+    reference = s.job.reference_kind[slot]
+    return asked_feed(s, slot, kind if reference < 0 else reference)
 
 
 @kernel
@@ -95,16 +107,25 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
-    """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the smaller of the two."""
+    """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the smaller of the two.
+
+    Both are shares of what the GPUs of this type do when fully used.
+    """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
-    return min(allowed, delivered) / asked_feed(s, slot, kind)
+    return min(allowed, delivered) / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
+
+
+@kernel
+def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
+    """Share of what GPUs of this type do when fully used that a job of this rate makes of them."""
+    return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 
 @kernel
 def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
     """Rate of a job, of what its GPUs would do for it alone at this SM clock with cores enough."""
     alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
-    return min(rate * asked_feed(s, slot, kind) / alone, 1.0)
+    return min(use_of_gpus(s, slot, kind, rate) / alone, 1.0)
 
 
 @kernel
@@ -133,5 +154,5 @@ def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
         return s.job.cpu_milli_each[slot] / 1000.0
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 0.0
-    need = s.models.trait.cores_each[s.job.workload[slot], kind] * min(rate * asked_feed(s, slot, kind), 1.0)
-    return min(cores_given(s, slot, kind), need)
+    busy = min(use_of_gpus(s, slot, kind, rate), 1.0)
+    return min(cores_given(s, slot, kind), s.models.trait.cores_each[s.job.workload[slot], kind] * busy)

@@ -215,17 +215,17 @@ class _Count:
         nodes = len({self.node_of[g] for g in one.gpus})
         rate = math.inf
         for kind in {self.kind(g) for g in one.gpus}:
-            allowed = shared * self.alone(one, kind, clock) / (1 + self.spread(one, kind, nodes))
+            allowed = shared / self.slower(one, kind, clock) / (1 + self.spread(one, kind, nodes))
             fed = self.feed(one, kind, self.given(one, members, kind))
-            rate = min(rate, min(allowed, fed) / self.feed(one, kind, self.asked_each(one)))
+            rate = min(rate, min(allowed, fed) * self.at_full_use(one, kind))
         return rate
 
-    def alone(self, one: Holder, kind: int, clock: float) -> float:
+    def at_full_use(self, one: Holder, kind: int) -> float:
+        """Rate on GPUs of this type that are fully used. It is 1 on those of reference with the cores asked."""
         reference = int(self.truth.reference_kind[one.row])
-        rate = 1 / self.slower(one, kind, clock)
-        if reference >= 0:
-            rate *= self.trait(one, kind).speed / self.trait(one, reference).speed
-        return float(rate)
+        reference = kind if reference < 0 else reference
+        faster = self.trait(one, kind).speed / self.trait(one, reference).speed
+        return float(faster / self.feed(one, reference, self.asked_each(one)))
 
     def slower(self, one: Holder, kind: int, clock: float) -> float:
         rho = float(self.trait(one, kind).clock_bound)
@@ -301,7 +301,8 @@ class _Count:
         for one, rate in zip(members, rates, strict=True):
             asked = self.asked_each(one)
             if asked:
-                full = float(self.trait(one, first).cores_each) * min(rate * self.feed(one, first, asked), 1)
+                use = min(rate / self.at_full_use(one, first), 1)
+                full = float(self.trait(one, first).cores_each) * use
                 busy = min(self.given(one, members, first), full)
                 watts[one.row] += self.core_w * len(one.gpus) * busy
                 total_w += self.core_w * len(one.gpus) * busy
@@ -321,5 +322,5 @@ class _Count:
         v = 1 + float(gpu.voltage_slope) * (max(clock, float(gpu.knee_frac)) - 1)
         theta = float(gpu.theta)
         work = theta / self.slower(one, kind, clock) + (1 - theta) * clock
-        busy = min(rate * self.feed(one, kind, self.asked_each(one)) / self.alone(one, kind, clock), 1.0)
+        busy = min(rate / self.at_full_use(one, kind) * self.slower(one, kind, clock), 1.0)
         return float(trait.dynamic_w) * work * v * v * busy

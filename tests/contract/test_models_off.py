@@ -1,0 +1,76 @@
+"""Formulas at their limits: alone, at full clock and with cores enough a job runs as its trace says, exactly."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.heuristics.preemptive import make_srtf, make_tiresias
+from rlsched_agents.heuristics.queue_order import RULES
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+from rlsched_envs.physics import LOST_S
+
+
+def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> JobTable:
+    """A run with models but no abilities; that every rate was exactly 1 is checked."""
+    rule = RULES[name]
+    engine = Engine(trace, spec, order=rule.order, models=Models(), **named)
+    table = engine.run_rule(rule)
+    assert engine.arrays.physics.sums[LOST_S] == 0.0
+    assert (engine.arrays.physics.run.rate[engine.state.arrays.job.generation == 0] <= 1.0).all()
+    energy = table.energy
+    assert energy is not None
+    assert energy.job_j.sum() + energy.idle_j == pytest.approx(energy.cluster_j, rel=1e-9)
+    return table
+
+
+@pytest.mark.parametrize("like", ["helios", "philly", "itp"])
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "qssf-backfill"])
+def test_the_same_run_as_without_models(like: str, name: str) -> None:
+    trace, spec = synthesize(like, jobs=1500, load=1.0, gpus=64, seed=7)
+    stamps = predict_trace(trace, spec, RULES[name].information)
+    plain = Engine(trace, spec, order=RULES[name].order, predictions=stamps).run_rule(RULES[name])
+    modelled = with_models(trace, spec, name, predictions=stamps)
+    np.testing.assert_array_equal(modelled.start_s, plain.start_s)
+    np.testing.assert_array_equal(modelled.end_s, plain.end_s)
+    assert plain.energy is None
+    assert [modelled.gpus[k] for k in range(1500)] == [plain.gpus[k] for k in range(1500)]
+
+
+@pytest.mark.parametrize("make", [make_srtf, make_tiresias])
+def test_rules_that_preempt_too(make: object) -> None:
+    trace, spec = synthesize("philly", jobs=600, load=1.1, gpus=64, seed=3)
+    rule = make("", 0).rule
+    stamps = predict_trace(trace, spec, rule.information)
+    tables = [
+        Engine(trace, spec, order=rule.order, predictions=stamps, models=models).run_rule(rule)
+        for models in (None, Models())
+    ]
+    for field in ("start_s", "end_s"):
+        np.testing.assert_allclose(getattr(tables[0], field), getattr(tables[1], field), rtol=1e-12)
+    assert len(tables[0].attempts) == len(tables[1].attempts) > 700
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf"])
+def test_every_start_and_end_of_the_published_simulator(shared_data: Path, name: str) -> None:
+    folder = shared_data / "fidelity"
+    trace = Trace.read(folder / "philly_week.csv.gz")
+    spec = ClusterSpec.read(folder / "philly_week.cluster.toml")
+    table = with_models(trace, spec, name, information=RULES[name].information)
+    with gzip.open(folder / f"expected_{name}_60.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        expected = {
+            row["job_id"]: (float(row["start_time"]), float(row["end_time"])) for row in csv.DictReader(file)
+        }
+    starts, ends = np.array([expected[job] for job in trace.job_id.tolist()]).T
+    np.testing.assert_array_equal(table.start_s, starts)
+    np.testing.assert_array_equal(table.end_s, ends)

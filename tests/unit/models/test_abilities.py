@@ -1,0 +1,367 @@
+"""What rules may do beside starting jobs, on boards small enough to work out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.abilities import (
+    LOOK_AT,
+    Abilities,
+    best_partner,
+    clock_for,
+    cores_for,
+    join_cores,
+    next_to_share,
+    pair_value,
+    read_abilities,
+)
+from rlsched.decide.candidates import join_action, start_action
+from rlsched.decide.rules import Rule, next_move
+from rlsched.errors import UnknownSchedulerError
+from rlsched.models.sharing import stranger_speed
+from tests.unit.models.board import CATALOGUE, add, modelled, node, running
+
+SHARE = Abilities(share="blocked")
+ANY = Abilities(share="blocked", keep_frac=0.0)
+LUCID = Abilities(share="lucid")
+CORES = Abilities(cores=True)
+LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
+"""Of which no pair is measured; solo utilisation 0.03, 0.57 and 0.96 on a V100."""
+
+
+def value(state: ClusterState, waiting: int, beside: int, can: Abilities = SHARE) -> float:
+    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(beside), can.code))
+
+
+def partner(state: ClusterState, waiting: int, can: Abilities = SHARE) -> int:
+    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), can.code))
+    return int(state.arrays.job.seq[slot]) if slot >= 0 else -1
+
+
+def pair(state: ClusterState, can: Abilities = SHARE, *, blocks: bool = False) -> tuple[int, int]:
+    one, other = next_to_share(state.arrays, 0, blocks, can.code)
+    seq = state.arrays.job.seq
+    return (int(seq[one]), int(seq[other])) if one >= 0 else (-1, -1)
+
+
+def trait(name: str, field: str) -> float:
+    cell = CATALOGUE.cell(name, "V100", field)
+    assert cell is not None
+    return cell.value
+
+
+# ---- whom to share with ---------------------------------------------------------------------------
+
+
+def test_a_measured_pair_counts_as_measured() -> None:
+    known = next(one for one in CATALOGUE.pairs if one.gpu_type == "V100" and one.a != one.b)
+    state = modelled(node("n0", 1))
+    beside, waiting = running(state, known.b, [0]), add(state, known.a)
+    low = min(known.speed_a, known.speed_b)
+    both = value(state, waiting, beside, Abilities(share="blocked", keep_frac=low - 1e-9))
+    assert both == pytest.approx(known.speed_a + known.speed_b, abs=1e-12)
+    assert value(state, waiting, beside, Abilities(share="blocked", keep_frac=low + 1e-9)) == 0.0
+
+
+def test_strangers_count_by_the_formula() -> None:
+    state = modelled(node("n0", 1))
+    beside, waiting = running(state, MEDIUM, [0]), add(state, LIGHT)
+    u, v = trait(LIGHT, "util_frac"), trait(MEDIUM, "util_frac")
+    expected = stranger_speed(u, v) + stranger_speed(v, u)
+    assert value(state, waiting, beside) == pytest.approx(expected, abs=1e-12)
+    assert 1.9 < expected < 2.0
+
+
+def test_two_heavy_jobs_do_not_share_unless_little_is_asked() -> None:
+    state = modelled(node("n0", 1))
+    beside, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
+    assert value(state, waiting, beside) == 0.0
+    assert partner(state, waiting) == -1
+    assert value(state, waiting, beside, Abilities(share="blocked", keep_frac=0.5)) > 1.0
+
+
+def test_memory_admits_all_but_a_tenth() -> None:
+    state = modelled(node("n0", 1))
+    big = "bert-large-squad-b8"
+    beside = running(state, big, [0])
+    limit = 0.9 * float(state.arrays.models.gpu.memory_mib[0])
+    assert trait(big, "memory_mib") + trait(LIGHT, "memory_mib") > limit
+    assert value(state, add(state, LIGHT), beside, ANY) == 0.0
+    state.arrays.models.trait.memory_mib[CATALOGUE.number(big), 0] = limit - trait(LIGHT, "memory_mib")
+    assert value(state, add(state, LIGHT), beside, ANY) > 1.0
+
+
+def test_who_is_no_partner() -> None:
+    state = modelled(node("n0", 2), node("n1", 2), node("n2", 2, "A100"), node("n3", 4))
+    two = running(state, LIGHT, [0, 1])
+    assert value(state, add(state, LIGHT), two) == 0.0  # another number of GPUs
+    half = add(state, LIGHT, share_milli=500)
+    state.start(half, [2], 0.0)
+    assert value(state, add(state, LIGHT), half) == 0.0  # a share of its own
+    assert partner(state, add(state, LIGHT, share_milli=500)) == -1
+    assert value(state, add(state, LIGHT, memory_mib=5), running(state, LIGHT, [3])) == 0.0
+    picky = add(state, LIGHT, 2, gpu_types=("A100",))
+    assert value(state, picky, two) == 0.0
+    assert value(state, picky, running(state, LIGHT, [4, 5])) > 1.9
+    waiting = add(state, LIGHT, 2)
+    assert partner(state, waiting) == two
+    state.drain_node(0)
+    assert value(state, waiting, two) == 0.0  # it takes no new jobs
+    state.resume_node(0)
+    state.start(add(state, LIGHT, 2), [0, 1], 1.0, beside=two)
+    assert value(state, waiting, two) == 0.0  # pairs only
+
+
+def test_the_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
+    state = modelled(node("n0", 4))
+    medium = running(state, MEDIUM, [0])
+    first, second = running(state, LIGHT, [2]), running(state, LIGHT, [1])
+    waiting = add(state, MEDIUM)
+    assert value(state, waiting, first) == value(state, waiting, second) > value(state, waiting, medium)
+    assert partner(state, waiting) == first
+    state.release(first, 1.0)
+    assert partner(state, waiting) == second
+    state.release(second, 1.0)
+    assert partner(state, waiting) in (medium, -1)
+
+
+def test_short_cores_are_shared_by_need_and_can_close_the_gate() -> None:
+    """Both need 5.56 cores; with 8 for the two of them each has 8 / 11.12 of what it needs."""
+    state = modelled(node("n0", 1, cpus=8))
+    need = trait(MEDIUM, "cores_each")
+    beside, waiting = running(state, MEDIUM, [0], cores=8), add(state, MEDIUM, cores=8)
+    fed = (8 / (2 * need)) ** 0.83
+    alone = stranger_speed(trait(MEDIUM, "util_frac"), trait(MEDIUM, "util_frac"))
+    assert fed < alone
+    expected = 2 * fed
+    assert value(state, waiting, beside, ANY) == pytest.approx(expected, abs=1e-9)
+    assert value(state, waiting, beside, Abilities(share="blocked", keep_frac=fed + 1e-6)) == 0.0
+
+
+def test_lucid_packs_up_to_a_score_of_two() -> None:
+    """0 tiny + 2 jumbo is allowed, 1 medium + 2 jumbo is not; the cuts are 0.5 and 0.85."""
+    state = modelled(node("n0", 3))
+    light, medium, heavy = (running(state, name, [g]) for g, name in enumerate((LIGHT, MEDIUM, HEAVY)))
+    for name, allowed in (
+        (LIGHT, (True, True, True)),
+        (MEDIUM, (True, True, False)),
+        (HEAVY, (True, False, False)),
+    ):
+        waiting = add(state, name)
+        got = tuple(value(state, waiting, other, LUCID) == 1.0 for other in (light, medium, heavy))
+        assert got == allowed, name
+
+
+def test_lucid_packs_with_a_job_at_least_half_as_long() -> None:
+    state = modelled(node("n0", 1))
+    beside = running(state, LIGHT, [0], predicted_s=100.0)
+    assert value(state, add(state, LIGHT, predicted_s=200.0), beside, LUCID) == 1.0
+    assert value(state, add(state, LIGHT, predicted_s=200.1), beside, LUCID) == 0.0
+
+
+def test_lucid_packs_up_to_eight_gpus() -> None:
+    for gpus, allowed in ((8, True), (9, False)):
+        state = modelled(node("n0", gpus))
+        beside, waiting = running(state, LIGHT, range(gpus)), add(state, LIGHT, gpus)
+        assert (value(state, waiting, beside, LUCID) > 0.0) == allowed
+
+
+def test_the_first_of_the_order_that_has_a_partner() -> None:
+    state = modelled(node("n0", 1))
+    beside = running(state, LIGHT, [0])
+    add(state, LIGHT, 2)
+    second = add(state, LIGHT)
+    assert pair(state) == (second, beside)
+    assert pair(state, blocks=True) == (-1, -1)  # the first has nobody
+    assert pair(state, Abilities()) == (-1, -1)
+
+
+def test_only_so_many_jobs_are_looked_at() -> None:
+    for before, found in ((LOOK_AT - 1, True), (LOOK_AT, False)):
+        state = modelled(node("n0", 1))
+        beside = running(state, LIGHT, [0])
+        for _ in range(before):
+            add(state, LIGHT, 2)
+        last = add(state, LIGHT)
+        assert pair(state) == ((last, beside) if found else (-1, -1))
+
+
+def test_free_gpus_come_first_but_for_lucid() -> None:
+    for can, joins in ((SHARE, False), (LUCID, True)):
+        state = modelled(node("n0", 2))
+        beside, waiting = running(state, LIGHT, [0]), add(state, LIGHT)
+        rule = Rule(name="x", order="submit", abilities=can)
+        slot, other = next_move(state.arrays, 0, rule.code, 1.0)
+        assert slot == state.slot_of(waiting)
+        assert other == (state.slot_of(beside) if joins else -1)
+        state.start(add(state, HEAVY), [1], 0.0)
+        slot, other = next_move(state.arrays, 0, rule.code, 1.0)
+        assert (slot, other) == (state.slot_of(waiting), state.slot_of(beside))
+
+
+# ---- clocks ---------------------------------------------------------------------------------------
+
+
+def chosen_clock(state: ClusterState, seq: int, words: str) -> float:
+    can = read_abilities("x", [words]).code
+    return float(clock_for(state.arrays, 0, state.slot_of(seq), 0, can))
+
+
+def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> float:
+    """By the formulas of the model, over all levels."""
+    g = state.arrays.models.gpu[0]
+    rho, dynamic_w = trait(name, "clock_bound"), trait(name, "dynamic_w")
+    costs = {}
+    for x in g.levels_frac.tolist():
+        time = ((rho / x) ** 5 + 1 - rho**5) ** 0.2
+        v = max(1 + g.voltage_slope * (x - 1), 1 + g.voltage_slope * (g.knee_frac - 1))
+        power_w = g.static_w + dynamic_w * (g.theta / time + (1 - g.theta) * x) * v * v
+        if time <= 1 + slowdown:
+            costs[x] = max(g.idle_w, min(power_w, g.tdp_w)) * time
+    return min(costs, key=lambda x: costs[x])
+
+
+def test_clocks_by_rule() -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, HEAVY)
+    assert chosen_clock(state, seq, "clock=0.63") == 0.63
+    levels = state.arrays.models.gpu.levels_frac[0].tolist()
+    for slowdown in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0):
+        expected = level_of_least_energy(state, HEAVY, slowdown)
+        assert chosen_clock(state, seq, f"slowdown={slowdown}") == expected
+        assert chosen_clock(state, seq, f"lull={slowdown}") == expected
+    assert chosen_clock(state, seq, "slowdown=0") == 1.0
+    assert chosen_clock(state, seq, "slowdown=1") < 1.0
+    assert set(levels) >= {chosen_clock(state, seq, "slowdown=0.1")}
+    add(state, LIGHT)  # somebody waits behind it
+    assert chosen_clock(state, seq, "lull=1") == 1.0
+    assert chosen_clock(state, seq, "slowdown=1") < 1.0
+    assert chosen_clock(state, seq, "share") == 1.0
+
+
+def test_weighing_time_and_energy() -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, HEAVY)
+    clocks = [chosen_clock(state, seq, f"weight={weight}") for weight in (0, 0.25, 0.5, 0.75, 1)]
+    assert clocks[0] == 1.0
+    assert clocks == sorted(clocks, reverse=True)
+    assert clocks[-1] == level_of_least_energy(state, HEAVY, 9.0) < 1.0
+
+
+# ---- cores ----------------------------------------------------------------------------------------
+
+
+def given(state: ClusterState, seq: int, gpus: list[int], can: Abilities = CORES) -> int:
+    return int(cores_for(state.arrays, state.slot_of(seq), np.array(gpus, np.int32), can.code))
+
+
+def test_cores_by_need() -> None:
+    """Two GPUs, 16 cores, 8 asked for with each: gpt2 needs 1, resnet101 5.56, resnet18 on ImageNet 8.66."""
+    state = modelled(node("n0", 2, cpus=16))
+    few, enough, many = (add(state, name, cores=8) for name in (HEAVY, MEDIUM, "resnet18-imagenet-b128"))
+    assert given(state, few, [0]) == 1000
+    assert given(state, enough, [0]) == math.ceil(1000 * trait(MEDIUM, "cores_each")) < 8000
+    assert given(state, many, [0]) == 8000  # nothing is idle: the other GPU has 8 to come
+    assert given(state, many, [0], SHARE) == given(state, few, [0], SHARE) == 8000
+    state.start(few, [0], 0.0, cpu_milli_each=1000)
+    wanted = math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    assert given(state, many, [1]) == wanted > 8000  # of the 7 that the first has left
+    assert wanted < 15_000
+
+
+def test_cores_that_are_lent_are_missed_by_all_free_gpus_alike() -> None:
+    state = modelled(node("n0", 4, cpus=16))
+    small = [add(state, HEAVY, cores=4) for _ in range(3)]
+    large = add(state, "resnet18-imagenet-b128", cores=4)
+    for g, seq in enumerate(small):
+        state.start(seq, [g], 0.0, cpu_milli_each=1000)
+    state.start(large, [3], 0.0, cpu_milli_each=given(state, large, [3]))
+    lent = int(state.arrays.job.cpu_milli_each[state.slot_of(large)])
+    assert lent == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    for seq in small[:2]:
+        state.release(seq, 1.0)
+    free = 16_000 - lent - 1000
+    first, second = (add(state, "resnet18-imagenet-b128", cores=4) for _ in range(2))
+    assert given(state, first, [0]) == free // 2 < 4000
+    state.start(first, [0], 1.0, cpu_milli_each=free // 2)
+    assert given(state, second, [1]) == free - free // 2
+    assert given(state, second, [1]) > 0
+
+
+def test_a_gang_takes_what_each_of_its_nodes_has() -> None:
+    state = modelled(node("n0", 2, cpus=16), node("n1", 2, cpus=16))
+    running(state, HEAVY, [0], cores=1)
+    gang = add(state, "resnet18-imagenet-b128", 3, cores=8)
+    assert given(state, gang, [1, 2, 3]) == 8000  # the second node has nothing beyond two fair parts
+
+
+def test_cores_that_nobody_told_are_never_short() -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, "resnet18-imagenet-b128", cores=2)
+    assert given(state, seq, [0]) == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    assert given(state, add(state, MEDIUM), [0]) == 0  # who asked for none gets none
+
+
+def test_who_joins_brings_what_both_lack_and_the_node_can_spare() -> None:
+    state = modelled(node("n0", 2, cpus=16))
+    beside, waiting = running(state, MEDIUM, [0], cores=4), add(state, MEDIUM, cores=4)
+
+    def brings() -> int:
+        return int(join_cores(state.arrays, state.slot_of(waiting), state.slot_of(beside), 0))
+
+    assert brings() == 4000  # 12 are free, 8 of them for the other GPU; 7.12 would be wanted
+    state.start(add(state, HEAVY, cores=1), [1], 0.0)
+    assert brings() == math.ceil(1000 * 2 * trait(MEDIUM, "cores_each")) - 4000
+    nothing = add(state, MEDIUM)
+    assert join_cores(state.arrays, state.slot_of(nothing), state.slot_of(beside), 0) == 0
+
+
+# ---- where models are not -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", ["share", "share=0", "clock=0.6", "slowdown=0.2", "lull=0.2", "cores", "weight=0.9"]
+)
+def test_abilities_do_nothing_without_models(words: str) -> None:
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), order="submit")
+    first, second = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0) for _ in range(2))
+    can = read_abilities("x", [words])
+    action = start_action(state, 0, first, can=can)
+    assert (action.sm_clock_frac, action.beside) == (1.0, -1)
+    state.start(first, action.gpus, 0.0, sm_clock_frac=1.0, cpu_milli_each=action.cpu_milli_each)
+    assert state.arrays.job.cpu_milli_each[state.slot_of(first)] == 0
+    assert pair(state, can) == (-1, -1)
+    rule = Rule(name="x", order="submit", abilities=can)
+    assert next_move(state.arrays, 0, rule.code, 1.0) == (state.slot_of(second), -1)
+
+
+def test_an_action_to_join_is_legal_as_it_stands() -> None:
+    state = modelled(node("n0", 2, cpus=16))
+    beside, waiting = running(state, MEDIUM, [1], cores=4), add(state, LIGHT, cores=4)
+    action = join_action(state, 0, waiting, beside, read_abilities("x", ["share", "clock=0.8"]))
+    assert (action.gpus, action.beside, action.sm_clock_frac) == ((1,), beside, 0.8)
+    state.start(
+        action.seq,
+        action.gpus,
+        1.0,
+        share_milli=action.share_milli,
+        sm_clock_frac=action.sm_clock_frac,
+        beside=action.beside,
+        cpu_milli_each=action.cpu_milli_each,
+    )
+    held = state.arrays.job.cpu_milli_each[[state.slot_of(beside), state.slot_of(waiting)]].sum()
+    assert held == math.ceil(1000 * (trait(MEDIUM, "cores_each") + trait(LIGHT, "cores_each")))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["share+share", "clock=0.4", "clock", "slowdown=11", "cores=1", "lull=a", "x", "clock=0.8+lull=0.1"],
+)
+def test_words_that_are_not_understood(words: str) -> None:
+    with pytest.raises(UnknownSchedulerError, match=r"expected each of|unknown ability"):
+        read_abilities("x", words.split("+"))
