@@ -24,6 +24,7 @@ import sharing_curves
 from catalogue_facts import Facts
 from catalogue_fits import Fits
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from rlsched.models import cores, mig, scaling
 from rlsched.models.catalogue.table import ASSUMED, FAMILY_OF, FITTED, MEASURED, REFERENCE_TYPE, read_cells
@@ -287,7 +288,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     for name in chosen.only or PLOTS:
         plot = PLOTS[name]
         path = chosen.out / f"{name}.svg"
-        draw(path, plot.title, plot.panels, lambda axes, plot=plot: plot.fill(axes, folder))
+        with threadpool_limits(1):  # the fits are small: threads that wait for each other take minutes
+            draw(path, plot.title, plot.panels, lambda axes, plot=plot: plot.fill(axes, folder))
         print(f"{path} ({os.path.getsize(path) / 1000:.0f} kB)")
     return 0
 

@@ -31,7 +31,6 @@ def run(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
             **os.environ,
             "RLSCHED_DATA": str(data),
             "PYTHONPATH": str(ROOT),
-            "OPENBLAS_NUM_THREADS": "1",
         },
         capture_output=True,
         text=True,
