@@ -166,7 +166,7 @@ def core_speeds(axes: list[Axes], folder: Path) -> None:
             line = [bound * cores.input_speed(float(c), needed) for c in at]
             panel.plot(*np.array(rows).T, "o", color=f"C{number}")
             panel.plot(at, line, color=f"C{number}", label=f"{name}: needs {needed:.1f}")
-        panel.legend()
+        panel.legend(loc="lower right" if number < 3 else "center right")
         label(panel, "CPU cores for each GPU", "throughput, three cores = 1")
 
 
@@ -220,6 +220,7 @@ def power_down(axes: list[Axes], folder: Path) -> None:
     always_on = 100 * float((replays.demand[first:last] / replays.total[first:last]).mean())
     axes[0].axhline(always_on, color="C3", linewidth=1.2, label="no power-down")
     axes[0].set_xscale("symlog", linthresh=1.0)
+    axes[0].set_xticks([0, 0.5, 1, 2, 4, 8], ["0", "0.5", "1", "2", "4", "8"], minor=False)
     axes[0].legend(loc="lower right")
     label(axes[0], "wake-up events a day", "utilisation of nodes awake, %")
 
