@@ -1,4 +1,4 @@
-"""Formulas at their limits: alone, at full clock and with cores enough a job runs as its trace says, exactly."""
+"""At their limits the formulas are exact: alone, at full clock, with cores enough a job runs as its trace says."""
 
 from __future__ import annotations
 
