@@ -207,8 +207,7 @@ class Engine:
         self._check_abilities(rule)
         if preempts and self.life is None:
             self._give_lives()
-        if self.life is not None:
-            self.life.jobs.profile_s[:] = rule.profile_s
+        self._charge_profiler(rule)
         self.state.sort_queue(preempts or rule.kind != "plain" or rule.abilities.needed)
         stop = self._stop(until_started)
         while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
@@ -222,6 +221,12 @@ class Engine:
         if self.life is not None:
             decisions += int((self.life.segments.reason == life.PREEMPTED).sum())
         return self._table(decisions, np.empty(0), {"rule": decisions})
+
+    def _charge_profiler(self, rule: Rule) -> None:
+        """What a rule's profiler costs each job; only runs with models know rules that profile."""
+        if self.life is not None:
+            profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
+            self.life.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def _check_abilities(self, rule: Rule) -> None:
         if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
@@ -269,6 +274,8 @@ class Engine:
             self._check_abilities(rule)
         if may_preempt(scheduler) and self.life is None:
             self._give_lives()
+        if isinstance(rule, Rule):
+            self._charge_profiler(rule)
         stop = self._stop(until_started)
         asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()
@@ -373,7 +380,8 @@ class Engine:
         ended_by[self._rows] = self.life.jobs.over_by
         eligible_s = np.full(len(self.trace), math.nan)
         eligible_s[self._rows] = self.life.jobs.eligible_s
-        segments = segments_of(self.life, self._rows)
+        modelled = bool(self.state.arrays.counters[MODELLED])
+        segments = segments_of(self.life, self._rows, modelled=modelled)
         return replace(
             table, ended_by=ended_by, eligible_s=eligible_s, segments=segments, energy=self._energy()
         )
@@ -387,7 +395,8 @@ class Engine:
             settle(physics, slot, int(self.arrays.progress.ends.row[slot]), now_s)
         job_j = np.zeros(len(self.trace))
         job_j[self._rows] = physics.energy_j
-        return Energy(job_j, float(physics.sums[IDLE_J]), float(physics.sums[ENERGY_J]))
+        span_s = now_s - float(self.arrays.truth.submit_s[0]) if len(self._rows) else 0.0
+        return Energy(job_j, float(physics.sums[IDLE_J]), float(physics.sums[ENERGY_J]), span_s)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""

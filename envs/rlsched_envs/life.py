@@ -103,6 +103,11 @@ SEGMENT: Final = np.dtype(
         ("start_s", np.float64),
         ("end_s", np.float64),  # nan while it runs
         ("useful_s", np.float64),  # work of it that no later attempt has to do again
+        ("done_s", np.float64),  # work of it, restart costs included; without models: the time that it ran
+        ("energy_j", np.float64),  # what it drew; 0 without models
+        ("share_s", np.float64),  # integrals over it, 0 without models: of its share of each of its GPUs, ...
+        ("used_s", np.float64),  # ... of its part of the time in which they are at work ...
+        ("clock_s", np.float64),  # ... and of their SM clock
         ("gpu_at", np.int64),  # where its GPUs begin in `segment_gpu`
         ("row", np.int32),
         ("attempt", np.int32),  # 1 for the first
@@ -178,6 +183,8 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     segments = life.segments
     segments.row[at], segments.attempt[at], segments.gpus[at] = row, s.job.attempt[slot], s.job.gpus[slot]
     segments.start_s[at], segments.end_s[at], segments.useful_s[at] = now_s, np.nan, 0.0
+    segments.done_s[at] = segments.share_s[at] = segments.used_s[at] = segments.clock_s[at] = 0.0
+    segments.energy_j[at] = sim.physics.energy_j[row] if s.counters[MODELLED] else 0.0
     segments.reason[at], segments.gpu_at[at] = ONGOING, count[SEGMENT_GPUS]
     if life.segment_gpu.shape[0] > 0:
         place = s.job.head[slot]
@@ -234,7 +241,14 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     at = jobs.segment[row]
     done_s = settle_slot(sim, slot) if sim.state.counters[MODELLED] else now_s - life.segments.start_s[at]
     kept_s = _work_kept_s(jobs, row, max(done_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
-    life.segments.end_s[at], life.segments.reason[at], life.segments.useful_s[at] = now_s, reason, kept_s
+    segments = life.segments
+    segments.end_s[at], segments.reason[at], segments.useful_s[at] = now_s, reason, kept_s
+    segments.done_s[at] = done_s
+    if sim.state.counters[MODELLED]:
+        x = sim.physics
+        segments.energy_j[at] = x.energy_j[row] - segments.energy_j[at]
+        segments.share_s[at], segments.used_s[at] = x.run.share_s[slot], x.run.used_s[slot]
+        segments.clock_s[at] = x.run.clock_s[slot]
     jobs.saved_s[row] += kept_s
     sim.state.job.saved_s[slot] = jobs.saved_s[row]
     jobs.run_s[row] += done_s

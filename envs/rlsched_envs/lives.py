@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,15 @@ class LifeRules:
     always: bool = False
 
 
+class Books(NamedTuple):
+    """What models say of S attempts, all nan while they run."""
+
+    energy_j: NDArray[np.float64]  # (S,) drawn
+    share_s: NDArray[np.float64]  # (S,) integral of its share of each of its GPUs
+    used_s: NDArray[np.float64]  # (S,) integral of its part of the time in which they are at work
+    clock_s: NDArray[np.float64]  # (S,) integral of their SM clock, of the maximum
+
+
 @dataclass(frozen=True)
 class Segments:
     """Attempts, in the order of their starts; S of them.
@@ -68,6 +77,9 @@ class Segments:
         reason: (S,) why it was over, position in `life.REASONS`.
         gpu_at: (S + 1,) where its GPUs stand in `gpu`.
         gpu: Global GPU numbers; empty where placements were not kept.
+        done_s: (S,) work done in it, lost or not and restart costs included, seconds at full speed; 0 while
+            it runs. None: all ran at full speed, from start to end.
+        books: What models say of each attempt. None: the run had none.
     """
 
     job: NDArray[np.intp]
@@ -78,6 +90,8 @@ class Segments:
     reason: NDArray[np.int32]
     gpu_at: NDArray[np.int64]
     gpu: NDArray[np.int32]
+    done_s: NDArray[np.float64] | None = None
+    books: Books | None = None
 
     def __len__(self) -> int:
         return len(self.job)
@@ -102,6 +116,8 @@ class Segments:
             self.reason[which],
             np.append(0, np.cumsum(counts[which])),
             self.gpu[np.repeat(which, counts)],
+            None if self.done_s is None else self.done_s[which],
+            None if self.books is None else Books(*(one[which] for one in self.books)),
         )
 
 
@@ -151,8 +167,8 @@ def new_life(trace: Trace, rows: NDArray[np.intp], rules: LifeRules, *, keep_pla
     )
 
 
-def segments_of(life: LifeArrays, rows: NDArray[np.intp]) -> Segments:
-    """The attempts so far; `rows` as given to `new_life`."""
+def segments_of(life: LifeArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> Segments:
+    """The attempts so far; `rows` as given to `new_life`, `modelled` whether the run has models."""
     count, gpus = int(life.counts[kernels.SEGMENTS]), int(life.counts[kernels.SEGMENT_GPUS])
     used = life.segments[:count]
     return Segments(
@@ -164,6 +180,10 @@ def segments_of(life: LifeArrays, rows: NDArray[np.intp]) -> Segments:
         used.reason.copy(),
         np.append(used.gpu_at, gpus),
         life.segment_gpu[:gpus].copy(),
+        done_s=used.done_s.copy(),
+        books=Books(*(np.where(np.isnan(used.end_s), math.nan, used[name]) for name in Books._fields))
+        if modelled
+        else None,
     )
 
 

@@ -137,11 +137,13 @@ class Energy:
         job_j: (J,) each job's part: of its GPUs, and its busy cores; 0 for one that never ran.
         idle_j: Nodes, and GPUs without jobs.
         cluster_j: The whole cluster, counted apart from the two; from the first submission to the last event.
+        span_s: Time from the one to the other.
     """
 
     job_j: NDArray[np.float64]
     idle_j: float
     cluster_j: float
+    span_s: float
 
     def first_rows(self, rows: int) -> Energy:
         """The same with the first jobs alone."""

@@ -29,7 +29,15 @@ from rlsched.cluster.kernels import tenants_of
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import gpu_power_w, job_part_w
 from rlsched.models.sharing import pair_noise, with_noise
-from rlsched.models.speed import added_power_w, cores_used, fed_rate, gpu_kind, gpu_rate, shared_on
+from rlsched.models.speed import (
+    added_power_w,
+    at_work_frac,
+    cores_used,
+    fed_rate,
+    gpu_kind,
+    gpu_rate,
+    shared_on,
+)
 
 TOTAL_W: Final = 0
 IDLE_W: Final = 1
@@ -53,6 +61,11 @@ RUN: Final = np.dtype(
         ("rate", np.float64),
         ("limit_end_s", np.float64),  # killed then, infinite without a limit
         ("power_w", np.float64),  # its part of its groups' power, its cores included
+        ("share_frac", np.float64),  # of each of its GPUs, since `since_s`
+        ("used_frac", np.float64),  # its part of the time in which they are at work
+        ("share_s", np.float64),  # integral of `share_frac` over the attempt
+        ("used_s", np.float64),  # integral of `used_frac`
+        ("clock_s", np.float64),  # integral of its group's SM clock
         ("first_gpu", np.int32),  # group that it is in, -1 where it has no GPU
         ("killed", np.int32),  # 1: its planned end is its time limit
         ("planned", np.int32),  # 1: its end is queued
@@ -139,6 +152,10 @@ def settle(x: PhysicsArrays, slot: int, row: int, now_s: float) -> None:
     lasted_s = now_s - run.since_s[slot]
     run.done_s[slot] += lasted_s * run.rate[slot]
     x.energy_j[row] += lasted_s * run.power_w[slot]
+    run.share_s[slot] += lasted_s * run.share_frac[slot]
+    run.used_s[slot] += lasted_s * run.used_frac[slot]
+    if run.first_gpu[slot] >= 0:
+        run.clock_s[slot] += lasted_s * x.group.clock_frac[run.first_gpu[slot]]
     run.since_s[slot] = now_s
 
 
@@ -149,6 +166,8 @@ def begin(x: PhysicsArrays, s: StateArrays, slot: int, target_s: float, limit_s:
     run.target_s[slot], run.done_s[slot], run.since_s[slot] = target_s, 0.0, now_s
     run.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
     run.rate[slot], run.power_w[slot] = 1.0, 0.0
+    run.share_frac[slot] = run.used_frac[slot] = 0.0
+    run.share_s[slot] = run.used_s[slot] = run.clock_s[slot] = 0.0
     run.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
     run.planned[slot] = run.killed[slot] = 0
 
@@ -297,6 +316,29 @@ def _share_power(x: PhysicsArrays, s: StateArrays, g: int) -> None:
 
 
 @kernel
+def _share_time(x: PhysicsArrays, s: StateArrays, g: int) -> None:
+    """Work out each job's share of a group's GPUs, and its part of the time in which they are at work.
+
+    Together those of a group are at work 1 - product(1 - alone): the better of two simple formulas for
+    measured pairs, with a mean absolute error of 0.10 (Lucid's pairs, RTX 3090). Each has a part in
+    proportion to what it would have alone.
+    """
+    run, kind, clock = x.run, gpu_kind(s, g), x.group.clock_frac[g]
+    idle, alone = 1.0, 0.0
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            run.share_frac[slot] = s.job.share_milli[slot] / WHOLE_GPU_MILLI
+            run.used_frac[slot] = at_work_frac(s, slot, kind, clock, run.rate[slot])
+            idle *= 1.0 - run.used_frac[slot]
+            alone += run.used_frac[slot]
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0 and alone > 0.0:
+            run.used_frac[slot] *= (1.0 - idle) / alone
+
+
+@kernel
 def refresh(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, now_s: float) -> None:
     """A group has changed: settle its jobs, and give each its new rate and power.
 
@@ -316,6 +358,7 @@ def refresh(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, n
                 if x.run.planned[slot]:
                     x.run.planned[slot] = 2
     _share_power(x, s, g)
+    _share_time(x, s, g)
 
 
 @kernel

@@ -265,7 +265,7 @@ def plan_end(sim: SimArrays, slot: int) -> None:
     sim.physics.run.planned[slot] = 1
 
 
-@kernel
+@large_kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
     """The group of GPU `g` has changed: new rates for its jobs, and new ends for those whose rate changed."""
     s, x, now_s = sim.state, sim.physics, sim.progress.clock[NOW]
@@ -276,7 +276,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
             plan_end(sim, slot)
 
 
-@kernel
+@large_kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
     """A slot has its GPUs: its attempt begins with so much work. Needs models."""
     physics.begin(sim.physics, sim.state, slot, work_s, limit_s, sim.progress.clock[NOW])

@@ -27,7 +27,7 @@ from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.lanes import join_lane, leave_lane
 from rlsched.cluster.room import idle_places
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 
 
 @kernel
@@ -331,7 +331,7 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
     return each
 
 
-@kernel
+@large_kernel
 def join(
     s: StateArrays, slot: int, beside: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
@@ -386,7 +386,7 @@ def _share_out(s: StateArrays, g: int) -> None:
             left -= s.job.share_milli[slot]
 
 
-@kernel
+@large_kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int) -> None:
     """A job has left GPUs that it shared: the others get its share, and the cores that they asked for.
 

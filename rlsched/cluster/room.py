@@ -86,7 +86,11 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @large_kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Places of class `c` that node `n` has now, whether it is up or not."""
+    """Places of class `c` that node `n` has now, whether it is up or not.
+
+    Plain classes are never short of cores or memory, except where cores are lent (`abilities.cores_for`): a
+    job that comes then starts with what is left.
+    """
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -96,8 +100,8 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
         places = s.node.free[n]
     else:
         places = 1 if tightest_gpu(s, n, d.share_milli[c]) >= 0 else 0
-    if places == 0:
-        return 0
+    if places == 0 or d.plain[c]:
+        return places
     places = _within(places, d.cpu_milli_each[c], s.node.cpu_free_milli[n])
     return _within(places, d.memory_mib_each[c], s.node.memory_free_mib[n])
 

@@ -165,7 +165,7 @@ def _figure(text: str) -> float | None:
     return float(text) if whole.isascii() and whole.isdigit() and (part or "0").isdigit() else None
 
 
-@kernel
+@large_kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) -> float:
     """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum."""
     if can.clock == FULL or not s.counters[MODELLED]:
@@ -199,7 +199,7 @@ def weighed_level(
     return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
 
 
-@kernel
+@large_kernel
 def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCode) -> int:
     """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
 
@@ -227,7 +227,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
     return wanted
 
 
-@kernel
+@large_kernel
 def join_cores(s: StateArrays, slot: int, beside: int, kind: int) -> int:
     """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
 
@@ -278,7 +278,7 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
     return one + two if min(one, two) >= can.keep_frac else 0.0
 
 
-@kernel
+@large_kernel
 def best_partner(s: StateArrays, p: int, slot: int, can: AbilityCode) -> int:
     """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none.
 

@@ -164,7 +164,7 @@ def join_action(state: ClusterState, partition: int, seq: int, beside: int, can:
 
 
 def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
-    """Start a job that fits as a policy would: with models, at the reference's clock and with cores by need."""
+    """Start a job that fits as a policy would: with models, at the reference's clock, with cores by need."""
     return start_action(state, partition, seq, node, can=_policy_abilities(state))
 
 

@@ -14,7 +14,7 @@ from rlsched.cluster.arrays import MODELLED, WAITING, StateArrays
 from rlsched.cluster.placement import first_fitting
 from rlsched.decide.abilities import LOOK_AT, partner_of
 from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 
 
 @kernel
@@ -47,7 +47,7 @@ def first_startable(s: StateArrays, p: int, now_s: float) -> int:
     return position
 
 
-@kernel
+@large_kernel
 def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
     """First queue position of partition `p` whose job can share GPUs and is not kept back, -1 for none.
 

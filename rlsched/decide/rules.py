@@ -62,7 +62,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             this is a long one.
         free_frac: `reserve`: share of a partition's GPUs that stays free after the start of a long job.
         abilities: What it may do beside starting jobs on free GPUs.
-        profile_s: What Lucid's profiler costs: jobs that run longer begin by so much work that is lost.
+        profile_s: What Lucid's profiler costs: jobs that run longer begin by so much work that is lost ...
+        profile_max_gpus: ... if they have no more GPUs than this.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     free_frac: float = 0.0
     abilities: Abilities = NO_ABILITIES
     profile_s: float = 0.0
+    profile_max_gpus: float = math.inf
 
     @property
     def code(self) -> RuleCode:

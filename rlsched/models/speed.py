@@ -122,12 +122,29 @@ def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
 
 
 @kernel
+def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
+    """Rate of a job, of what its GPUs would do for it alone at this SM clock with cores enough."""
+    alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
+    return min(use_of_gpus(s, slot, kind, rate) / alone, 1.0)
+
+
+@kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
     """Power that a job of this rate adds to each of its GPUs of a type, at this SM clock."""
     t, w = s.models.trait, s.job.workload[slot]
-    alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
-    busy = min(use_of_gpus(s, slot, kind, rate) / alone, 1.0)
+    busy = busy_frac(s, slot, kind, clock, rate)
     return dynamic_power_w(s.models.gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, busy)
+
+
+@kernel
+def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
+    """Share of the time in which a job of this rate, alone, has a GPU at work.
+
+    The catalogue's utilisation alone, less what cores that do not suffice, partners or other nodes hold up.
+    That a lower clock leaves fewer pauses is not in it.
+    """
+    util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
+    return util_frac * busy_frac(s, slot, kind, clock, rate)
 
 
 @kernel

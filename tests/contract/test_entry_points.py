@@ -17,8 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
 POLICIES = (
     *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
-    *("easy", "sgf-age", "reserve", "tiresias", "srtf", "rollout", "random", "ppo"),
-    *("pack", "lucid"),
+    *("easy", "sgf-age", "reserve", "tiresias", "srtf", "pack", "lucid", "rollout", "random", "ppo"),
 )
 
 

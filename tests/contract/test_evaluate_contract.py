@@ -27,6 +27,10 @@ LATER_FIELDS = (
     "by_source jct_p90_s queue_p90_s bounded_slowdown_mean bounded_slowdown_p99 lost_gpu_s decision_p50_us "
     "gpu_used_frac fragmentation_frac over_time by_end"
 )
+MODEL_FIELDS = (
+    "energy_per_job_kwh cluster_energy_kwh idle_energy_kwh replay_s shared_frac sm_clock_mean_frac "
+    "measured_cells_frac"
+)
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"
 
@@ -77,7 +81,8 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
     assert (report["nodes"], report["gpus"], report["seeds"]) == (2, 16, [0])
     for one in report["policies"].values():
         assert list(one)[: len(CONTRACT_FIELDS.split())] == CONTRACT_FIELDS.split()
-        assert list(one)[len(CONTRACT_FIELDS.split()) :] == LATER_FIELDS.split()
+        assert list(one)[len(CONTRACT_FIELDS.split()) :] == [*LATER_FIELDS.split(), *MODEL_FIELDS.split()]
+        assert all(one[name] is None for name in MODEL_FIELDS.split()), "no models, no figure"
         assert one["energy_kwh"] is None
         assert one["gpu_used_frac"] is None
         assert one["over_time"]["gpus_used"] is None

@@ -28,7 +28,8 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     required=True,
     multiple=True,
     metavar="NAME",
-    help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another.",
+    help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another. "
+    "With --models a rule takes abilities: `qssf-backfill+share+slowdown=0.05+cores`.",
 )
 @click.option("--baseline", metavar="NAME", help="Policy to compare the others with [default: the first].")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes instead of the cluster's own.")
@@ -69,6 +70,27 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     metavar="K",
     help="Seed of the policies' draws; may be repeated, numbers are then means.",
 )
+@click.option(
+    "--models",
+    "with_models",
+    is_flag=True,
+    help="Model speed and power: sharing, clocks, cores, energy [default: jobs run as the trace says].",
+)
+@click.option(
+    "--assumed-scale",
+    type=float,
+    metavar="X",
+    help="With --models: multiply the catalogue's assumed figures (0.7, 1.3) [default: 1].",
+)
+@click.option(
+    "--workload-seed",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="With --models: seed of the draw of workloads that the trace does not name [default: 0].",
+)
+@click.option(
+    "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--jobs-out", metavar="DIR", help="Write every job's start, end and GPUs: NAME.csv and NAME.segments.csv."
@@ -100,6 +122,10 @@ def evaluate(
     node_events_path: str | None,
     max_retries: int | None,
     seeds: tuple[int, ...],
+    with_models: bool,
+    assumed_scale: float | None,
+    workload_seed: int | None,
+    no_noise: bool,
     json_path: str | None,
     jobs_out: str | None,
     records: str | None,
@@ -116,6 +142,8 @@ def evaluate(
     Example:
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy qssf-backfill \\
           --policy ppo --load 0.9 --json out.json
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --models --policy qssf-backfill --policy pack \\
+          --policy qssf-backfill+slowdown=0.05
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy ppo --seed 0 --seed 1 --ray HOST:6379
     """
     import os
@@ -128,8 +156,9 @@ def evaluate(
     from rlsched.workload.load import offered_load
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
+    from rlsched_agents.evaluate.modelled import make_models
     from rlsched_agents.evaluate.report import build_report, rejected_lines, write_json
-    from rlsched_agents.evaluate.run import replay_tasks, run_tasks
+    from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
     from rlsched_agents.evaluate.tables import print_report
     from rlsched_agents.evaluate.windows import scaled_cluster, window_of
     from rlsched_envs.engine import predict_trace
@@ -144,6 +173,15 @@ def evaluate(
         sweep = partial(run_tasks, workers=workers or len(os.sched_getaffinity(0)))
     if baseline is not None and baseline not in policies:
         raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(policies)}")
+    for flag, given in (
+        ("--assumed-scale", assumed_scale is not None),
+        ("--workload-seed", workload_seed is not None),
+        ("--no-noise", no_noise),
+    ):
+        if given and not with_models:
+            raise InputError(f"{flag} sets the models of a run with --models; add --models, or leave it out")
+    models = make_models(assumed_scale, workload_seed, noise=not no_noise) if with_models else None
+    check_policies(policies, models)
     notes = Console(stderr=True, highlight=False)
     trace = Trace.read(trace_path)
     window = window_of(trace, since, until)
@@ -164,9 +202,10 @@ def evaluate(
         logdir=Path(logdir) if logdir else None,
         rules=LifeRules(max_retries=max_retries, node_events=node_events),
         placement=placement,
+        models=models,
     )
     outcomes = _run(tasks, sweep, notes)
-    report = build_report(trace, spec, window, list(seeds), outcomes, baseline)
+    report = build_report(trace, spec, window, list(seeds), outcomes, baseline, models)
     if json_path is not None:
         write_json(report, json_path)
     if jobs_out is not None:

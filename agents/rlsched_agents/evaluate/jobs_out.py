@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
 from rlsched.errors import InputError
-from rlsched.workload.load import trace_demands
+from rlsched_agents.evaluate.modelled import asked_shares, mean_of_jobs
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
@@ -84,11 +83,46 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
     return file_stem(policy) + ("" if seed == seeds[0] else f".seed{seed}")
 
 
-def share(demand: Demand) -> tuple[str, str, str]:
-    """The cells `share`, `sm_clock_frac` and `energy_j` of a job that ran."""
-    if not demand.gpus:
-        return "", "", ""
-    return f"{demand.share_milli / WHOLE_GPU_MILLI:g}", "1", ""
+class _Books:
+    """The cells `share`, `sm_clock_frac` and `energy_j` of jobs and of attempts.
+
+    Without models a job has what it asked for, at full clock, and there is no energy. With them share and
+    clock are means over the time that it had its GPUs.
+    """
+
+    def __init__(self, table: JobTable) -> None:
+        self._asked = asked_shares(table.trace)
+        self._attempts = table.attempts
+        self._energy_j = None if table.energy is None else table.energy.job_j
+        self._means = None if self._attempts.books is None else mean_of_jobs(table, self._attempts.books)
+
+    def of_job(self, job: int) -> tuple[str, str, str]:
+        if self._means is None or self._energy_j is None:
+            return self._as_asked(job)
+        shares, clocks = self._means
+        return _cell(shares[job]), _cell(clocks[job]), _cell(self._energy_j[job])
+
+    def of_attempt(self, k: int) -> tuple[str, str, str]:
+        attempts, job = self._attempts, self._attempts.job[k]
+        if attempts.books is None:
+            return self._as_asked(job)
+        energy = _cell(attempts.books.energy_j[k])
+        length_s = attempts.end_s[k] - attempts.start_s[k]
+        if np.isnan(self._asked[job]) or not length_s > 0:
+            return "", "", energy
+        return (
+            _cell(attempts.books.share_s[k] / length_s),
+            _cell(attempts.books.clock_s[k] / length_s),
+            energy,
+        )
+
+    def _as_asked(self, job: int) -> tuple[str, str, str]:
+        return ("", "", "") if np.isnan(self._asked[job]) else (f"{self._asked[job]:g}", "1", "")
+
+
+def _cell(value: float) -> str:
+    """Nine digits, nan blank: sums over time round in the last ones of a float."""
+    return "" if np.isnan(value) else f"{value:.9g}"
 
 
 def write_jobs(
@@ -98,8 +132,9 @@ def write_jobs(
 
     Times are seconds of the trace; blank where unknown or never. A job that did not start has its row in the
     first file and none in the second; one of several attempts has its first start, its last end and its last
-    GPUs in the first file. A job without GPUs has blanks from its node on. All run at full clock; there is no
-    model of energy.
+    GPUs in the first file. A job without GPUs has blanks from its node on, but for its energy. Share and
+    clock are means over the time that it held its GPUs; without models it has what it asked for at full
+    clock, and the energy is blank.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -107,7 +142,7 @@ def write_jobs(
     folder = Path(folder)
     places = Places(spec)
     attempts = table.attempts
-    demands, which = trace_demands(table.trace)
+    books = _Books(table)
     order = np.lexsort((attempts.attempt, attempts.job))
     bounds = np.searchsorted(attempts.job[order], np.arange(len(table.trace) + 1))
     try:
@@ -119,7 +154,7 @@ def write_jobs(
             jobs, segments = csv.writer(jobs_file), csv.writer(segments_file)
             jobs.writerow(JOB_COLUMNS)
             segments.writerow(SEGMENT_COLUMNS)
-            for job in np.flatnonzero(measured):
+            for job in np.flatnonzero(measured).tolist():
                 job_id, submit = table.trace.job_id[job], seconds(table.trace.submit_s[job])
                 if np.isnan(table.start_s[job]):
                     jobs.writerow([job_id, submit, "", "", "", "", "", "", ""])
@@ -127,11 +162,12 @@ def write_jobs(
                 mine = order[bounds[job] : bounds[job + 1]].tolist()
                 for k in mine:
                     times = [seconds(attempts.start_s[k]), seconds(attempts.end_s[k])]
-                    where = [*places.cells(attempts.gpus(k)), *share(demands[which[job]])]
-                    row = [job_id, attempts.attempt[k], *times, *where, attempts.reason_name(k)]
+                    where = places.cells(attempts.gpus(k))
+                    cells = [*times, *where, *books.of_attempt(k), attempts.reason_name(k)]
+                    row = [job_id, attempts.attempt[k], *cells]
                     segments.writerow(row)
                 times = [seconds(table.start_s[job]), seconds(table.end_s[job])]
-                jobs.writerow([job_id, submit, *times, *where])
+                jobs.writerow([job_id, submit, *times, *where, *books.of_job(job)])
     except OSError as error:
         raise InputError(f"{folder}: cannot write job files here: {error.strerror}") from error
 

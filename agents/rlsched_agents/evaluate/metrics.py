@@ -8,7 +8,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_agents.evaluate.occupancy import Fragmentation, OverTime, fragmentation, over_time, step_edges
+from rlsched_agents.evaluate.modelled import Basis, model_metrics
+from rlsched_agents.evaluate.occupancy import (
+    Fragmentation,
+    OverTime,
+    fragmentation,
+    gpu_holds,
+    over_time,
+    step_edges,
+)
 from rlsched_envs.life import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 
 if TYPE_CHECKING:
@@ -80,8 +88,9 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             starvation went).
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
-            submitted before the window count while they run in it.
-        energy_kwh: None: no model of power yet.
+            submitted before the window count while they run in it. GPUs that jobs share count once.
+        energy_kwh: Drawn for the measured jobs: their parts of their GPUs, and their busy cores; not what is
+            idle. None without models.
         preemptions: Attempts of measured jobs that were stopped for another job's sake.
         decisions: Decisions that the scheduler took over the whole replay, warm-up included.
         decision_p99_us: 99th percentile of the time that a decision took; None where decisions were not
@@ -93,16 +102,25 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         bounded_slowdown_mean: Mean `bounded_slowdown`; so its percentile.
         lost_gpu_s: GPU-seconds that attempts of measured jobs held and that brought the jobs no further:
             work thrown away by a preemption, a failure or a node's failure, and restart costs. Work that a
-            time limit ended is not part of it: nobody does it again.
+            time limit ended is not part of it: nobody does it again. Where speeds change: at full speed.
         decision_p50_us: Median of the time that a decision took; None where `decision_p99_us` is.
-        gpu_used_frac: As `gpu_utilisation_frac`, of GPUs at work instead of allocated ones. None: no model
-            computes it yet.
+        gpu_used_frac: As `gpu_utilisation_frac`, of GPUs at work instead of allocated ones: the catalogue's
+            utilisation of each running job, less what holds it up, together 1 - product(1 - alone) where jobs
+            share GPUs (`physics`). None without models.
         fragmentation_frac: Share of the free GPU-seconds, from the first to the last submission, that a job
             drawn at random could not have used (`occupancy.fragmentation`). None where placements were not
             kept, and where nothing was free.
         over_time: Allocation and fragmentation in steps of time; None where that time is zero.
         by_end: Jobs that ended, by how: `completed`, `timeout` (killed at the time limit), `failed` (a
             failure, and no retry left).
+        energy_per_job_kwh: Mean over the measured jobs that ended. None without models, as all that follows.
+        cluster_energy_kwh: Drawn by the whole cluster over the whole replay (`replay_s`), warm-up included.
+        idle_energy_kwh: The part of it that no job has: nodes, and GPUs that nobody holds.
+        replay_s: From the first replayed submission to the last event, seconds.
+        shared_frac: Share of the jobs with whole GPUs that ended and shared them for a time.
+        sm_clock_mean_frac: Mean SM clock of the GPUs that measured jobs held, of the maximum.
+        measured_cells_frac: Share of the catalogue's cells behind the result that are measured or fitted, not
+            assumed (`modelled.Basis`).
     """
 
     jobs: int
@@ -137,6 +155,13 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     fragmentation_frac: float | None = None
     over_time: OverTime | None = None
     by_end: dict[str, int] = {}
+    energy_per_job_kwh: float | None = None
+    cluster_energy_kwh: float | None = None
+    idle_energy_kwh: float | None = None
+    replay_s: float | None = None
+    shared_frac: float | None = None
+    sm_clock_mean_frac: float | None = None
+    measured_cells_frac: float | None = None
 
 
 def jct_s(table: JobTable) -> Floats:
@@ -173,13 +198,15 @@ def ends(table: JobTable, which: Mask) -> dict[str, int]:
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
     """Preemptions of some of the jobs, and the GPU-seconds that their attempts held for nothing.
 
-    The second is the sum of (end - start - useful work) x GPUs over the attempts that are over.
+    The second is the sum of (work done - useful work) x GPUs over the attempts that are over; an attempt at
+    full speed does work from its start to its end.
     """
     attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)
-    held_s = attempts.end_s[mine] - attempts.start_s[mine] - attempts.useful_s[mine]
+    done_s = attempts.end_s - attempts.start_s if attempts.done_s is None else attempts.done_s
+    lost_s = done_s[mine] - attempts.useful_s[mine]
     gpus = table.trace.num_gpus[attempts.job[mine]]
-    return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(held_s * gpus))
+    return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(lost_s * gpus))
 
 
 def ended(table: JobTable) -> Mask:
@@ -200,16 +227,17 @@ def mean(values: Floats) -> float | None:
 def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     """Allocated GPU-seconds / capacity between the first and the last submission of the measured jobs.
 
-    Every job of the replay counts while it runs in that time. None where that time is zero.
+    Every job of the replay counts while it runs in that time; those that share GPUs count once. None
+    where that time is zero.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
     first, last = float(times[0]), float(times[-1])
-    attempts = table.attempts
-    end = np.where(np.isnan(attempts.end_s), last, attempts.end_s)
-    overlap_s = np.clip(np.minimum(end, last) - np.maximum(attempts.start_s, first), 0.0, None)
-    gpu_seconds = float(np.sum(overlap_s * table.trace.num_gpus[attempts.job]))
+    held = gpu_holds(table)
+    end = np.where(np.isnan(held.end_s), last, held.end_s)
+    overlap_s = np.clip(np.minimum(end, last) - np.maximum(held.start_s, first), 0.0, None)
+    gpu_seconds = float(np.sum(overlap_s * table.trace.num_gpus[table.attempts.job[held.attempt]]))
     return gpu_seconds / (num_gpus * (last - first))
 
 
@@ -258,7 +286,12 @@ def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = No
 
 
 def schedule_metrics(
-    table: JobTable, num_gpus: int, measured: Mask | None = None, *, wall_s: float = 0.0
+    table: JobTable,
+    num_gpus: int,
+    measured: Mask | None = None,
+    *,
+    wall_s: float = 0.0,
+    basis: Basis | None = None,
 ) -> Metrics:
     """Everything that the report says of one replay.
 
@@ -267,6 +300,7 @@ def schedule_metrics(
         num_gpus: GPUs of the cluster.
         measured: (J,) jobs of the window; None: all of them.
         wall_s: Wall time of the replay, seconds.
+        basis: What a run with models rests on; None: that is not said.
     """
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
@@ -275,6 +309,7 @@ def schedule_metrics(
     decision_us = np.asarray(table.decision_us, dtype=np.float64)
     edges = step_edges(table, measured)
     fragments = None if edges is None else fragmentation(table, edges, measured)
+    modelled = model_metrics(table, num_gpus, measured)
     return Metrics(
         jobs=total.jobs,
         rejected=total.rejected,
@@ -290,7 +325,7 @@ def schedule_metrics(
         queue_max_s=total.queue_max_s,
         makespan_s=float(table.end_s[done].max() - table.trace.submit_s[measured][0]) if done.any() else None,
         gpu_utilisation_frac=utilisation(table, num_gpus, measured),
-        energy_kwh=None,
+        energy_kwh=modelled.energy_kwh,
         preemptions=preemptions,
         decisions=int(table.decisions),
         decision_p99_us=quantile(decision_us, 99),
@@ -304,10 +339,17 @@ def schedule_metrics(
         bounded_slowdown_p99=total.bounded_slowdown_p99,
         lost_gpu_s=lost_gpu_s,
         decision_p50_us=quantile(decision_us, 50),
-        gpu_used_frac=None,
+        gpu_used_frac=modelled.gpu_used_frac,
         fragmentation_frac=None if fragments is None else fragments.total_frac,
         over_time=None if edges is None else over_time(table, edges, fragments),
         by_end=ends(table, measured),
+        energy_per_job_kwh=modelled.energy_per_job_kwh,
+        cluster_energy_kwh=modelled.cluster_energy_kwh,
+        idle_energy_kwh=modelled.idle_energy_kwh,
+        replay_s=modelled.replay_s,
+        shared_frac=modelled.shared_frac,
+        sm_clock_mean_frac=modelled.sm_clock_mean_frac,
+        measured_cells_frac=None if basis is None else basis.measured_frac(modelled),
     )
 
 

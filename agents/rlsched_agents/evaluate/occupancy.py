@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.demand import holds
 from rlsched.workload.load import partition_sizes
+from rlsched_agents.evaluate.modelled import used_gpus
 
 if TYPE_CHECKING:
     from rlsched_envs.job_table import JobTable
@@ -36,9 +37,9 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
         to_s: End of the last step, which may be shorter than the others.
         step_s: Length of a step, seconds.
         gpus_allocated: GPUs that were allocated, each step's mean.
-        gpus_used: GPUs at work; None: no model computes it.
+        gpus_used: GPUs at work; an attempt's mean counts as long as it runs. None without models.
         fragmentation_frac: `fragmentation` of each step, None where no GPU was free in it; None in all where
-            placements were not kept, or jobs shared GPUs.
+            placements were not kept, or jobs asked for shares of a GPU.
     """
 
     from_s: float
@@ -95,16 +96,19 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
         edges: What `step_edges` gave.
         fragments: What `fragmentation` gave for the same edges.
     """
-    attempts, kept = _attempts(table, edges)
-    start_s, end_s = _clipped(attempts, kept, edges)
-    gpus = table.trace.num_gpus[attempts.job[kept]]
-    allocated = _integral(np.concatenate((start_s, end_s)), np.concatenate((gpus, -gpus)), 0.0, edges)
+    attempts = table.attempts
+    taken = _within(gpu_holds(table), edges)
+    allocated = _mean_over(taken, table.trace.num_gpus[attempts.job[taken.attempt]], edges)
+    used = None
+    if attempts.books is not None:
+        ran = _within(every_attempt(attempts), edges)
+        used = _mean_over(ran, used_gpus(table, attempts, attempts.books)[ran.attempt], edges)
     return OverTime(
         from_s=float(edges[0]),
         to_s=float(edges[-1]),
         step_s=step_length_s(edges[-1] - edges[0]),
-        gpus_allocated=(allocated / np.diff(edges)).tolist(),
-        gpus_used=None,
+        gpus_allocated=allocated.tolist(),
+        gpus_used=None if used is None else used.tolist(),
         fragmentation_frac=None if fragments is None else fragments.by_step_frac,
     )
 
@@ -112,8 +116,9 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
     """Free GPU-seconds of each step, and those of them that are of no use.
 
-    None without placements, and where jobs share GPUs: the measure here is for whole ones. Jobs without GPUs
-    do not count, and what jobs ask for beside GPUs is not looked at.
+    None without placements, and where jobs ask for shares of a GPU: the measure here is for whole ones. A GPU
+    that several jobs hold is not free. Jobs without GPUs do not count, and what jobs ask for beside GPUs is
+    not looked at.
 
     The measure is that of Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs: the
     free GPUs of a node are fragments for a job that the node cannot take as it is, and jobs are drawn at
@@ -162,20 +167,21 @@ class _Changes(NamedTuple):
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Between the first and the last edge; None where a placement was not kept, or jobs shared a GPU."""
-    attempts, kept = _attempts(table, edges)
-    gpus = table.trace.num_gpus[attempts.job]
-    if np.any((gpus[kept] > 0) & (gpus[kept] < 1)):
+    """Between the first and the last edge; None where a placement was not kept, or jobs asked for shares."""
+    attempts, gpus = table.attempts, table.trace.num_gpus[table.attempts.job]
+    held = _within(gpu_holds(table), edges)
+    if np.any((gpus[held.attempt] > 0) & (gpus[held.attempt] < 1)):
         return None
-    kept &= gpus > 0
-    start_s, end_s = _clipped(attempts, kept, edges)
-    counts = np.diff(attempts.gpu_at)
-    if np.any(counts[kept] == 0):
+    mine = gpus[held.attempt] > 0
+    which, start_s, end_s = held.attempt[mine], held.start_s[mine], held.end_s[mine]
+    counts = np.diff(attempts.gpu_at)[which]
+    if np.any(counts == 0):
         return None
-    gpu = attempts.gpu[np.repeat(kept, counts)]
+    before = np.cumsum(counts) - counts
+    gpu = attempts.gpu[np.arange(counts.sum()) + np.repeat(attempts.gpu_at[which] - before, counts)]
     num_nodes = table.spec.num_nodes
     pair, taken = np.unique(
-        np.repeat(np.arange(len(start_s)), counts[kept]) * num_nodes + table.gpu_node[gpu], return_counts=True
+        np.repeat(np.arange(len(start_s)), counts) * num_nodes + table.gpu_node[gpu], return_counts=True
     )
     owner, node = np.divmod(pair, num_nodes)
     time_s, node = np.concatenate((start_s[owner], end_s[owner])), np.concatenate((node, node))
@@ -240,17 +246,64 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
     return table, np.array([kind in useless for kind in kinds], dtype=np.bool_)
 
 
-def _attempts(table: JobTable, edges: Floats) -> tuple[Segments, Mask]:
-    """All attempts, and which of them ran between the first and the last edge."""
+class Holds(NamedTuple):
+    """Times in which GPUs are allocated, none of them twice; H of them."""
+
+    attempt: Ints  # (H,) position in the table's attempts of one that has those GPUs
+    start_s: Floats  # (H,)
+    end_s: Floats  # (H,) nan while they are held
+
+
+def gpu_holds(table: JobTable) -> Holds:
+    """From when to when GPUs were allocated: from the first of the jobs that share them to the last.
+
+    Whole GPUs that jobs share were given to one of them, and the others joined it on all of them
+    (`cluster.kernels.join`): those of the same first GPU at the same time are one hold. A job that asked for
+    a share of a GPU holds that share by itself. Without models nobody joins.
+    """
     attempts = table.attempts
-    over = ~np.isnan(attempts.end_s) & (attempts.end_s <= edges[0])
-    return attempts, np.asarray((attempts.start_s < edges[-1]) & ~over, dtype=np.bool_)
+    if attempts.books is None:
+        return every_attempt(attempts)
+    whole = (table.trace.num_gpus[attempts.job] >= 1) & (np.diff(attempts.gpu_at) > 0)
+    of = np.flatnonzero(whole)
+    first_gpu = attempts.gpu[attempts.gpu_at[of]]
+    order = np.lexsort((attempts.start_s[of], first_gpu))
+    of, first_gpu = of[order], first_gpu[order]
+    ends_s = np.where(np.isnan(attempts.end_s[of]), np.inf, attempts.end_s[of])
+    begins: list[int] = []
+    until_s: list[float] = []
+    gpu_before = -1
+    rows = zip(first_gpu.tolist(), attempts.start_s[of].tolist(), ends_s.tolist(), strict=True)
+    for position, (gpu, start_s, end_s) in enumerate(rows):
+        if gpu != gpu_before or start_s >= until_s[-1]:
+            begins.append(position)
+            until_s.append(end_s)
+        else:
+            until_s[-1] = max(until_s[-1], end_s)
+        gpu_before = gpu
+    alone = np.flatnonzero(~whole)
+    owner = np.concatenate((alone, of[begins]))
+    last_s = np.concatenate((attempts.end_s[alone], until_s))
+    return Holds(owner, attempts.start_s[owner], np.where(np.isinf(last_s), np.nan, last_s))
 
 
-def _clipped(attempts: Segments, kept: Mask, edges: Floats) -> tuple[Floats, Floats]:
-    """From when to when these attempts ran between the first and the last edge."""
-    end_s = np.where(np.isnan(attempts.end_s[kept]), edges[-1], attempts.end_s[kept])
-    return np.maximum(attempts.start_s[kept], edges[0]), np.minimum(end_s, edges[-1])
+def every_attempt(attempts: Segments) -> Holds:
+    """From when to when each attempt ran."""
+    return Holds(np.arange(len(attempts)), attempts.start_s, attempts.end_s)
+
+
+def _within(times: Holds, edges: Floats) -> Holds:
+    """Those between the first and the last edge, cut off there."""
+    over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
+    kept = (times.start_s < edges[-1]) & ~over
+    end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
+    return Holds(times.attempt[kept], np.maximum(times.start_s[kept], edges[0]), np.minimum(end_s, edges[-1]))
+
+
+def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
+    """Mean of each step, (B,), of a sum to which each time adds so many GPUs."""
+    at_s = np.concatenate((times.start_s, times.end_s))
+    return _integral(at_s, np.concatenate((gpus, -gpus)), 0.0, edges) / np.diff(edges)
 
 
 def _running_sum(node: Ints, change: Ints) -> Ints:

@@ -53,6 +53,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         wins_frac: Share of jobs that waited less than under the baseline.
         losses_frac: Share of jobs that waited longer.
         blocks: Days with submissions, which the intervals are drawn from; None in older reports.
+        energy_ratio: Energy of these jobs / under the baseline; None without models.
     """
 
     jobs: int
@@ -61,6 +62,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     wins_frac: float
     losses_frac: float
     blocks: int | None = None
+    energy_ratio: Ratio | None = None
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
@@ -117,6 +119,7 @@ def compare(
         for tables in (ours, baseline)
     )
     jobs = int(np.count_nonzero(both))
+    drawn = [[table.energy.job_j[both] for table in side if table.energy] for side in (ours, baseline)]
     return Comparison(
         jobs=jobs,
         jct_mean_ratio=ratio_of_sums(_sums(block, jct), _sums(block, base_jct)),
@@ -124,6 +127,7 @@ def compare(
         wins_frac=float(np.mean(queue < base_queue)) if jobs else 0.0,
         losses_frac=float(np.mean(queue > base_queue)) if jobs else 0.0,
         blocks=int(block[-1]) + 1 if jobs else 0,
+        energy_ratio=ratio_of_sums(*(_sums(block, np.array(side)) for side in drawn)) if all(drawn) else None,
     )
 
 

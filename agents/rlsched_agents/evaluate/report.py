@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
+from rlsched_agents.evaluate.modelled import Basis, ModelsUsed
 from rlsched_agents.evaluate.pairs import Comparison, compare
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.run import Outcome
     from rlsched_agents.evaluate.windows import Window
     from rlsched_envs.job_table import JobTable
+    from rlsched_envs.modelling import Models
 
 NAMED_JOBS = 5
 """Rejected jobs that are named for each reason; --jobs-out has all of them."""
@@ -43,6 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         baseline: The policy that `paired` compares with.
         paired: Every other policy against the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
+        models: The models that every policy ran under; None: jobs ran as the trace says.
     """
 
     trace: str
@@ -57,6 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     baseline: str
     paired: dict[str, Comparison]
     rejected_reasons: dict[str, int]
+    models: ModelsUsed | None = None
 
 
 def build_report(
@@ -66,6 +70,7 @@ def build_report(
     seeds: list[int],
     outcomes: list[Outcome],
     baseline: str | None = None,
+    models: Models | None = None,
 ) -> Report:
     """Put the outcomes of an evaluation together.
 
@@ -76,22 +81,24 @@ def build_report(
         seeds: Seeds that were asked for.
         outcomes: Every policy's, one a seed; a single one stands for all seeds.
         baseline: The policy to compare with; None: the first.
+        models: Those that the outcomes were run under.
 
     Raises:
         InputError: the baseline is not among the policies.
     """
+    first = outcomes[0].table
+    basis = None if models is None else Basis(first.trace, spec, window.measured(first.trace), models)
     tables: dict[str, list[JobTable]] = {}
     metrics: dict[str, list[Metrics]] = {}
     for outcome in outcomes:
         measured = window.measured(outcome.table.trace)
         tables.setdefault(outcome.policy, []).append(outcome.table)
         metrics.setdefault(outcome.policy, []).append(
-            schedule_metrics(outcome.table, spec.num_gpus, measured, wall_s=outcome.wall_s)
+            schedule_metrics(outcome.table, spec.num_gpus, measured, wall_s=outcome.wall_s, basis=basis)
         )
     against = baseline or next(iter(tables))
     if against not in tables:
         raise InputError(f"baseline {against!r} is not among the policies: {', '.join(tables)}")
-    first = outcomes[0].table
     measured = window.measured(first.trace)
     load = offered_load(first.trace.select(measured), spec)
     return Report(
@@ -111,6 +118,9 @@ def build_report(
             if name != against
         },
         rejected_reasons=rejected_reasons(first, measured),
+        models=None
+        if models is None
+        else ModelsUsed(workload_seed=models.seed, assumed_scale=models.assumed_scale, noise=models.noise),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.scheduler import Scheduler, load_scheduler, may_share
+from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RecordFile
@@ -27,6 +28,7 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.lives import LifeRules, has_lives
+from rlsched_envs.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
@@ -48,6 +50,7 @@ class Task:
         logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
         rules: Restart costs, retries and node events.
         placement: The placement rule.
+        models: How fast jobs run and what they draw; None: they run as the trace says.
     """
 
     policy: str
@@ -60,6 +63,7 @@ class Task:
     logdir: Path | None = None
     rules: LifeRules = field(default_factory=LifeRules)
     placement: str = "consolidate"
+    models: Models | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,25 @@ class Outcome:
     seed: int
     table: JobTable
     wall_s: float
+
+
+def check_policies(policies: Iterable[str], models: Models | None) -> None:
+    """Find out whether policies can be had and run, before anything is.
+
+    Raises:
+        UnknownSchedulerError: listing the known names, or the known abilities.
+        CheckpointError: a policy's checkpoint cannot be used.
+        InputError: a policy shares GPUs, sets clocks or moves cores, and there are no models.
+    """
+    for policy in dict.fromkeys(policies):
+        scheduler = load_scheduler(policy)
+        rule = _rule(scheduler)
+        needed = may_share(scheduler) or (rule is not None and rule.abilities.needed)
+        if needed and models is None:
+            raise InputError(
+                f"policy {policy!r} shares GPUs, sets clocks or moves cores: that needs models of speed and "
+                "power; add --models"
+            )
 
 
 def replay_tasks(
@@ -84,13 +107,16 @@ def replay_tasks(
     logdir: Path | None = None,
     rules: LifeRules | None = None,
     placement: str = "consolidate",
+    models: Models | None = None,
 ) -> list[Task]:
     """A task for every policy and seed; one alone for a policy that is the same with every seed.
 
     Raises:
         UnknownSchedulerError: listing the known names.
         CheckpointError: a policy's checkpoint cannot be used.
+        InputError: a policy needs models, and there are none.
     """
+    check_policies(policies, models)
     kept = trace.submit_s >= window.replay_from_s
     replayed = trace.select(kept)
     stamps = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
@@ -110,6 +136,7 @@ def replay_tasks(
                     logdir / stem if logdir else None,
                     rules or LifeRules(),
                     placement,
+                    models,
                 )
             )
     return tasks
@@ -190,6 +217,7 @@ def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], 
         predictions=stamps,
         rules=task.rules,
         placement=task.placement,
+        models=task.models,
     )
     until_started = trace.submit_s < task.window.until_s
     rule = _rule(scheduler)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _SPARE = (8, 3, 4, 1)
 """Columns of the headline table that a narrow terminal does without: the first goes first."""
 _SPARE_TAILS = (0, 4)
+_SPARE_ENERGY = (3, 4)
 _WIDEST = 1_000
 
 
@@ -65,15 +66,17 @@ def print_report(report: Report, console: Console) -> None:
         spare=_SPARE_TAILS,
     )
     _print_lives(report, console)
+    _print_energy(report, console)
     if report.paired:
         _print_table(
             console,
             f"ratios to {report.baseline} on the same jobs, {_intervals(report)}; below 1 better",
-            ("mean queue", "mean JCT", "waits less", "longer"),
+            ("mean queue", "mean JCT", *(("energy",) if report.models else ()), "waits less", "longer"),
             {
                 name: (
                     _ratio(one.queue_mean_ratio),
                     _ratio(one.jct_mean_ratio),
+                    *((_ratio(one.energy_ratio),) if report.models else ()),
                     _percent(one.wins_frac),
                     _percent(one.losses_frac),
                 )
@@ -120,6 +123,39 @@ def _print_lives(report: Report, console: Console) -> None:
         )
     if any(one.preemptions for one in report.policies.values()):
         console.print("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
+
+
+def _print_energy(report: Report, console: Console) -> None:
+    """What the models say of each policy, and what they rest on."""
+    if report.models is None:
+        return
+    _print_table(
+        console,
+        "energy of the measured jobs, and of the whole cluster over the whole replay, kWh",
+        ("jobs", "a job", "cluster", "idle", "GPUs at work", "shared", "SM clock"),
+        {
+            name: (
+                _kwh(one.energy_kwh),
+                _kwh(one.energy_per_job_kwh),
+                _kwh(one.cluster_energy_kwh),
+                _kwh(one.idle_energy_kwh),
+                _percent(one.gpu_used_frac),
+                _percent(one.shared_frac),
+                _percent(one.sm_clock_mean_frac),
+            )
+            for name, one in report.policies.items()
+        },
+        spare=_SPARE_ENERGY,
+    )
+    shares = [one.measured_cells_frac for one in report.policies.values()]
+    known = [share for share in shares if share is not None]
+    if known:
+        of = _percent(min(known)) + ("" if max(known) == min(known) else f" to {_percent(max(known))}")
+        scale = report.models.assumed_scale
+        console.print(
+            f"Measured or fitted: {of} of the catalogue's figures that these results use; the rest is "
+            f"assumed{'' if scale == 1 else f' (here x {scale:g})'}, see docs/model/catalogue.md.\n"
+        )
 
 
 def _print_groups(report: Report, title: str, what: str, by: str, field: str, console: Console) -> None:
@@ -188,6 +224,12 @@ def _window(report: Report) -> str:
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
+
+
+def _kwh(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _percent(value: float | None) -> str:

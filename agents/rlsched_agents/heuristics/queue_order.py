@@ -51,7 +51,18 @@ class QueueOrder:
         return next_to_start(state.arrays, partition, self.rule.code, now_s), -1
 
     def with_abilities(self, name: str, abilities: Abilities) -> QueueOrder:
-        """The same rule with abilities, under another name."""
+        """The same rule with more abilities, under another name; a rule that shares goes on doing so.
+
+        Raises:
+            UnknownSchedulerError: it shares GPUs by itself, and is told how to.
+        """
+        own = self.rule.abilities
+        if own.share != "never":
+            if abilities.share != "never":
+                raise UnknownSchedulerError(
+                    f"policy {name!r}: {self.name!r} shares GPUs by itself and takes no +share"
+                )
+            abilities = msgspec.structs.replace(abilities, share=own.share, keep_frac=own.keep_frac)
         return QueueOrder(msgspec.structs.replace(self.rule, name=name, abilities=abilities))
 
     @property

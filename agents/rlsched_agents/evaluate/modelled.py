@@ -1,0 +1,192 @@
+"""What a run with models comes to: energy, GPUs at work, sharing, clocks, and what all that rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.errors import InputError
+from rlsched.workload.load import trace_demands
+from rlsched_envs.modelling import Models
+
+if TYPE_CHECKING:
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched.workload.trace import Trace
+    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.lives import Books, Segments
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+J_PER_KWH: Final = 3.6e6
+_ALONE: Final = 1.0 - 1e-6
+"""A mean share of its GPUs below this: others had a part of them."""
+
+
+class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of an evaluation.
+
+    Attributes:
+        workload_seed: Of the draw of workloads for jobs whose trace names none.
+        assumed_scale: Factor on the catalogue's assumed figures.
+        noise: Whether pairs that were never measured scatter about the formula.
+    """
+
+    workload_seed: int
+    assumed_scale: float
+    noise: bool
+
+
+class ModelMetrics(NamedTuple):
+    """What `metrics.Metrics` has under the same names; all None without models."""
+
+    energy_kwh: float | None = None
+    energy_per_job_kwh: float | None = None
+    cluster_energy_kwh: float | None = None
+    idle_energy_kwh: float | None = None
+    replay_s: float | None = None
+    gpu_used_frac: float | None = None
+    shared_frac: float | None = None
+    sm_clock_mean_frac: float | None = None
+
+
+def make_models(assumed_scale: float | None, workload_seed: int | None, *, noise: bool) -> Models:
+    """The models of an evaluation, each setting the default where it is None.
+
+    Raises:
+        InputError: the scale is not above 0.
+    """
+    scale = 1.0 if assumed_scale is None else assumed_scale
+    if not 0 < scale < np.inf:
+        raise InputError(f"--assumed-scale: expected a number above 0 (0.7, 1.3), got {scale:g}")
+    return Models(seed=workload_seed or 0, assumed_scale=scale, noise=noise)
+
+
+def books_of(table: JobTable) -> tuple[Segments, Books] | None:
+    """The attempts of a run with models, and what its models say of them."""
+    attempts = table.attempts
+    return None if attempts.books is None else (attempts, attempts.books)
+
+
+def gpus_held(trace: Trace, attempts: Segments) -> Floats:
+    """GPUs that each attempt is on, (S,); one for a job that asks for a share of one."""
+    return np.ceil(trace.num_gpus[attempts.job])
+
+
+def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetrics:
+    """Energy, use, sharing and clocks of a replay.
+
+    Args:
+        table: The replayed jobs.
+        num_gpus: GPUs of the cluster.
+        measured: (J,) jobs of the window.
+    """
+    found = books_of(table)
+    if found is None or table.energy is None:
+        return ModelMetrics()
+    attempts, books = found
+    job_kwh = table.energy.job_j / J_PER_KWH
+    done = measured & ~np.isnan(table.end_s) & ~table.rejected
+    gpus = gpus_held(table.trace, attempts)
+    mine = measured[attempts.job] & (gpus > 0) & ~np.isnan(attempts.end_s)
+    held_gpu_s = float(np.sum((attempts.end_s - attempts.start_s)[mine] * gpus[mine]))
+    shares, _ = mean_of_jobs(table, books)
+    whole = done & (table.trace.num_gpus >= 1)
+    return ModelMetrics(
+        energy_kwh=float(job_kwh[measured].sum()),
+        energy_per_job_kwh=float(job_kwh[done].mean()) if done.any() else None,
+        cluster_energy_kwh=table.energy.cluster_j / J_PER_KWH,
+        idle_energy_kwh=table.energy.idle_j / J_PER_KWH,
+        replay_s=table.energy.span_s,
+        gpu_used_frac=_used(table, books, num_gpus, measured),
+        shared_frac=float(np.mean(shares[whole] < _ALONE)) if whole.any() else None,
+        sm_clock_mean_frac=float(np.sum(books.clock_s[mine] * gpus[mine])) / held_gpu_s
+        if held_gpu_s > 0
+        else None,
+    )
+
+
+def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float | None:
+    """GPU-seconds at work over capacity, from the first to the last submission of the measured jobs.
+
+    An attempt that is partly in that time counts in proportion.
+    """
+    times = table.trace.submit_s[measured]
+    if not len(times) or times[-1] <= times[0]:
+        return None
+    first, last = float(times[0]), float(times[-1])
+    attempts = table.attempts
+    inside_s = np.clip(np.minimum(attempts.end_s, last) - np.maximum(attempts.start_s, first), 0.0, None)
+    gpu_s = np.nansum(inside_s * used_gpus(table, attempts, books))
+    return float(gpu_s) / (num_gpus * (last - first))
+
+
+def used_gpus(table: JobTable, attempts: Segments, books: Books) -> Floats:
+    """GPUs at work for each attempt, its mean, (S,); 0 for one that took no time or still runs."""
+    length_s = attempts.end_s - attempts.start_s
+    used = np.zeros(len(attempts))
+    np.divide(books.used_s, length_s, out=used, where=length_s > 0)
+    return used * gpus_held(table.trace, attempts)
+
+
+def mean_of_jobs(table: JobTable, books: Books) -> tuple[Floats, Floats]:
+    """(share of its GPUs, SM clock) of each job, means over the time that it had them, (J,).
+
+    Nan for jobs without GPUs, and for those that never had them for any time.
+    """
+    attempts, jobs = table.attempts, len(table.trace)
+    timed = np.flatnonzero((attempts.end_s > attempts.start_s) & (table.trace.num_gpus[attempts.job] > 0))
+
+    def total(values: Floats) -> Floats:
+        sums = np.bincount(attempts.job[timed], values[timed], minlength=jobs)
+        return np.asarray(sums, np.float64)
+
+    held_s = total(attempts.end_s - attempts.start_s)
+    with np.errstate(invalid="ignore"):
+        return total(books.share_s) / held_s, total(books.clock_s) / held_s
+
+
+class Basis:
+    """What results with models rest on: the catalogue's figures for the jobs that are measured.
+
+    Args:
+        trace: J jobs.
+        spec: The cluster.
+        measured: (J,) jobs of the window.
+        models: The models.
+    """
+
+    def __init__(self, trace: Trace, spec: ClusterSpec, measured: Mask, models: Models) -> None:
+        self._catalogue = models.catalogue()
+        drawn = self._catalogue.draw(trace, models.seed)
+        self._workloads = drawn[measured & (trace.num_gpus > 0)]
+        self._kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
+        self._has_cores = any(group.cpus for group in spec.nodes)
+
+    def measured_frac(self, metrics: ModelMetrics) -> float | None:
+        """Share of the catalogue's cells behind a result that are measured or fitted, not assumed.
+
+        A cell counts as often as its workload is measured. Those of sharing count where jobs shared GPUs, the
+        clock-bound share where clocks were lowered, speeds where there are several GPU types, and cores where
+        the cluster tells them.
+        """
+        fields = ["util_frac", "dynamic_w", "node_penalty"]
+        if metrics.shared_frac:
+            fields += ["memory_mib", "sensitivity", "pressure"]
+        if metrics.sm_clock_mean_frac is not None and metrics.sm_clock_mean_frac < _ALONE:
+            fields.append("clock_bound")
+        fields += ["speed"] if len(self._kinds) > 1 else []
+        fields += ["cores_each"] if self._has_cores else []
+        share = self._catalogue.measured_share(self._workloads, self._kinds, fields)
+        return None if np.isnan(share) else share
+
+
+def asked_shares(trace: Trace) -> Floats:
+    """Share of each of its GPUs that each job asks for, (J,); nan for jobs without GPUs."""
+    demands, which = trace_demands(trace)
+    asked = [one.share_milli / WHOLE_GPU_MILLI if one.gpus else np.nan for one in demands]
+    return np.array(asked, np.float64)[which]

@@ -1,0 +1,241 @@
+"""`rlsched evaluate --models`: its flags, the fields and files that it fills, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.errors import InputError, RlschedError, UnknownSchedulerError
+from rlsched.workload.trace import Trace
+
+KWH_J = 3.6e6
+Files = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """150 jobs over twelve days that crowd 16 V100 for hours at a time, and one without GPUs."""
+    rng = np.random.default_rng(5)
+    count = 150
+    sizes = rng.choice([1.0, 1.0, 2.0, 4.0, 8.0], count)
+    sizes[30] = 0.0
+    days = rng.integers(0, 12, count) * 86400
+    trace = Trace.from_columns(
+        name="w",
+        submit_s=np.sort(days + rng.integers(0, 7200, count)).astype(np.float64),
+        duration_s=rng.integers(600, 30_000, count).astype(np.float64),
+        num_gpus=sizes,
+        num_cpus=np.where(sizes == 0, 4.0, np.nan),
+    )
+    folder = tmp_path_factory.mktemp("models")
+    trace.write(folder / "w.csv")
+    spec = ClusterSpec(name="v", nodes=(NodeGroup(count=2, gpus=8, gpu_type="V100", cpus=48),))
+    (folder / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
+    return folder / "w.csv", folder / "c.toml"
+
+
+def run(workload: Files, *words: str) -> Result:
+    from rlsched_agents.cli import evaluate
+
+    trace, cluster = (str(path) for path in workload)
+    policies = [part for word in words if not word.startswith("--") for part in ("--policy", word)]
+    flags = [part for word in words if word.startswith("--") for part in word.split(" ")]
+    return CliRunner().invoke(evaluate, ["--trace", trace, "--cluster", cluster, *policies, *flags])
+
+
+def report_of(workload: Files, folder: Path, *words: str) -> Any:
+    result = run(workload, *words, f"--json {folder / 'out.json'}")
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return json.loads((folder / "out.json").read_text(encoding="utf-8"))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def modelled(workload: Files, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """The report and the job files of five policies under models."""
+    folder = tmp_path_factory.mktemp("out")
+    names = ("qssf-backfill", "pack", "lucid", "qssf-backfill+clock=0.75", "tiresias")
+    return report_of(workload, folder, "--models", *names, f"--jobs-out {folder}"), folder
+
+
+def test_fields(modelled: tuple[Any, Path]) -> None:
+    report, _ = modelled
+    assert report["models"] == {"workload_seed": 0, "assumed_scale": 1.0, "noise": True}
+    plain, pack, lucid, slow, tiresias = report["policies"].values()
+    for one in report["policies"].values():
+        assert one["energy_kwh"] == pytest.approx(150 * one["energy_per_job_kwh"])
+        # All jobs are measured: what they drew and what nobody used is what the cluster drew.
+        assert one["energy_kwh"] + one["idle_energy_kwh"] == pytest.approx(one["cluster_energy_kwh"])
+        assert one["replay_s"] == pytest.approx(one["makespan_s"])
+        assert 0 < one["gpu_used_frac"] < one["gpu_utilisation_frac"] <= 1
+        assert max(one["over_time"]["gpus_allocated"]) <= 16 + 1e-9
+        pairs = zip(one["over_time"]["gpus_used"], one["over_time"]["gpus_allocated"], strict=True)
+        assert all(used <= allocated + 1e-9 for used, allocated in pairs)
+        assert 0.3 < one["measured_cells_frac"] < 1
+    assert plain["shared_frac"] == slow["shared_frac"] == tiresias["shared_frac"] == 0
+    assert 0 < pack["shared_frac"] < 1
+    assert 0 < lucid["shared_frac"] < 1
+    assert [one["sm_clock_mean_frac"] for one in (plain, pack, lucid)] == pytest.approx([1, 1, 1])
+    assert slow["sm_clock_mean_frac"] == pytest.approx(0.75)
+    assert slow["energy_kwh"] < 0.9 * plain["energy_kwh"]
+    assert pack["queue_mean_s"] < plain["queue_mean_s"]
+    assert tiresias["preemptions"] > 0
+    assert lucid["lost_gpu_s"] > plain["lost_gpu_s"] == pytest.approx(0, abs=1e-3)
+    ratio = report["paired"]["qssf-backfill+clock=0.75"]["energy_ratio"]
+    assert ratio["ratio"] == pytest.approx(slow["energy_kwh"] / plain["energy_kwh"])
+    assert ratio["low"] < ratio["ratio"] < ratio["high"] < 1
+
+
+def test_job_files(modelled: tuple[Any, Path], workload: Files) -> None:
+    report, folder = modelled
+    trace = Trace.read(workload[0])
+    for name in report["policies"]:
+        jobs, segments = rows_of(folder / f"{name}.csv"), rows_of(folder / f"{name}.segments.csv")
+        energy_j = {job["job_id"]: float(job["energy_j"]) for job in jobs}
+        assert sum(energy_j.values()) == pytest.approx(report["policies"][name]["energy_kwh"] * KWH_J)
+        for job in energy_j:
+            parts = [float(row["energy_j"]) for row in segments if row["job_id"] == job]
+            assert sum(parts) == pytest.approx(energy_j[job], rel=1e-7), "nine digits"
+        without_gpus = jobs[30]
+        assert trace.num_gpus[30] == 0
+        assert (without_gpus["share"], without_gpus["sm_clock_frac"]) == ("", "")
+        shares = np.array([float(job["share"]) for job in jobs if job["share"]])
+        shared = np.count_nonzero(shares < 1 - 1e-6)
+        assert shared == pytest.approx(report["policies"][name]["shared_frac"] * len(shares))
+        assert shares.min() >= 0.5 - 1e-6
+        clocks = {job["sm_clock_frac"] for job in jobs if job["sm_clock_frac"]}
+        assert clocks == {"0.75" if "clock" in name else "1"}
+
+
+def test_shared_gpus_are_counted_once(modelled: tuple[Any, Path]) -> None:
+    """GPU-seconds by the second, from the job files: at most one a GPU, and the report's utilisation."""
+    report, folder = modelled
+    rows = rows_of(folder / "pack.segments.csv")
+    jobs = rows_of(folder / "pack.csv")
+    first, last = (float(jobs[k]["submit_time"]) for k in (0, -1))
+    taken: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        if not row["gpus"]:
+            continue
+        seconds = range(int(float(row["start_time"])), min(int(float(row["end_time"])), int(last)))
+        nodes, gpus = row["node"].split(";"), row["gpus"].split(";")
+        for node, numbers in zip(nodes, gpus, strict=True):
+            for part in numbers.split(","):
+                low, _, high = part.partition("-")
+                for gpu in range(int(low), int(high or low) + 1):
+                    taken.setdefault((node, str(gpu)), set()).update(seconds)
+    busy_s = sum(len(seconds) for seconds in taken.values())
+    expected = report["policies"]["pack"]["gpu_utilisation_frac"]
+    assert busy_s / (16 * (last - first)) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_run_under_models_without_abilities_has_the_same_times(workload: Files, tmp_path: Path) -> None:
+    """Of jobs with GPUs; under models the others take cores that belong to GPUs."""
+    trace = Trace.read(workload[0])
+    trace.select(trace.num_gpus > 0).write(tmp_path / "gpus.csv")
+    files = (tmp_path / "gpus.csv", workload[1])
+    plain, under = (report_of(files, tmp_path, "qssf-backfill", *flags) for flags in ((), ("--models",)))
+    assert plain["models"] is None
+    one, other = plain["policies"]["qssf-backfill"], under["policies"]["qssf-backfill"]
+    for name in ("jct_mean_s", "jct_p99_s", "queue_mean_s", "makespan_s", "gpu_utilisation_frac", "by_gpus"):
+        assert one[name] == other[name]
+    assert (one["energy_kwh"], one["shared_frac"], one["over_time"]["gpus_used"]) == (None, None, None)
+
+
+def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
+    usual = modelled[0]["policies"]["pack"]
+    for flag, kept in (
+        ("--assumed-scale 1.3", {"workload_seed": 0, "assumed_scale": 1.3, "noise": True}),
+        ("--workload-seed 3", {"workload_seed": 3, "assumed_scale": 1.0, "noise": True}),
+        ("--no-noise", {"workload_seed": 0, "assumed_scale": 1.0, "noise": False}),
+    ):
+        report = report_of(workload, tmp_path, "pack", "--models", flag)
+        assert report["models"] == kept
+        assert report["policies"]["pack"]["energy_kwh"] != usual["energy_kwh"]
+
+
+def test_models_go_along_to_other_processes(
+    modelled: tuple[Any, Path], workload: Files, tmp_path: Path
+) -> None:
+    """Policies that decide one at a time run in processes of their own; records make rules do so too."""
+    report = report_of(
+        workload, tmp_path, "pack", "lucid", "--models", "--workers 2", f"--records {tmp_path / 'records'}"
+    )
+    for name in ("pack", "lucid"):
+        for field in ("jct_mean_s", "energy_kwh", "cluster_energy_kwh", "gpu_used_frac", "shared_frac"):
+            assert report["policies"][name][field] == modelled[0]["policies"][name][field]
+        assert report["policies"][name]["by_source"]["rule"] > 150
+
+
+def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> None:
+    words = " ".join(run(workload, "qssf-backfill", "pack", "--models", "--assumed-scale 0.7").output.split())
+    assert "energy of the measured jobs" in words
+    assert "of the catalogue's figures that these results use" in words
+    assert "assumed (here x 0.7)" in words
+    assert "mean queue mean JCT energy waits less longer" in words
+    assert "energy" not in run(workload, "qssf-backfill", "fifo").output
+
+
+def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: Path) -> None:
+    trace = Trace.read(workload[0])
+    lines = (workload[0]).read_text(encoding="utf-8").splitlines()
+    named = [lines[0] + ",workload", *(line + ",resnet50-imagenet-b64" for line in lines[1:])]
+    (tmp_path / "named.csv").write_text("\n".join(named) + "\n", encoding="utf-8")
+    files = (tmp_path / "named.csv", workload[1])
+    assert report_of(files, tmp_path, "fifo", "--models")["policies"]["fifo"]["jobs"] == len(trace)
+    (tmp_path / "named.csv").write_text("\n".join(named).replace("resnet50", "resnet51") + "\n")
+    result = run(files, "fifo", "--models")
+    assert isinstance(result.exception, InputError)
+    assert "column workload" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (("pack",), InputError, "policy 'pack' shares GPUs, sets clocks or moves cores: that needs models"),
+        (("lucid",), InputError, "add --models"),
+        (("fifo", "fifo+clock=0.75"), InputError, "policy 'fifo+clock=0.75' shares GPUs"),
+        (("fifo+cores",), InputError, "add --models"),
+        (("fifo", "--assumed-scale 0.7"), InputError, "--assumed-scale sets the models of a run"),
+        (("fifo", "--workload-seed 1"), InputError, "--workload-seed sets the models of a run"),
+        (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
+        (("fifo", "--models", "--assumed-scale 0"), InputError, "expected a number above 0"),
+        (("fifo", "--models", "--assumed-scale nan"), InputError, "expected a number above 0"),
+        (("fifo+fly", "--models"), UnknownSchedulerError, "unknown ability +fly; known: share"),
+        (("fifo+clock=2", "--models"), UnknownSchedulerError, "F from 0.5 to 1"),
+        (("fifo+share+share", "--models"), UnknownSchedulerError, "once"),
+        (("fifo+lull=0.1+clock=1", "--models"), UnknownSchedulerError, "once"),
+        (("tiresias+share", "--models"), UnknownSchedulerError, "chooses by itself"),
+        (("rollout+cores", "--models"), UnknownSchedulerError, "chooses by itself"),
+        (("ppo+share", "--models"), UnknownSchedulerError, "chooses by itself"),
+        (("pack+share=0.9", "--models"), UnknownSchedulerError, "takes no +share"),
+        (("lucid:soon", "--models"), UnknownSchedulerError, "takes the time of its profiler"),
+        (("pack:2", "--models"), UnknownSchedulerError, "SPEED from 0 to 1"),
+        (("nosuch+share", "--models"), UnknownSchedulerError, "unknown policy 'nosuch'"),
+    ],
+)
+def test_what_is_refused_before_anything_runs(
+    workload: Files,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    error: type[RlschedError],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Trace, "read", lambda path: pytest.fail(f"{path} was read"))
+    result = run(workload, *words, f"--json {tmp_path / 'out.json'}")
+    assert isinstance(result.exception, error), result.output
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not (tmp_path / "out.json").exists()

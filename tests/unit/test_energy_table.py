@@ -1,0 +1,139 @@
+"""The tables of `benchmarks/energy_table.py`: which choices there are, which are best, and how rows read."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from rlsched.decide.scheduler import load_scheduler
+from rlsched_agents.evaluate.metrics import Metrics
+from rlsched_agents.evaluate.pairs import Comparison, Ratio
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def rows() -> ModuleType:
+    return load("energy_rows")
+
+
+def result(rows: ModuleType, policy: str, jct_s: float, kwh: float, low: float | None = 0.5) -> Any:
+    numbers = {
+        name: 0 for name in Metrics.__struct_fields__ if name.startswith(("jobs", "rej", "unf", "dec"))
+    }
+    fields: dict[str, Any] = dict.fromkeys(Metrics.__struct_fields__) | numbers
+    fields |= {"jobs": 100, "preemptions": 0, "wall_s": 0.0, "by_gpus": {}, "by_vc": {}, "by_source": {}}
+    fields |= {
+        "by_end": {},
+        "lost_gpu_s": 0.0,
+        "jct_mean_s": jct_s,
+        "jct_p99_s": 9 * jct_s,
+        "energy_kwh": kwh,
+    }
+    fields |= {"energy_per_job_kwh": kwh / 100, "shared_frac": 0.25, "sm_clock_mean_frac": 0.875}
+    fields["measured_cells_frac"] = 0.6 if "share" in policy else 0.7
+    high = None if low is None else 1.5
+    against = Comparison(
+        jobs=100,
+        jct_mean_ratio=Ratio(jct_s / 1000, low, high),
+        queue_mean_ratio=None,
+        wins_frac=0.0,
+        losses_frac=0.0,
+        energy_ratio=Ratio(kwh / 200, low, high),
+    )
+    return rows.ChoiceResult(policy=policy, metrics=Metrics(**fields), against=against)
+
+
+def a_case(rows: ModuleType, low: float | None = 0.5) -> Any:
+    results = [
+        result(rows, "qssf-backfill", 1000, 200, low),
+        result(rows, "qssf-backfill+share", 900, 190, low),
+        result(rows, "qssf-backfill+cores+lull=0.1", 915, 170, low),
+        result(rows, "qssf-backfill+slowdown=0.05", 940, 160, low),
+        result(rows, "lucid", 985, 150, low),
+        result(rows, "sjf-backfill", 500, 100, low),
+        result(rows, "tiresias", 400, 90, low),
+    ]
+    return rows.Case(
+        trace="t",
+        nodes=2,
+        gpus=16,
+        gpu_types=["V100"],
+        load_frac=0.89,
+        since_s=8_944_088.0,
+        results=results,
+        varied={"assumed figures x 0.7": [results[0], result(rows, "qssf-backfill+share", 800, 180, low)]},
+    )
+
+
+def test_best_choices_are_deployable_and_within_their_budget(rows: ModuleType) -> None:
+    best = rows.best_choices(a_case(rows).results)
+    assert [one.policy for one in best] == [
+        "qssf-backfill+share",
+        "qssf-backfill+cores+lull=0.1",  # 1.7 % more
+        "qssf-backfill+slowdown=0.05",  # 4.4 %
+        "lucid",  # 9.4 %
+    ]
+    assert rows.best_choices([result(rows, "srtf", 1, 1)]) == [None] * 4
+
+
+def test_rows(rows: ModuleType) -> None:
+    text = rows.section([a_case(rows)])
+    assert "**t**, submitted from 8,944,088 s on: 100 jobs, 2 nodes, 16 GPUs (V100), load 0.89" in text
+    assert "| `qssf-backfill` | 1,000 |  | 9,000 | 200 |  | 2.00 | 25% | 88% |" in text
+    ratios = ("0.90 [0.50, 1.50] | 8,100", "0.95 [0.50, 1.50] | 1.90")
+    assert f"| `qssf-backfill+share` | 900 | {ratios[0]} | 190 | {ratios[1]} | 25% | 88% |" in text
+    assert "| `tiresias` * | 400 |" in text
+    assert "`qssf-backfill+cores+lull=0.1` |" not in text.partition("The best of 5")[0]
+    assert "| least energy at up to 5% more JCT: `qssf-backfill+slowdown=0.05` | 940 |" in text
+    assert "60% to 70% of the catalogue's cells" in text
+    assert "| `qssf-backfill+share` | 0.90, 0.950 | 0.80, 0.900 |" in text
+    assert "(none: fewer than ten days)" not in text
+    assert "(none: fewer than ten days)" in rows.section([a_case(rows, None)])
+
+
+def test_cases_go_through_json(rows: ModuleType) -> None:
+    case = a_case(rows)
+    assert msgspec.json.decode(msgspec.json.encode(case), type=rows.Case) == case
+
+
+def test_a_section_takes_the_place_of_the_last_one(rows: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "p.md"
+    page.write_text(f"a\n{rows.BEGIN}\nold\n{rows.END}\nb\n")
+    rows.put_between(page, "new")
+    rows.put_between(page, "newer")
+    assert page.read_text() == f"a\n{rows.BEGIN}\n\nnewer\n{rows.END}\nb\n"
+    page.write_text("a\n")
+    with pytest.raises(ValueError, match="expected the markers"):
+        rows.put_between(page, "new")
+    assert (BENCHMARKS.parent / "docs" / "results.md").read_text(encoding="utf-8").count(rows.BEGIN) == 1
+
+
+def test_every_choice_is_a_policy_and_the_shown_ones_are_among_them(rows: ModuleType) -> None:
+    table = load("energy_table")
+    for trace in table.TRACES:
+        names = list(table.choices(trace))
+        assert len(set(names)) == len(names) > 200
+        assert names[0] == rows.REFERENCE
+        shown = {f"{rows.REFERENCE}+{able}" for able in (*rows.SHOWN[1:], *rows.SHOWN_REFERENCE)}
+        assert shown | set(rows.MAIN) - {"lucid"} <= set(names)
+        for name in {name.partition("+")[0] for name in names}:
+            assert load_scheduler(name).name == name
+    assert "lucid:80" in table.choices("philly")
+    assert "lucid" in table.choices("helios_venus")
