@@ -1,4 +1,4 @@
-"""At their limits the formulas are exact: alone, at full clock, with cores enough a job runs as its trace says."""
+"""Alone, at full clock and with cores enough, a job runs exactly as its trace says."""
 
 from __future__ import annotations
 
