@@ -26,6 +26,7 @@ from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
+from rlsched.errors import InputError
 from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
@@ -44,6 +45,7 @@ from rlsched_envs.modelling import (
 )
 from rlsched_envs.physics import ENERGY_J, IDLE_J, begin_books, no_physics, settle
 from rlsched_envs.placements import Placements
+from rlsched_envs.sleeping import SleepingNodes
 from rlsched_envs.walk_loop import run_walk
 
 _ROWS_BETWEEN_LOOKS = 256
@@ -167,6 +169,15 @@ class Engine:
             self._use(models)
         if models is not None or has_lives(trace, self._rules):
             self._give_lives()
+        self._sleeping: SleepingNodes | None = None
+        if models is not None and models.power_down is not None:
+            if self._rules.node_events:
+                raise InputError(
+                    "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
+                    "events, or the power-down rule"
+                )
+            self._sleeping = SleepingNodes(self.state, spec, models.power_down, models.power, self.now_s)
+            self.arrays.progress.clock[sim.REVIEW] = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
         """Jobs run and draw as models say."""
@@ -215,6 +226,8 @@ class Engine:
                 self._grow()
             elif moved == life.NEED_ROOM:
                 self._grow_life()
+            elif moved == life.REVIEW_DUE:
+                self._review()
             elif stop.now():
                 break
         decisions = int(self.arrays.progress.tally[sim.STARTS])
@@ -315,9 +328,20 @@ class Engine:
 
     def advance(self) -> bool:
         """Go to the next instant at which something happens; False when nothing is left to happen."""
-        while (moved := self._next_instant()) == sim.NEED_SLOTS:
-            self._grow()
+        while (moved := self._next_instant()) not in (sim.MOVED, sim.FINISHED):
+            if moved == sim.NEED_SLOTS:
+                self._grow()
+            elif self._review():
+                return True
         return moved == sim.MOVED
+
+    def _review(self) -> bool:
+        """Look at the nodes that can sleep; whether there are decisions to take now."""
+        assert self._sleeping is not None
+        assert self.life is not None
+        came_up = self._sleeping.review(self.arrays, self.life)
+        self.life.counts[life.UNDECIDED] = came_up
+        return came_up
 
     def _next_instant(self) -> int:
         if self.life is None:
@@ -383,7 +407,12 @@ class Engine:
         modelled = bool(self.state.arrays.counters[MODELLED])
         segments = segments_of(self.life, self._rows, modelled=modelled)
         return replace(
-            table, ended_by=ended_by, eligible_s=eligible_s, segments=segments, energy=self._energy()
+            table,
+            ended_by=ended_by,
+            eligible_s=eligible_s,
+            segments=segments,
+            energy=self._energy(),
+            slept=self._sleeping.slept(self.now_s) if self._sleeping else None,
         )
 
     def _energy(self) -> Energy | None:

@@ -15,6 +15,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs import life
 from rlsched_envs.lives import Segments
 from rlsched_envs.modelling import Energy
+from rlsched_envs.sleeping import Slept
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class JobTable:
             array has room. None: at its submission.
         segments: Every attempt. None: one for each job that started, from its start to its end.
         energy: What the run drew. None: it had no models.
+        slept: What its nodes did that could sleep. None: all stayed on.
     """
 
     trace: Trace
@@ -56,6 +58,7 @@ class JobTable:
     eligible_s: NDArray[np.float64] | None = None
     segments: Segments | None = None
     energy: Energy | None = None
+    slept: Slept | None = None
 
     @cached_property
     def attempts(self) -> Segments:

@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, MODELLED, NODE_DOWN, 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
-from rlsched.jit import kernel
+from rlsched.jit import kernel, large_kernel
 from rlsched_envs import physics
 from rlsched_envs.simulation import (
     ALLOCATED_MILLI,
@@ -28,8 +28,10 @@ from rlsched_envs.simulation import (
     NEED_SLOTS,
     NEXT_ROW,
     NOW,
+    REVIEW,
     STARTS,
     STOPPED,
+    TIMER,
     SimArrays,
     allocate_slot,
     begin_attempt,
@@ -47,6 +49,8 @@ from rlsched_envs.simulation import (
 
 NEED_ROOM: Final = 4
 """The record of attempts is full: `grown_life`, then go on."""
+REVIEW_DUE: Final = 5
+"""The clock is at its REVIEW, and what happens now has happened: set the next, then go on."""
 
 ONGOING: Final = 0
 ENDED: Final = 1
@@ -342,6 +346,17 @@ def _set_node(sim: SimArrays, life: LifeArrays, n: int, status: int) -> None:
         physics.add_idle_w(x, physics.node_idle_w(x, s, n, status) - physics.node_idle_w(x, s, n, before))
 
 
+@large_kernel
+def set_nodes(
+    sim: SimArrays, life: LifeArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]
+) -> float:
+    """Give idle nodes their statuses. Returns how much more these nodes draw now, W. Needs models."""
+    idle_w = sim.physics.sums[physics.IDLE_W]
+    for k in range(nodes.shape[0]):
+        _set_node(sim, life, nodes[k], statuses[k])
+    return sim.physics.sums[physics.IDLE_W] - idle_w
+
+
 @kernel
 def _fail_jobs_on(sim: SimArrays, life: LifeArrays, n: int) -> None:
     s = sim.state
@@ -458,12 +473,20 @@ def _next_s(sim: SimArrays, life: LifeArrays) -> float:
 
 @kernel
 def next_instant(sim: SimArrays, life: LifeArrays) -> int:
-    """Go to the next time at which something happens, and let it happen; MOVED, FINISHED or NEED_SLOTS."""
+    """Go to the next time at which something happens, and let it happen.
+
+    Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE: nothing happens before that look at the nodes.
+    """
     s, truth, r = sim.state, sim.truth, sim.progress
-    at_s = _next_s(sim, life)
+    at_s, live = _next_s(sim, life), s.counters[LIVE_JOBS]
+    if at_s > r.clock[REVIEW] and (live > 0 or r.tally[NEXT_ROW] < truth.shape[0]):
+        timer_s = r.clock[TIMER]
+        pass_time(sim, r.clock[REVIEW], live, live - s.derived.running_len[0])
+        r.clock[TIMER] = timer_s
+        return REVIEW_DUE
     if at_s == np.inf:
         return FINISHED
-    pass_time(sim, at_s, s.counters[LIVE_JOBS], s.counters[LIVE_JOBS] - s.derived.running_len[0])
+    pass_time(sim, at_s, live, live - s.derived.running_len[0])
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at_s:
         _end_attempt(sim, life, pop_end(r))
     events = life.node_events
@@ -511,7 +534,7 @@ def _decide_by_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
 
 @kernel
 def run_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode, until_row: int) -> int:
-    """`simulation.run_rule`, for lives; also returns NEED_ROOM."""
+    """`simulation.run_rule`, for lives; also returns NEED_ROOM and REVIEW_DUE."""
     while life.counts[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
         if not life.counts[UNDECIDED]:
             moved = next_instant(sim, life)

@@ -15,7 +15,9 @@ from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.models.catalogue import Catalogue, load_catalogue
+from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower
+from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
 from rlsched_envs.physics import GROUP, NODE_WATTS, NOISE, NUM_SUMS, RUN, PhysicsArrays
 
@@ -30,6 +32,7 @@ class Models:
         noise: Whether pairs that were never measured scatter about the formula.
         energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
         power: Nodes beside their GPUs.
+        power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
 
     seed: int = 0
@@ -37,6 +40,7 @@ class Models:
     noise: bool = True
     energy_weight: float = 0.0
     power: NodePower = field(default_factory=NodePower)
+    power_down: PowerDownPlan | None = None
 
     def catalogue(self) -> Catalogue:
         """The catalogue of workloads, with its assumed figures scaled."""
@@ -86,8 +90,8 @@ def node_watts(spec: ClusterSpec, power: NodePower) -> Records:
         part = watts[at : at + group.count]
         part.idle_w = power.idle_w(group.cpus, group.gpus, 0.0)
         part.core_w = power.cpu_active_w_per_core - power.cpu_idle_w_per_core
-        part.asleep_w = power.asleep_w
-        part.boot_w = power.booting_w(group.cpus, group.gpus, 0.0)
+        by_state = PowerByState.of(power, group.gpus, group.gpu_type, group.cpus)
+        part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
         at += group.count
     return watts
 

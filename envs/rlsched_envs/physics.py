@@ -81,8 +81,8 @@ NODE_WATTS: Final = np.dtype(
     [
         ("idle_w", np.float64),  # without its GPUs, nothing running
         ("core_w", np.float64),  # more with each busy core
-        ("asleep_w", np.float64),
-        ("boot_w", np.float64),
+        ("asleep_w", np.float64),  # as a whole
+        ("boot_w", np.float64),  # as a whole, its GPUs included
     ],
     align=True,
 )

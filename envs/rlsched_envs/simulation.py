@@ -41,7 +41,9 @@ TIMER: Final = 3
 """When a *wait* asked to be looked at again; infinite while nobody did. Any instant resets it."""
 LIVE_S: Final = 4
 """Integral over time of the number of live jobs: all time in the system so far, job-seconds."""
-NUM_CLOCKS: Final = 5
+REVIEW: Final = 5
+"""When somebody outside wants to look at the nodes next (`sleeping`); infinite while nobody does."""
+NUM_CLOCKS: Final = 6
 
 NEXT_ROW: Final = 0
 HEAP_LEN: Final = 1
@@ -119,7 +121,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         tally=np.zeros(NUM_COUNTS, np.int64),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
-    progress.clock[TIMER] = np.inf
+    progress.clock[TIMER] = progress.clock[REVIEW] = np.inf
     if rows:
         progress.clock[NOW] = truth.submit_s[0]
     return progress
@@ -447,7 +449,7 @@ def rewind(sim: SimArrays) -> None:
     r.outcome.end_s[:] = np.nan
     r.clock[:] = 0.0
     r.clock[NOW] = sim.truth.submit_s[0]
-    r.clock[TIMER] = np.inf
+    r.clock[TIMER] = r.clock[REVIEW] = np.inf
     r.tally[:] = 0
     if s.counters[MODELLED]:
         physics.begin_books(sim.physics, s)

@@ -149,7 +149,8 @@ class PowerDownService:
         ]
         if not ended:
             return done
-        history = np.array(self._demand)
+        seen = self.forecast.needs_slots
+        history = np.array(self._demand[-max(seen, self.rule.falling_slots, 1) :] if seen else self._demand)
         keep = int(
             self.rule.kept(
                 awake, self.forecast.peak(history), max(history[-1], demand), self.rule.is_falling(history)

@@ -91,6 +91,12 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
 @click.option(
     "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
 )
+@click.option(
+    "--power-down",
+    metavar="RULE",
+    help="With --models: idle nodes sleep: `default`, or `trailing:3h,10` (10 nodes above the highest demand "
+    "of 3 h) [default: all nodes stay on].",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--jobs-out", metavar="DIR", help="Write every job's start, end and GPUs: NAME.csv and NAME.segments.csv."
@@ -126,6 +132,7 @@ def evaluate(
     assumed_scale: float | None,
     workload_seed: int | None,
     no_noise: bool,
+    power_down: str | None,
     json_path: str | None,
     jobs_out: str | None,
     records: str | None,
@@ -177,10 +184,15 @@ def evaluate(
         ("--assumed-scale", assumed_scale is not None),
         ("--workload-seed", workload_seed is not None),
         ("--no-noise", no_noise),
+        ("--power-down", power_down is not None),
     ):
         if given and not with_models:
             raise InputError(f"{flag} sets the models of a run with --models; add --models, or leave it out")
-    models = make_models(assumed_scale, workload_seed, noise=not no_noise) if with_models else None
+    models = (
+        make_models(assumed_scale, workload_seed, noise=not no_noise, power_down=power_down)
+        if with_models
+        else None
+    )
     check_policies(policies, models)
     notes = Console(stderr=True, highlight=False)
     trace = Trace.read(trace_path)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_agents.evaluate.modelled import Basis, model_metrics
+from rlsched_agents.evaluate.modelled import Basis, PowerDownMetrics, model_metrics, power_down_metrics
 from rlsched_agents.evaluate.occupancy import (
     Fragmentation,
     OverTime,
@@ -121,6 +121,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         sm_clock_mean_frac: Mean SM clock of the GPUs that measured jobs held, of the maximum.
         measured_cells_frac: Share of the catalogue's cells behind the result that are measured or fitted, not
             assumed (`modelled.Basis`).
+        power_down: What nodes that sleep did. None without a power-down rule.
     """
 
     jobs: int
@@ -162,6 +163,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     shared_frac: float | None = None
     sm_clock_mean_frac: float | None = None
     measured_cells_frac: float | None = None
+    power_down: PowerDownMetrics | None = None
 
 
 def jct_s(table: JobTable) -> Floats:
@@ -350,6 +352,7 @@ def schedule_metrics(
         shared_frac=modelled.shared_frac,
         sm_clock_mean_frac=modelled.sm_clock_mean_frac,
         measured_cells_frac=None if basis is None else basis.measured_frac(modelled),
+        power_down=power_down_metrics(table),
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.errors import InputError
+from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.load import trace_demands
 from rlsched_envs.modelling import Models
 
@@ -34,11 +35,31 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
         workload_seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        power_down: The rule by which idle nodes sleep; None: all nodes stay on.
     """
 
     workload_seed: int
     assumed_scale: float
     noise: bool
+    power_down: str | None = None
+
+
+class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What nodes that sleep did over the whole replay, warm-up included. Waits that it caused are queueing.
+
+    Attributes:
+        wake_up_events: Moments at which one or more sleeping nodes were woken.
+        wake_ups_a_day: The same, a day of the replay.
+        nodes_booted: Wakes of sleeping nodes.
+        asleep_node_h: Node-hours asleep.
+        saved_kwh: What the same nodes without their jobs would have drawn more, had they stayed on.
+    """
+
+    wake_up_events: int
+    wake_ups_a_day: float
+    nodes_booted: int
+    asleep_node_h: float
+    saved_kwh: float
 
 
 class ModelMetrics(NamedTuple):
@@ -54,16 +75,34 @@ class ModelMetrics(NamedTuple):
     sm_clock_mean_frac: float | None = None
 
 
-def make_models(assumed_scale: float | None, workload_seed: int | None, *, noise: bool) -> Models:
+def make_models(
+    assumed_scale: float | None, workload_seed: int | None, *, noise: bool, power_down: str | None = None
+) -> Models:
     """The models of an evaluation, each setting the default where it is None.
 
     Raises:
-        InputError: the scale is not above 0.
+        InputError: the scale is not above 0, or the rule by which nodes sleep has another form.
     """
     scale = 1.0 if assumed_scale is None else assumed_scale
     if not 0 < scale < np.inf:
         raise InputError(f"--assumed-scale: expected a number above 0 (0.7, 1.3), got {scale:g}")
-    return Models(seed=workload_seed or 0, assumed_scale=scale, noise=noise)
+    plan = None if power_down is None else PowerDownPlan.parse(power_down)
+    return Models(seed=workload_seed or 0, assumed_scale=scale, noise=noise, power_down=plan)
+
+
+def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
+    """What the nodes of a replay did that could sleep; None where all stayed on."""
+    slept, energy = table.slept, table.energy
+    if slept is None or energy is None:
+        return None
+    days = energy.span_s / 86400.0
+    return PowerDownMetrics(
+        wake_up_events=slept.wake_up_events,
+        wake_ups_a_day=slept.wake_up_events / days if days > 0 else 0.0,
+        nodes_booted=slept.nodes_booted,
+        asleep_node_h=slept.asleep_node_s / 3600.0,
+        saved_kwh=slept.saved_j / J_PER_KWH,
+    )
 
 
 def books_of(table: JobTable) -> tuple[Segments, Books] | None:

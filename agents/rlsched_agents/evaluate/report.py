@@ -120,7 +120,12 @@ def build_report(
         rejected_reasons=rejected_reasons(first, measured),
         models=None
         if models is None
-        else ModelsUsed(workload_seed=models.seed, assumed_scale=models.assumed_scale, noise=models.noise),
+        else ModelsUsed(
+            workload_seed=models.seed,
+            assumed_scale=models.assumed_scale,
+            noise=models.noise,
+            power_down=models.power_down.text if models.power_down else None,
+        ),
     )
 
 

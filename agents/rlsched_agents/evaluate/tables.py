@@ -67,6 +67,7 @@ def print_report(report: Report, console: Console) -> None:
     )
     _print_lives(report, console)
     _print_energy(report, console)
+    _print_power_down(report, console)
     if report.paired:
         _print_table(
             console,
@@ -156,6 +157,28 @@ def _print_energy(report: Report, console: Console) -> None:
             f"Measured or fitted: {of} of the catalogue's figures that these results use; the rest is "
             f"assumed{'' if scale == 1 else f' (here x {scale:g})'}, see docs/model/catalogue.md.\n"
         )
+
+
+def _print_power_down(report: Report, console: Console) -> None:
+    """What nodes did that sleep, over the whole replay."""
+    slept = {name: one.power_down for name, one in report.policies.items() if one.power_down is not None}
+    if report.models is None or not slept:
+        return
+    _print_table(
+        console,
+        f"nodes that sleep ({report.models.power_down}), over the whole replay; waits for them are queueing",
+        ("wake-ups", "a day", "nodes booted", "node-hours asleep", "saved, kWh"),
+        {
+            name: (
+                f"{one.wake_up_events:,}",
+                f"{one.wake_ups_a_day:.2f}",
+                f"{one.nodes_booted:,}",
+                f"{one.asleep_node_h:,.0f}",
+                _kwh(one.saved_kwh),
+            )
+            for name, one in slept.items()
+        },
+    )
 
 
 def _print_groups(report: Report, title: str, what: str, by: str, field: str, console: Console) -> None:

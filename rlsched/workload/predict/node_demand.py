@@ -103,6 +103,9 @@ class TrailingMaximum(DemandForecast):
         padded = np.concatenate([np.full(self.window - 1, -np.inf), demand])
         return np.asarray(sliding_window_view(padded, self.window).max(axis=1), dtype=np.float64)
 
+    def peak(self, demand: Floats) -> float:
+        return float(demand[-self.window :].max())
+
 
 @dataclass(frozen=True)
 class RecentRises(DemandForecast):
