@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.decide.rules import PLAIN, RuleCode, next_move
 from rlsched.jit import kernel, large_kernel
@@ -20,8 +22,8 @@ def _decide(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
         slot, beside = next_move(sim.state, p, rule, now_s)
         while slot >= 0:
             if beside >= 0:
-                join(sim, p, slot, beside, BY_RULE, rule.can)
-            elif not place(sim, p, slot, -1, BY_RULE, rule.can):
+                join(sim, p, np.int64(slot), np.int64(beside), BY_RULE, rule.can)
+            elif not place(sim, p, np.int64(slot), np.int64(-1), BY_RULE, rule.can):
                 break
             note_start(sim, life, slot)
             slot, beside = next_move(sim.state, p, rule, now_s)

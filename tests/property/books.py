@@ -207,7 +207,7 @@ class _Count:
         return rate
 
     def at_full_use(self, one: Holder, kind: int) -> float:
-        """Rate on GPUs of this type, fully used; it is 1 on those of reference with the cores asked for."""
+        """Rate on GPUs of this type, fully used. It is 1 on those of reference with the cores asked for."""
         reference = int(self.truth.reference_kind[one.row])
         reference = kind if reference < 0 else reference
         faster = self.trait(one, kind).speed / self.trait(one, reference).speed
