@@ -80,7 +80,10 @@ def main() -> int:
     print(f"{arguments.out}: policy of decision {result.card.timesteps:,}, {speed}")
     for name, row in result.card.validation.items():
         ratio, wins = row["queue_ratio_frac"], row["wins_frac"]
-        print(f"  {name:14s} queueing {ratio:.3f} x qssf-backfill, wins {wins:.2f}")
+        cost = row.get("cost_ratio_frac", 1.0)
+        print(
+            f"  {name:14s} queueing {ratio:.3f} x qssf-backfill, wins {wins:.2f}, cost with models {cost:.3f}"
+        )
     return 130 if result.stopped else 0
 
 

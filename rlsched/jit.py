@@ -106,3 +106,9 @@ def _cache_dir(folder: Path) -> Path:
             if b"kernel\n" in text or b"NamedTuple" in text:
                 digest.update(text)
     return root / digest.hexdigest()[:16]
+
+
+@kernel
+def wide(number: int) -> int:
+    """The same number, of 64 bits whatever it was: large functions are compiled for each type they meet."""
+    return number + 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.decide.rules import PLAIN, RuleCode, next_move
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place
 from rlsched_envs.life import NEED_ROOM, UNDECIDED, LifeArrays, has_room, next_instant, note_start
 from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, SimArrays, nothing_new
@@ -20,8 +20,8 @@ def _decide(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
         slot, beside = next_move(sim.state, p, rule, now_s)
         while slot >= 0:
             if beside >= 0:
-                join(sim, p, slot, beside, BY_RULE, rule.can)
-            elif not place(sim, p, slot, -1, BY_RULE, rule.can):
+                join(sim, p, wide(slot), wide(beside), BY_RULE, rule.can)
+            elif not place(sim, p, wide(slot), wide(-1), BY_RULE, rule.can):
                 break
             note_start(sim, life, slot)
             slot, beside = next_move(sim.state, p, rule, now_s)

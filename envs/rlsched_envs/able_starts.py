@@ -12,7 +12,7 @@ from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.choose import choose
 from rlsched.decide.abilities import AbilityCode, clock_for, cores_for, join_cores
 from rlsched.decide.rules import RuleCode, next_move
-from rlsched.jit import large_kernel
+from rlsched.jit import large_kernel, wide
 from rlsched.models.speed import gpu_kind
 from rlsched_envs.physics import JOBS_J, JOBS_W, LOST_RATE, LOST_S
 from rlsched_envs.simulation import (
@@ -70,8 +70,8 @@ def _decide(sim: SimArrays, rule: RuleCode) -> None:
         slot, beside = next_move(sim.state, p, rule, now_s)
         while slot >= 0:
             if beside >= 0:
-                join(sim, p, slot, beside, BY_RULE, rule.can)
-            elif not place(sim, p, slot, -1, BY_RULE, rule.can):
+                join(sim, p, wide(slot), wide(beside), BY_RULE, rule.can)
+            elif not place(sim, p, wide(slot), wide(-1), BY_RULE, rule.can):
                 break
             note_start(sim, slot)
             slot, beside = next_move(sim.state, p, rule, now_s)
@@ -104,7 +104,7 @@ def run_able_recording(
     Time: queueing and time lost while running, job-seconds, and jobs that wait plus time lost a second.
     Energy: of the jobs. The arrays hold 2 T + 1 instants. Returns how many there were, -1 if slots ran out.
     """
-    r, sums, k = sim.progress, sim.physics.sums, 0
+    r, sums, k = sim.progress, sim.progress.clock, 0
     while True:
         moved = next_instant(sim)
         if moved == NEED_SLOTS:

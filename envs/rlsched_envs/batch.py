@@ -11,7 +11,6 @@ from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.decide.windows import WindowArrays
 from rlsched.jit import kernel
 from rlsched_envs.episode import DECIDE, DONE, EpisodeArrays, advance, begin, observe, step
-from rlsched_envs.physics import PhysicsArrays
 from rlsched_envs.simulation import ProgressArrays, SimArrays
 
 
@@ -43,11 +42,16 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         i.queue[k],
         i.running_len[k],
     )
-    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models, s.goal[k])
-    x = b.sim.physics
-    physics = PhysicsArrays(x.run[k], x.group[k], x.node[k], x.energy_j[k], x.key[k], x.sums[k], x.dynamic_w)
+    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models)
     progress = ProgressArrays(
-        r.ends[k], r.outcome[k], r.placed_at[k], r.placed_gpu[k], r.scratch[k], r.clock[k], r.tally[k]
+        r.ends[k],
+        r.run[k],
+        r.outcome[k],
+        r.placed_at[k],
+        r.placed_gpu[k],
+        r.scratch[k],
+        r.clock[k],
+        r.tally[k],
     )
     window = WindowArrays(
         w.slot[k],
@@ -65,7 +69,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.own[k],
     )
     return EpisodeArrays(
-        SimArrays(state, b.sim.truth[k], progress, physics),
+        SimArrays(state, b.sim.truth[k], progress),
         window,
         b.reference_s[k],
         b.reference_queued_s[k],

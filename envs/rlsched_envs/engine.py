@@ -38,12 +38,12 @@ from rlsched_envs.modelling import (
     Energy,
     Models,
     fair_cores_milli,
-    grown_physics,
-    new_physics,
+    open_books,
     reference_kinds,
+    set_watts,
     with_fair_cores,
 )
-from rlsched_envs.physics import ENERGY_J, IDLE_J, begin_books, no_physics, settle
+from rlsched_envs.physics import ENERGY_J, IDLE_J, settle
 from rlsched_envs.placements import Placements
 from rlsched_envs.sleeping import SleepingNodes
 from rlsched_envs.walk_loop import run_walk
@@ -163,7 +163,7 @@ class Engine:
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
-        self.arrays = sim.SimArrays(self.state.arrays, truth, progress, no_physics())
+        self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
         self.life: life.LifeArrays | None = None
         if models is not None:
             self._use(models)
@@ -187,9 +187,9 @@ class Engine:
         truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
         demands = self.state.demands
         truth.reference_kind = reference_kinds(demands, self.spec, self.state.kind_names)[truth.demand]
-        physics = new_physics(self.trace, self._rows, self.spec, self.state, models)
-        begin_books(physics, self.state.arrays)
-        self.arrays = self.arrays._replace(state=self.state.arrays, physics=physics)
+        set_watts(self.state, self.spec, models.power)
+        self.arrays = self.arrays._replace(state=self.state.arrays)
+        open_books(self.arrays, self.trace, self._rows, models)
 
     def _give_lives(self) -> None:
         """From now on attempts are written down one by one; nothing has happened yet."""
@@ -374,7 +374,6 @@ class Engine:
             self.state.arrays,
             self.arrays.truth,
             sim.grown_progress(self.arrays.progress, slots),
-            grown_physics(self.arrays.physics, slots),
         )
 
     def _table(self, decisions: int, decision_us: NDArray[np.float64], by_source: dict[str, int]) -> JobTable:
@@ -419,13 +418,13 @@ class Engine:
         """What was drawn up to now, None without models."""
         if not self.state.arrays.counters[MODELLED]:
             return None
-        physics, now_s = self.arrays.physics, self.now_s
+        progress, now_s = self.arrays.progress, self.now_s
         for slot in np.flatnonzero(self.state.arrays.job.status == RUNNING).tolist():
-            settle(physics, slot, int(self.arrays.progress.ends.row[slot]), now_s)
+            settle(progress, self.state.arrays, slot, now_s)
         job_j = np.zeros(len(self.trace))
-        job_j[self._rows] = physics.energy_j
+        job_j[self._rows] = progress.outcome.energy_j
         span_s = now_s - float(self.arrays.truth.submit_s[0]) if len(self._rows) else 0.0
-        return Energy(job_j, float(physics.sums[IDLE_J]), float(physics.sums[ENERGY_J]), span_s)
+        return Energy(job_j, float(progress.clock[IDLE_J]), float(progress.clock[ENERGY_J]), span_s)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MODELLED, WAITING
 from rlsched.cluster.placement import all_fit
-from rlsched.decide.abilities import policy_abilities
+from rlsched.decide.abilities import energy_weight, policy_abilities
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.rules import PLAIN, SKIPPING, RuleCode
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
@@ -26,7 +26,7 @@ from rlsched.decide.windows import (
     num_variants,
     variant_window,
 )
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place, run_able, run_able_recording
 from rlsched_envs.physics import JOBS_J, LOST_S
 from rlsched_envs.simulation import (
@@ -146,7 +146,7 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     e.ints[DRAINS], e.ints[HANDOVER_ROW], e.ints[WARMUP_ROW] = drains, handover_row, warmup_row
     e.ints[DECISIONS] = 0
     e.floats[REGRET] = e.floats[COST] = 0.0
-    weight = e.sim.state.goal[0] if e.sim.state.counters[MODELLED] else 0.0
+    weight = energy_weight(e.sim.state)
     e.floats[SCALE] = (1.0 - weight) * 100.0 / max(queued, 1.0)
     e.floats[ENERGY_SCALE] = 0.0
     if weight > 0.0:
@@ -217,7 +217,7 @@ def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
     time_s, energy_j = _reference_cost(e, over)
     if not e.sim.state.counters[MODELLED]:
         return e.sim.progress.clock[QUEUED_S] - time_s, 0.0
-    sums = e.sim.physics.sums
+    sums = e.sim.progress.clock
     return e.sim.progress.clock[QUEUED_S] + sums[LOST_S] - time_s, sums[JOBS_J] - energy_j
 
 
@@ -233,9 +233,15 @@ def only_choice(w: WindowArrays) -> int:
     return found
 
 
-@large_kernel
+@kernel
 def _start(sim: SimArrays, p: int, slot: int, node: int, clock: float, beside: int) -> None:
-    """Start a job that can: one copy of all ways to do so for all who call it here."""
+    """Start a job that can. All numbers are made alike first: other types would be compiled once more."""
+    _start_any(sim, wide(p), wide(slot), wide(node), clock, wide(beside))
+
+
+@large_kernel
+def _start_any(sim: SimArrays, p: int, slot: int, node: int, clock: float, beside: int) -> None:
+    """One copy of all ways to start a job for all who call it here."""
     if not sim.state.counters[MODELLED]:
         start_slot(sim, p, slot, node)
         return
@@ -300,7 +306,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
     """Everything that waits fits: start this job, or, where energy counts, let a variant be chosen (True)."""
     s, p = e.sim.state, e.ints[PARTITION]
-    if s.counters[MODELLED] and s.goal[0] > 0.0 and num_variants(s, p, slot) > 1:
+    if energy_weight(s) > 0.0 and num_variants(s, p, slot) > 1:
         variant_window(s, p, slot, e.sim.progress.clock[NOW], e.window)
         e.ints[CHOSEN] = slot
         return True
@@ -346,7 +352,7 @@ def advance(e: EpisodeArrays) -> int:
         _new_pass(e, 1)
 
 
-@kernel
+@large_kernel
 def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
     """Apply a choice and go on. Returns (DECIDE or DONE, reward).
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, NODE_DOWN, NODE_UP, records
+from rlsched.cluster.arrays import ENERGY_PPM, MODELLED, NODE_DOWN, NODE_UP, records
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
@@ -19,8 +19,8 @@ from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch
 from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
-from rlsched_envs.modelling import books
-from rlsched_envs.physics import no_physics
+from rlsched_envs.modelling import set_watts
+from rlsched_envs.physics import NOISE
 from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
@@ -155,10 +155,10 @@ class Fleet:
         """
         state = self._arrays.sim.state
         state.counters[k, MODELLED] = modelled
-        state.goal[k, 0] = weight
+        state.counters[k, ENERGY_PPM] = round(weight * 1e6)
         state.node.kind[k] = kind
         state.derived.part.kind[k] = kind
-        keys = self._arrays.sim.physics.key
+        keys = self._arrays.sim.progress.outcome.key
         keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
     def reference_row(self, k: int) -> int:
@@ -223,8 +223,7 @@ def _blank_batch(
         picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places
     )
     state = stacked.sim.state._replace(models=one.sim.state.models)
-    physics = stacked.sim.physics._replace(dynamic_w=one.sim.physics.dynamic_w)
-    return stacked._replace(window=window, sim=stacked.sim._replace(state=state, physics=physics))
+    return stacked._replace(window=window, sim=stacked.sim._replace(state=state))
 
 
 def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
@@ -244,18 +243,18 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     spec = ClusterSpec(name="episode", nodes=(nodes,))
     state = ClusterState.from_spec(spec, slots=rows)
     state.reserve_demands([Demand(gpus=gang, cpu_milli=CORES_EACH * 1000 * gang) for gang in gangs])
-    physics = no_physics()
     if config.modelled_frac > 0:
         state.use_models(load_catalogue().arrays(GPU_TYPES))
-        physics = books(rows, rows, spec, state)
+        set_watts(state, spec)
     truth = records(rows, TRUTH)
     truth.fixed_end_s = truth.limit_s = np.nan
     truth.vc = truth.own_partition = truth.reference_kind = -1
     progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
+    progress.clock[NOISE] = 1.0
     instants = 2 * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
-        SimArrays(state.arrays, truth, progress, physics),
+        SimArrays(state.arrays, truth, progress),
         window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
         np.zeros(instants),
         np.zeros(instants),

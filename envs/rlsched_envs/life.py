@@ -188,7 +188,7 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     segments.row[at], segments.attempt[at], segments.gpus[at] = row, s.job.attempt[slot], s.job.gpus[slot]
     segments.start_s[at], segments.end_s[at], segments.useful_s[at] = now_s, np.nan, 0.0
     segments.done_s[at] = segments.share_s[at] = segments.used_s[at] = segments.clock_s[at] = 0.0
-    segments.energy_j[at] = sim.physics.energy_j[row] if s.counters[MODELLED] else 0.0
+    segments.energy_j[at] = sim.progress.outcome.energy_j[row] if s.counters[MODELLED] else 0.0
     segments.reason[at], segments.gpu_at[at] = ONGOING, count[SEGMENT_GPUS]
     if life.segment_gpu.shape[0] > 0:
         place = s.job.head[slot]
@@ -249,8 +249,8 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     segments.end_s[at], segments.reason[at], segments.useful_s[at] = now_s, reason, kept_s
     segments.done_s[at] = done_s
     if sim.state.counters[MODELLED]:
-        x = sim.physics
-        segments.energy_j[at] = x.energy_j[row] - segments.energy_j[at]
+        x = sim.progress
+        segments.energy_j[at] = x.outcome.energy_j[row] - segments.energy_j[at]
         segments.share_s[at], segments.used_s[at] = x.run.share_s[slot], x.run.used_s[slot]
         segments.clock_s[at] = x.run.clock_s[slot]
     jobs.saved_s[row] += kept_s
@@ -264,10 +264,10 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
 @kernel
 def _left_others(sim: SimArrays, slot: int) -> bool:
     """Whether a job whose GPUs have just been taken shared them, all whole, with jobs that stay."""
-    if not sim.state.counters[MODELLED] or sim.physics.run.first_gpu[slot] < 0:
+    if not sim.state.counters[MODELLED] or sim.progress.run.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
-    return whole and tenants_of(sim.state, sim.physics.run.first_gpu[slot]) > 0
+    return whole and tenants_of(sim.state, sim.progress.run.first_gpu[slot]) > 0
 
 
 @kernel
@@ -312,7 +312,7 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """A running job has come to the end of its attempt: by itself, by its limit, or by a failure."""
     row = sim.progress.ends.row[slot]
     reason = life.jobs.ends_by[row]
-    if sim.state.counters[MODELLED] and sim.physics.run.killed[slot]:
+    if sim.state.counters[MODELLED] and sim.progress.run.killed[slot]:
         reason = TIMEOUT
     _close(sim, life, slot, reason)
     if reason == FAILED and life.jobs.failures[row] <= life.counts[MAX_RETRIES]:
@@ -342,8 +342,8 @@ def _set_node(sim: SimArrays, life: LifeArrays, n: int, status: int) -> None:
     if status == NODE_DOWN:
         _fail_jobs_on(sim, life, n)
     if s.counters[MODELLED]:
-        x = sim.physics
-        physics.add_idle_w(x, physics.node_idle_w(x, s, n, status) - physics.node_idle_w(x, s, n, before))
+        x = sim.progress
+        physics.add_idle_w(x, physics.node_idle_w(s, n, status) - physics.node_idle_w(s, n, before))
 
 
 @large_kernel
@@ -351,10 +351,10 @@ def set_nodes(
     sim: SimArrays, life: LifeArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]
 ) -> float:
     """Give idle nodes their statuses. Returns how much more these nodes draw now, W. Needs models."""
-    idle_w = sim.physics.sums[physics.IDLE_W]
+    idle_w = sim.progress.clock[physics.IDLE_W]
     for k in range(nodes.shape[0]):
         _set_node(sim, life, nodes[k], statuses[k])
-    return sim.physics.sums[physics.IDLE_W] - idle_w
+    return sim.progress.clock[physics.IDLE_W] - idle_w
 
 
 @kernel
@@ -481,12 +481,12 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
     at_s, live = _next_s(sim, life), s.counters[LIVE_JOBS]
     if at_s > r.clock[REVIEW] and (live > 0 or r.tally[NEXT_ROW] < truth.shape[0]):
         timer_s = r.clock[TIMER]
-        pass_time(sim, r.clock[REVIEW], live, live - s.derived.running_len[0])
+        pass_time(sim, r.clock[REVIEW], live - s.derived.running_len[0])
         r.clock[TIMER] = timer_s
         return REVIEW_DUE
     if at_s == np.inf:
         return FINISHED
-    pass_time(sim, at_s, live, live - s.derived.running_len[0])
+    pass_time(sim, at_s, live - s.derived.running_len[0])
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at_s:
         _end_attempt(sim, life, pop_end(r))
     events = life.node_events

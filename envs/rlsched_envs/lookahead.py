@@ -25,7 +25,6 @@ from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
 from rlsched.decide.rules import next_by_rule
 from rlsched.jit import array_kernel, kernel
 from rlsched_envs import simulation as sim
-from rlsched_envs.physics import no_physics
 from rlsched_envs.simulation import (
     MOVED,
     NEXT_ROW,
@@ -154,7 +153,7 @@ class LookAhead:
             state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order, demands=shape[4])
             truth = np.zeros(slots, sim.TRUTH).view(np.recarray)
             progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
-            run = SimArrays(state, truth, progress, no_physics())
+            run = SimArrays(state, truth, progress)
             self._base, self._work = _pack(run), _pack(run)
         return self._base
 

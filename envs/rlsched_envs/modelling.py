@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, Records, records
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
@@ -19,7 +18,8 @@ from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
-from rlsched_envs.physics import GROUP, NODE_WATTS, NOISE, NUM_SUMS, RUN, PhysicsArrays
+from rlsched_envs.physics import NOISE, begin_books
+from rlsched_envs.simulation import SimArrays
 
 
 @dataclass(frozen=True)
@@ -82,55 +82,23 @@ def job_keys(trace: Trace) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
-def node_watts(spec: ClusterSpec, power: NodePower) -> Records:
-    """(N,) NODE_WATTS of a cluster's nodes, their GPUs apart."""
-    watts = records(spec.num_nodes, NODE_WATTS)
-    at = 0
+def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
+    """Note in a state what its nodes draw beside their GPUs."""
+    power, at = power or NodePower(), 0
     for group in spec.nodes:
-        part = watts[at : at + group.count]
+        part = state.arrays.node[at : at + group.count]
         part.idle_w = power.idle_w(group.cpus, group.gpus, 0.0)
         part.core_w = power.cpu_active_w_per_core - power.cpu_idle_w_per_core
         by_state = PowerByState.of(power, group.gpus, group.gpu_type, group.cpus)
         part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
         at += group.count
-    return watts
 
 
-def books(
-    rows: int, slots: int, spec: ClusterSpec, state: ClusterState, power: NodePower | None = None
-) -> PhysicsArrays:
-    """Books of a run of so many rows that has not begun: `physics.begin_books` next.
-
-    Jobs have no keys yet. Pairs that were never measured scatter about the formula.
-    """
-    sums = np.zeros(NUM_SUMS)
-    sums[NOISE] = 1.0
-    return PhysicsArrays(
-        run=records(slots, RUN),
-        group=records(max(state.num_gpus, 1), GROUP),
-        node=node_watts(spec, power or NodePower()),
-        energy_j=np.zeros(rows),
-        key=np.zeros(rows, np.uint64),
-        sums=sums,
-        dynamic_w=np.zeros(MAX_TENANTS),
-    )
-
-
-def new_physics(
-    trace: Trace, rows: NDArray[np.intp], spec: ClusterSpec, state: ClusterState, models: Models
-) -> PhysicsArrays:
-    """Books of a run of these rows of a trace."""
-    physics = books(len(rows), state.arrays.job.shape[0], spec, state, models.power)
-    physics.key[:] = job_keys(trace.select(rows))
-    physics.sums[NOISE] = models.noise
-    return physics
-
-
-def grown_physics(physics: PhysicsArrays, slots: int) -> PhysicsArrays:
-    """The same books with room for `slots` live jobs."""
-    run = records(slots, RUN)
-    run[: physics.run.shape[0]] = physics.run
-    return physics._replace(run=run)
+def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
+    """Begin the books of a run of these rows of a trace; nothing has happened yet."""
+    arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
+    arrays.progress.clock[NOISE] = models.noise
+    begin_books(arrays.progress, arrays.state)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
 
 _ROUNDING = 1e-9
+_ASKED = ("own_partition", "shared_partition", "demand")
 
 
 class NodeSet(NamedTuple):
@@ -69,13 +70,16 @@ class NodeNeed:
     ) -> NDArray[np.int64]:
         """(K,) nodes beside the busy ones, (K,), that the waiting jobs would fill, at most all there are."""
         needed = np.zeros(len(self._sets))
-        slots = np.flatnonzero(state.job.status == WAITING)
-        if not len(slots):
-            return needed.astype(np.int64)
-        asked = np.stack([state.job[name][slots] for name in ("own_partition", "shared_partition", "demand")])
-        kinds, counts = np.unique(asked, axis=1, return_counts=True)
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
-        for (own, shared, number), jobs in zip(kinds.T.tolist(), counts.tolist(), strict=True):
+        slots = np.flatnonzero(state.job.status == WAITING)
+        if not len(slots) or not (room > 0).any():
+            return needed.astype(np.int64)
+        own, shared, number = (state.job[name][slots].astype(np.int64) for name in _ASKED)
+        _, first, counts = np.unique(
+            ((own + 1) << 48) | ((shared + 1) << 32) | number, return_index=True, return_counts=True
+        )
+        asked = np.stack([own, shared, number])[:, first]
+        for (own, shared, number), jobs in zip(asked.T.tolist(), counts.tolist(), strict=True):
             left = float(jobs)
             for at, each in self._options_of(own, shared, number, demands):
                 taken = min(left * each, room[at])

@@ -10,19 +10,16 @@ part of its groups), and idle (nodes and GPUs without jobs). `tests/property/tes
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
     MAX_TENANTS,
     NODE_ASLEEP,
     NODE_BOOTING,
     NODE_DOWN,
-    Records,
     StateArrays,
-    records,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
@@ -39,19 +36,25 @@ from rlsched.models.speed import (
     shared_on,
 )
 
-TOTAL_W: Final = 0
-IDLE_W: Final = 1
-ENERGY_J: Final = 2
-IDLE_J: Final = 3
-JOBS_W: Final = 4
-JOBS_J: Final = 5
-NOISE: Final = 6
+if TYPE_CHECKING:
+    from rlsched_envs.simulation import ProgressArrays
+
+TOTAL_W: Final = 5
+"""Positions in `ProgressArrays.clock`, behind those of `simulation`."""
+IDLE_W: Final = 6
+ENERGY_J: Final = 7
+IDLE_J: Final = 8
+JOBS_W: Final = 9
+JOBS_J: Final = 10
+NOISE: Final = 11
 """1: pairs that were never measured scatter about the formula as measured ones do; 0: they do not."""
-LOST_RATE: Final = 7
+LOST_RATE: Final = 12
 """Sum over running jobs of 1 - rate: how fast time is lost to sharing, clocks and short cores ..."""
-LOST_S: Final = 8
+LOST_S: Final = 13
 """... and its integral: JCT beyond queueing and work, job-seconds."""
-NUM_SUMS: Final = 9
+DYNAMIC_W: Final = 14
+"""From here on, scratch: what each job of a group adds to the power of a GPU."""
+NUM_CLOCKS: Final = DYNAMIC_W + MAX_TENANTS
 
 RUN: Final = np.dtype(
     [
@@ -74,45 +77,6 @@ RUN: Final = np.dtype(
 )
 """One entry a slot."""
 
-GROUP: Final = np.dtype([("power_w", np.float64), ("idle_w", np.float64), ("clock_frac", np.float64)])
-"""One entry a GPU; only those of first GPUs count. `idle_w`: what all its GPUs draw without jobs."""
-
-NODE_WATTS: Final = np.dtype(
-    [
-        ("idle_w", np.float64),  # without its GPUs, nothing running
-        ("core_w", np.float64),  # more with each busy core
-        ("asleep_w", np.float64),  # as a whole
-        ("boot_w", np.float64),  # as a whole, its GPUs included
-    ],
-    align=True,
-)
-"""One entry a node."""
-
-
-class PhysicsArrays(NamedTuple):
-    """Where a run with models stands; T rows."""
-
-    run: Records  # (J,) RUN
-    group: Records  # (G,) GROUP
-    node: Records  # (N,) NODE_WATTS
-    energy_j: NDArray[np.float64]  # (T,)
-    key: NDArray[np.uint64]  # (T,) of the job, for draws
-    sums: NDArray[np.float64]  # (NUM_SUMS,)
-    dynamic_w: NDArray[np.float64]  # (MAX_TENANTS,) scratch
-
-
-def no_physics() -> PhysicsArrays:
-    """Nothing: of a run without models."""
-    return PhysicsArrays(
-        records(1, RUN),
-        records(1, GROUP),
-        records(1, NODE_WATTS),
-        np.zeros(1),
-        np.zeros(1, np.uint64),
-        np.zeros(NUM_SUMS),
-        np.zeros(MAX_TENANTS),
-    )
-
 
 @kernel
 def is_joint(s: StateArrays, slot: int) -> bool:
@@ -124,12 +88,12 @@ def is_joint(s: StateArrays, slot: int) -> bool:
 
 
 @kernel
-def pass_time(x: PhysicsArrays, seconds: float) -> None:
+def pass_time(x: ProgressArrays, seconds: float) -> None:
     """Power is drawn for so long."""
-    x.sums[ENERGY_J] += x.sums[TOTAL_W] * seconds
-    x.sums[IDLE_J] += x.sums[IDLE_W] * seconds
-    x.sums[JOBS_J] += x.sums[JOBS_W] * seconds
-    x.sums[LOST_S] += x.sums[LOST_RATE] * seconds
+    x.clock[ENERGY_J] += x.clock[TOTAL_W] * seconds
+    x.clock[IDLE_J] += x.clock[IDLE_W] * seconds
+    x.clock[JOBS_J] += x.clock[JOBS_W] * seconds
+    x.clock[LOST_S] += x.clock[LOST_RATE] * seconds
 
 
 @kernel
@@ -139,28 +103,30 @@ def idle_gpus_w(s: StateArrays, n: int) -> float:
 
 
 @kernel
-def add_idle_w(x: PhysicsArrays, watts: float) -> None:
+def add_idle_w(x: ProgressArrays, watts: float) -> None:
     """Nodes or GPUs without jobs begin (or, negative, cease) to draw this."""
-    x.sums[IDLE_W] += watts
-    x.sums[TOTAL_W] += watts
+    x.clock[IDLE_W] += watts
+    x.clock[TOTAL_W] += watts
 
 
 @kernel
-def settle(x: PhysicsArrays, slot: int, row: int, now_s: float) -> None:
+def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
     """Write down what a job has done and drawn up to now."""
     run = x.run
     lasted_s = now_s - run.since_s[slot]
     run.done_s[slot] += lasted_s * run.rate[slot]
-    x.energy_j[row] += lasted_s * run.power_w[slot]
+    x.outcome.energy_j[x.ends.row[slot]] += lasted_s * run.power_w[slot]
     run.share_s[slot] += lasted_s * run.share_frac[slot]
     run.used_s[slot] += lasted_s * run.used_frac[slot]
     if run.first_gpu[slot] >= 0:
-        run.clock_s[slot] += lasted_s * x.group.clock_frac[run.first_gpu[slot]]
+        run.clock_s[slot] += lasted_s * s.gpu.clock_frac[run.first_gpu[slot]]
     run.since_s[slot] = now_s
 
 
 @kernel
-def begin(x: PhysicsArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float) -> None:
+def begin(
+    x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
+) -> None:
     """A slot's attempt begins with this much work, and is killed after `limit_s` (nan: never)."""
     run, head = x.run, s.job.head[slot]
     run.target_s[slot], run.done_s[slot], run.since_s[slot] = target_s, 0.0, now_s
@@ -173,9 +139,9 @@ def begin(x: PhysicsArrays, s: StateArrays, slot: int, target_s: float, limit_s:
 
 
 @kernel
-def _form_group(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
+def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
     """GPUs that nobody used have their first job."""
-    group, g = x.group, x.run.first_gpu[slot]
+    group, g = s.gpu, x.run.first_gpu[slot]
     idle_w, place = 0.0, s.job.head[slot]
     while place >= 0:
         idle_w += s.models.gpu.idle_w[gpu_kind(s, place // MAX_TENANTS)]
@@ -185,7 +151,7 @@ def _form_group(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
 
 
 @kernel
-def enter(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
+def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
     """A slot that has begun comes to its group: `refresh` the group next."""
     g = x.run.first_gpu[slot]
     if g >= 0 and tenants_of(s, g) == 1:
@@ -193,19 +159,19 @@ def enter(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
 
 
 @kernel
-def leave(x: PhysicsArrays, s: StateArrays, slot: int) -> bool:
+def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
     """A settled slot has given its GPUs back. True if others stay on them: `refresh` the group then."""
     g = x.run.first_gpu[slot]
-    x.sums[JOBS_W] -= x.run.power_w[slot]
-    x.sums[LOST_RATE] -= 1.0 - x.run.rate[slot]
+    x.clock[JOBS_W] -= x.run.power_w[slot]
+    x.clock[LOST_RATE] -= 1.0 - x.run.rate[slot]
     if g < 0:
-        x.sums[TOTAL_W] -= x.run.power_w[slot]
+        x.clock[TOTAL_W] -= x.run.power_w[slot]
         return False
     if tenants_of(s, g) > 0:
         return True
-    x.sums[TOTAL_W] -= x.group.power_w[g]
-    add_idle_w(x, x.group.idle_w[g])
-    x.group.power_w[g] = 0.0
+    x.clock[TOTAL_W] -= s.gpu.power_w[g]
+    add_idle_w(x, s.gpu.idle_w[g])
+    s.gpu.power_w[g] = 0.0
     return False
 
 
@@ -221,7 +187,7 @@ def group_clock(s: StateArrays, g: int) -> float:
 
 
 @kernel
-def _deviate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, g: int) -> float:
+def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
     total, strangers, kind = 0.0, 0, gpu_kind(s, g)
     for k in range(MAX_TENANTS):
@@ -229,18 +195,18 @@ def _deviate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: in
         if other >= 0 and other != slot:
             measured = s.models.pair[kind, s.job.workload[slot], s.job.workload[other]]
             if measured != measured:
-                total += pair_noise(x.key[rows[slot]], x.key[rows[other]])
+                total += pair_noise(x.outcome.key[x.ends.row[slot]], x.outcome.key[x.ends.row[other]])
                 strangers += 1
     return total / np.sqrt(strangers) if strangers > 0 else 0.0
 
 
 @large_kernel
-def _rate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, clock: float) -> float:
+def _rate(x: ProgressArrays, s: StateArrays, slot: int, clock: float) -> float:
     """True rate of a job: of the slowest of its GPUs, fed by its cores."""
     head, g = s.job.head[slot], x.run.first_gpu[slot]
     shared = shared_on(s, slot, g)
-    if tenants_of(s, g) > 1 and x.sums[NOISE] > 0.0:
-        deviate = _deviate(x, s, rows, slot, g)
+    if tenants_of(s, g) > 1 and x.clock[NOISE] > 0.0:
+        deviate = _deviate(x, s, slot, g)
         if deviate != 0.0:
             shared = with_noise(shared, deviate)
     nodes, last_node, place = 0, -1, head
@@ -263,30 +229,30 @@ def _rate(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], slot: int, 
 
 
 @kernel
-def _settle_group(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, now_s: float) -> None:
+def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """Settle all jobs of a group; those that run already pay for a change of its clock."""
     clock = group_clock(s, g)
-    changed = x.group.clock_frac[g] not in (0.0, clock)
+    changed = s.gpu.clock_frac[g] not in (0.0, clock)
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            settle(x, slot, rows[slot], now_s)
+            settle(x, s, slot, now_s)
             if changed and x.run.planned[slot]:
                 x.run.done_s[slot] -= s.models.gpu.switch_s[gpu_kind(s, g)] * x.run.rate[slot]
                 x.run.planned[slot] = 2
-    x.group.clock_frac[g] = clock
+    s.gpu.clock_frac[g] = clock
 
 
 @large_kernel
-def _share_power(x: PhysicsArrays, s: StateArrays, g: int) -> None:
+def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Work out the power of a group from its jobs' rates, and each job's part of it."""
-    run, gpu, count, clock = x.run, s.models.gpu, tenants_of(s, g), x.group.clock_frac[g]
+    run, gpu, count, clock = x.run, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
     total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            x.sums[JOBS_W] -= run.power_w[slot]
-            watts = x.node.core_w[s.job.host[slot]] * s.job.gpus[slot]
+            x.clock[JOBS_W] -= run.power_w[slot]
+            watts = s.node.core_w[s.job.host[slot]] * s.job.gpus[slot]
             run.power_w[slot] = watts * cores_used(s, slot, gpu_kind(s, g), run.rate[slot])
             total_w += run.power_w[slot]
             first = slot
@@ -299,31 +265,31 @@ def _share_power(x: PhysicsArrays, s: StateArrays, g: int) -> None:
             for k in range(MAX_TENANTS):
                 slot = s.gpu.tenant[g, k]
                 if slot >= 0:
-                    x.dynamic_w[k] = added_power_w(s, slot, kind, clock, run.rate[slot])
-                    added_w += x.dynamic_w[k]
+                    x.clock[DYNAMIC_W + k] = added_power_w(s, slot, kind, clock, run.rate[slot])
+                    added_w += x.clock[DYNAMIC_W + k]
         total_w += gpu_power_w(gpu, kind, count, added_w)
         for k in range(MAX_TENANTS):
             slot = s.gpu.tenant[g, k]
             if slot >= 0:
-                run.power_w[slot] += job_part_w(gpu, kind, count, added_w, x.dynamic_w[k])
+                run.power_w[slot] += job_part_w(gpu, kind, count, added_w, x.clock[DYNAMIC_W + k])
         place = s.gpu.link[at, place % MAX_TENANTS]
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            x.sums[JOBS_W] += run.power_w[slot]
-    x.sums[TOTAL_W] += total_w - x.group.power_w[g]
-    x.group.power_w[g] = total_w
+            x.clock[JOBS_W] += run.power_w[slot]
+    x.clock[TOTAL_W] += total_w - s.gpu.power_w[g]
+    s.gpu.power_w[g] = total_w
 
 
 @kernel
-def _share_time(x: PhysicsArrays, s: StateArrays, g: int) -> None:
+def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Work out each job's share of a group's GPUs, and its part of the time in which they are at work.
 
     Together those of a group are at work 1 - product(1 - alone): the better of two simple formulas for
     measured pairs, with a mean absolute error of 0.10 (Lucid's pairs, RTX 3090). Each has a part in
     proportion to what it would have alone.
     """
-    run, kind, clock = x.run, gpu_kind(s, g), x.group.clock_frac[g]
+    run, kind, clock = x.run, gpu_kind(s, g), s.gpu.clock_frac[g]
     idle, alone = 1.0, 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -339,19 +305,19 @@ def _share_time(x: PhysicsArrays, s: StateArrays, g: int) -> None:
 
 
 @kernel
-def refresh(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, now_s: float) -> None:
+def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """A group has changed: settle its jobs, and give each its new rate and power.
 
     `planned` of a job is 1 afterwards if its queued end still holds, 2 if it has to be queued anew, 0 if it
     was never queued.
     """
-    _settle_group(x, s, rows, g, now_s)
+    _settle_group(x, s, g, now_s)
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            rate = _rate(x, s, rows, slot, x.group.clock_frac[g])
+            rate = _rate(x, s, slot, s.gpu.clock_frac[g])
             if rate != x.run.rate[slot]:
-                x.sums[LOST_RATE] += x.run.rate[slot] - rate
+                x.clock[LOST_RATE] += x.run.rate[slot] - rate
                 x.run.rate[slot] = s.job.rate[slot] = rate
                 s.job.rate_since_s[slot] = now_s
                 s.job.generation[slot] += 1
@@ -362,15 +328,15 @@ def refresh(x: PhysicsArrays, s: StateArrays, rows: NDArray[np.int32], g: int, n
 
 
 @kernel
-def enter_without_gpus(x: PhysicsArrays, s: StateArrays, slot: int) -> None:
+def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
     """A job without GPUs begins: it runs as its trace says, and draws what its cores draw."""
-    x.run.power_w[slot] = x.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
-    x.sums[JOBS_W] += x.run.power_w[slot]
-    x.sums[TOTAL_W] += x.run.power_w[slot]
+    x.run.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
+    x.clock[JOBS_W] += x.run.power_w[slot]
+    x.clock[TOTAL_W] += x.run.power_w[slot]
 
 
 @kernel
-def end_s(x: PhysicsArrays, slot: int, now_s: float) -> float:
+def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
     """When a settled job ends at its present rate: its work is done, or its time limit is reached."""
     run = x.run
     at_s = now_s + max(run.target_s[slot] - run.done_s[slot], 0.0) / run.rate[slot]
@@ -379,23 +345,22 @@ def end_s(x: PhysicsArrays, slot: int, now_s: float) -> float:
 
 
 @kernel
-def node_idle_w(x: PhysicsArrays, s: StateArrays, n: int, status: int) -> float:
+def node_idle_w(s: StateArrays, n: int, status: int) -> float:
     """Power of a node of this status on which nothing runs."""
     if status == NODE_DOWN:
         return 0.0
     if status == NODE_ASLEEP:
-        return x.node.asleep_w[n]
+        return s.node.asleep_w[n]
     if status == NODE_BOOTING:
-        return x.node.boot_w[n]
-    return x.node.idle_w[n] + idle_gpus_w(s, n)
+        return s.node.boot_w[n]
+    return s.node.idle_w[n] + idle_gpus_w(s, n)
 
 
 @kernel
-def begin_books(x: PhysicsArrays, s: StateArrays) -> None:
+def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     """All nodes are as their status says, and nothing runs."""
-    noise = x.sums[NOISE]
-    x.sums[:] = 0.0
-    x.sums[NOISE] = noise
-    x.energy_j[:] = 0.0
+    x.clock[TOTAL_W:NOISE] = 0.0
+    x.clock[LOST_RATE:DYNAMIC_W] = 0.0
+    x.outcome.energy_j[:] = 0.0
     for n in range(s.node.shape[0]):
-        add_idle_w(x, node_idle_w(x, s, n, s.node.status[n]))
+        add_idle_w(x, node_idle_w(s, n, s.node.status[n]))

@@ -26,7 +26,7 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import RuleCode, next_by_rule
 from rlsched.jit import array_kernel, kernel, large_kernel
 from rlsched_envs import physics
-from rlsched_envs.physics import PhysicsArrays, is_joint
+from rlsched_envs.physics import is_joint
 
 MOVED: Final = 0
 FINISHED: Final = 1
@@ -39,11 +39,8 @@ QUEUED_S: Final = 1
 GPU_SECONDS: Final = 2
 TIMER: Final = 3
 """When a *wait* asked to be looked at again; infinite while nobody did. Any instant resets it."""
-LIVE_S: Final = 4
-"""Integral over time of the number of live jobs: all time in the system so far, job-seconds."""
-REVIEW: Final = 5
+REVIEW: Final = 4
 """When somebody outside wants to look at the nodes next (`sleeping`); infinite while nobody does."""
-NUM_CLOCKS: Final = 6
 
 NEXT_ROW: Final = 0
 HEAP_LEN: Final = 1
@@ -71,8 +68,15 @@ TRUTH: Final = np.dtype(
 )
 """The jobs of a run, in trace order, one entry a row; all of them are able to run on the cluster."""
 
-OUTCOME: Final = np.dtype([("start_s", np.float64), ("end_s", np.float64)])
-"""When each row started and ended, nan until it does."""
+OUTCOME: Final = np.dtype(
+    [
+        ("start_s", np.float64),  # nan until it does
+        ("end_s", np.float64),  # likewise
+        ("energy_j", np.float64),  # drawn so far; with models alone, as is the next
+        ("key", np.uint64),  # of the job, for draws
+    ]
+)
+"""What became of each row."""
 
 ENDS: Final = np.dtype(
     [
@@ -88,11 +92,12 @@ class ProgressArrays(NamedTuple):
     """Where a run stands, and what it has written down."""
 
     ends: Records  # (J,) ENDS
+    run: Records  # (J,) physics.RUN
     outcome: Records  # (T,) OUTCOME
     placed_at: NDArray[np.int64]  # (T + 1,) where a job's GPUs stand in `placed_gpu`
     placed_gpu: NDArray[np.int32]  # (sum of GPUs,) or (0,) where placements are not kept
     scratch: NDArray[np.int32]  # (G,)
-    clock: NDArray[np.float64]  # (NUM_CLOCKS,)
+    clock: NDArray[np.float64]  # (physics.NUM_CLOCKS,)
     tally: NDArray[np.int64]  # (NUM_COUNTS,)
 
 
@@ -102,7 +107,6 @@ class SimArrays(NamedTuple):
     state: StateArrays
     truth: Records  # (T,) TRUTH
     progress: ProgressArrays
-    physics: PhysicsArrays  # of no use unless the state is MODELLED
 
 
 def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:
@@ -113,11 +117,12 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
         np.cumsum(truth.gpus, out=offsets[1:])
     progress = ProgressArrays(
         ends=records(slots, ENDS),
+        run=records(slots, physics.RUN),
         outcome=records(rows, OUTCOME),
         placed_at=offsets,
         placed_gpu=np.zeros(int(offsets[-1]), np.int32),
         scratch=np.zeros(max(gpus, 1), np.int32),
-        clock=np.zeros(NUM_CLOCKS),
+        clock=np.zeros(physics.NUM_CLOCKS),
         tally=np.zeros(NUM_COUNTS, np.int64),
     )
     progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
@@ -129,9 +134,10 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
 
 def grown_progress(progress: ProgressArrays, slots: int) -> ProgressArrays:
     """The same progress with room for `slots` live jobs."""
-    ends = records(slots, ENDS)
+    ends, run = records(slots, ENDS), records(slots, physics.RUN)
     ends[: progress.ends.shape[0]] = progress.ends
-    return progress._replace(ends=ends)
+    run[: progress.run.shape[0]] = progress.run
+    return progress._replace(ends=ends, run=run)
 
 
 @kernel
@@ -238,16 +244,15 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
 
 
 @kernel
-def pass_time(sim: SimArrays, at_s: float, live: int, waiting: int) -> None:
-    """The clock goes to `at_s`; until then so many jobs were live, and so many of them waited."""
+def pass_time(sim: SimArrays, at_s: float, waiting: int) -> None:
+    """The clock goes to `at_s`; until then so many jobs waited."""
     r, seconds = sim.progress, at_s - sim.progress.clock[NOW]
     r.clock[QUEUED_S] += waiting * seconds
-    r.clock[LIVE_S] += live * seconds
     r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * seconds / WHOLE_GPU_MILLI
     r.clock[NOW] = at_s
     r.clock[TIMER] = np.inf
     if sim.state.counters[MODELLED]:
-        physics.pass_time(sim.physics, seconds)
+        physics.pass_time(sim.progress, seconds)
 
 
 @kernel
@@ -261,17 +266,17 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 @kernel
 def plan_end(sim: SimArrays, slot: int) -> None:
     """Queue the end of a settled job at its present rate; an end that was queued before is forgotten."""
-    if sim.physics.run.planned[slot]:
+    if sim.progress.run.planned[slot]:
         forget_end(sim.progress, slot)
-    push_end(sim.progress, physics.end_s(sim.physics, slot, sim.progress.clock[NOW]), slot)
-    sim.physics.run.planned[slot] = 1
+    push_end(sim.progress, physics.end_s(sim.progress, slot, sim.progress.clock[NOW]), slot)
+    sim.progress.run.planned[slot] = 1
 
 
 @large_kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
     """The group of GPU `g` has changed: new rates for its jobs, and new ends for those whose rate changed."""
-    s, x, now_s = sim.state, sim.physics, sim.progress.clock[NOW]
-    physics.refresh(x, s, sim.progress.ends.row, g, now_s)
+    s, x, now_s = sim.state, sim.progress, sim.progress.clock[NOW]
+    physics.refresh(x, s, g, now_s)
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0 and x.run.planned[slot] != 1:
@@ -281,28 +286,28 @@ def refresh_group(sim: SimArrays, g: int) -> None:
 @large_kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
     """A slot has its GPUs: its attempt begins with so much work. Needs models."""
-    physics.begin(sim.physics, sim.state, slot, work_s, limit_s, sim.progress.clock[NOW])
+    physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.clock[NOW])
     if sim.state.job.head[slot] < 0:
-        physics.enter_without_gpus(sim.physics, sim.state, slot)
+        physics.enter_without_gpus(sim.progress, sim.state, slot)
         plan_end(sim, slot)
     else:
-        physics.enter(sim.physics, sim.state, slot)
-        refresh_group(sim, sim.physics.run.first_gpu[slot])
+        physics.enter(sim.progress, sim.state, slot)
+        refresh_group(sim, sim.progress.run.first_gpu[slot])
 
 
 @kernel
 def settle_slot(sim: SimArrays, slot: int) -> float:
     """Write down what a running job has done and drawn. Returns the work of the attempt so far, seconds."""
     if sim.state.counters[MODELLED]:
-        physics.settle(sim.physics, slot, sim.progress.ends.row[slot], sim.progress.clock[NOW])
-    return sim.physics.run.done_s[slot] if sim.state.counters[MODELLED] else 0.0
+        physics.settle(sim.progress, sim.state, slot, sim.progress.clock[NOW])
+    return sim.progress.run.done_s[slot] if sim.state.counters[MODELLED] else 0.0
 
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
     """A settled slot has given its GPUs back: whoever shared them goes on at another rate."""
-    if sim.state.counters[MODELLED] and physics.leave(sim.physics, sim.state, slot):
-        refresh_group(sim, sim.physics.run.first_gpu[slot])
+    if sim.state.counters[MODELLED] and physics.leave(sim.progress, sim.state, slot):
+        refresh_group(sim, sim.progress.run.first_gpu[slot])
 
 
 @kernel
@@ -312,7 +317,7 @@ def next_instant(sim: SimArrays) -> int:
     at = next_event_s(sim)
     if at == np.inf:
         return FINISHED
-    pass_time(sim, at, s.counters[LIVE_JOBS], r.tally[NEXT_ROW] - r.tally[STARTS])
+    pass_time(sim, at, r.tally[NEXT_ROW] - r.tally[STARTS])
     while r.tally[HEAP_LEN] > 0 and r.ends.heap_s[0] == at:
         slot = pop_end(r)
         r.outcome.end_s[r.ends.row[slot]] = at
@@ -447,9 +452,9 @@ def rewind(sim: SimArrays) -> None:
     ledger.rebuild_index(s)
     r.outcome.start_s[:] = np.nan
     r.outcome.end_s[:] = np.nan
-    r.clock[:] = 0.0
+    r.clock[: TIMER + 1] = 0.0
     r.clock[NOW] = sim.truth.submit_s[0]
     r.clock[TIMER] = r.clock[REVIEW] = np.inf
     r.tally[:] = 0
     if s.counters[MODELLED]:
-        physics.begin_books(sim.physics, s)
+        physics.begin_books(sim.progress, s)

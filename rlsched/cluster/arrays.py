@@ -40,7 +40,11 @@ SORTS_QUEUE: Final = 5
 """1: the index keeps each partition's sorted queue; 0: only its heaps, for compiled rules on long queues."""
 MODELLED: Final = 6
 """1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says."""
-NUM_COUNTERS: Final = 7
+ENERGY_PPM: Final = 7
+"""What energy counts against time, millionths."""
+OTHERS: Final = 8
+"""From here on, scratch: workloads beside the one whose speed is asked."""
+NUM_COUNTERS: Final = OTHERS + MAX_TENANTS
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1
@@ -70,6 +74,13 @@ NODE: Final = np.dtype(
         ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start on NODE_UP alone
         ("free", np.int32),  # wholly free GPUs, whatever the status
         ("kind", np.int32),  # number of its GPU type
+        (
+            "idle_w",
+            np.float64,
+        ),  # power without its GPUs, nothing running; with models, as the next
+        ("core_w", np.float64),  # more with each busy core
+        ("asleep_w", np.float64),  # of the whole node, asleep ...
+        ("boot_w", np.float64),  # ... and booting
     ],
     align=True,
 )
@@ -97,6 +108,9 @@ GPU: Final = np.dtype(
         ("free_milli", np.int32),  # 1,000 = wholly free
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 where none
         ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1 ends
+        ("power_w", np.float64),  # with models, of the first GPU of its jobs: what all their GPUs draw ...
+        ("idle_w", np.float64),  # ... and drew before
+        ("clock_frac", np.float64),  # ... and their SM clock
     ],
     align=True,
 )
@@ -210,7 +224,6 @@ class StateArrays(NamedTuple):
     derived: Index
     counters: NDArray[np.int64]  # (NUM_COUNTERS,)
     models: ModelArrays
-    goal: NDArray[np.float64]  # (1,) what energy counts against time, 0 to 1
 
 
 def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
@@ -260,7 +273,7 @@ def empty_state(
     counters[SORTS_QUEUE] = 1
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
-    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters, no_models(), np.zeros(1))
+    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters, no_models())
 
 
 def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     DECISIONS,
+    ENERGY_PPM,
     LIVE_JOBS,
     MAX_TENANTS,
     MODELLED,
@@ -152,7 +153,7 @@ class ClusterState:
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.counters[:] = old.counters
-        self.arrays = fresh._replace(job=old.job, models=old.models, goal=old.goal)
+        self.arrays = fresh._replace(job=old.job, models=old.models)
         self._note_kinds()
         running = old.job.status == RUNNING
         old.job.placed_in[running] = fresh.node.part_of[old.job.host[running]]
@@ -180,7 +181,13 @@ class ClusterState:
         """
         if not 0.0 <= weight <= 1.0:
             raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
-        self.arrays.goal[0] = weight
+        self.arrays.counters[ENERGY_PPM] = round(weight * 1e6)
+
+    @property
+    def energy_weight(self) -> float:
+        """What energy counts against time, 0 to 1; nothing without models."""
+        counters = self.arrays.counters
+        return float(counters[ENERGY_PPM]) / 1e6 if counters[MODELLED] else 0.0
 
     def _note_kinds(self) -> None:
         """The GPU type of most GPUs of each partition."""

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
+from rlsched.cluster.arrays import ENERGY_PPM, MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
 from rlsched.cluster.room import takes_gpus_of
@@ -267,7 +267,7 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
             return 0.0
         small = _score(s, slot, kind) + _score(s, beside, kind) <= LUCID_SCORES
         return 1.0 * (small and takes_gpus_of(s, demand, beside))
-    one, two = s.models.beside[kind, mine, theirs], s.models.beside[kind, theirs, mine]
+    one, two = t.beside[mine, kind, theirs], t.beside[theirs, kind, mine]
     if min(one, two) < can.keep_frac or not takes_gpus_of(s, demand, beside):
         return 0.0
     held = (job.cpu_milli_each[beside] + join_cores(s, slot, beside, kind)) / 1000.0
@@ -314,11 +314,17 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, can: AbilityCode) -> tup
 
 
 @kernel
+def energy_weight(s: StateArrays) -> float:
+    """What energy counts against time, 0 to 1; nothing without models."""
+    return s.counters[ENERGY_PPM] / 1e6 if s.counters[MODELLED] else 0.0
+
+
+@kernel
 def policy_abilities(s: StateArrays) -> AbilityCode:
     """What the reference rule of a policy may do on this state: nothing without models, else all of it."""
     if not s.counters[MODELLED]:
         return AbilityCode(NEVER, 0.0, FULL, 1.0, False)
-    return AbilityCode(BLOCKED, KEEP_FRAC, WEIGHED, s.goal[0], True)
+    return AbilityCode(BLOCKED, KEEP_FRAC, WEIGHED, energy_weight(s), True)
 
 
 @kernel

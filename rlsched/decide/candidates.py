@@ -170,15 +170,14 @@ def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1
 
 def weighs_energy(state: ClusterState) -> bool:
     """Whether clocks are chosen here: there are models, and energy counts."""
-    return bool(state.arrays.counters[MODELLED] and state.arrays.goal[0] > 0.0)
+    return state.energy_weight > 0.0
 
 
 def _policy_abilities(state: ClusterState) -> Abilities:
     """`abilities.policy_abilities` for Python."""
     if not state.arrays.counters[MODELLED]:
         return NO_ABILITIES
-    weight = float(state.arrays.goal[0])
-    return Abilities(share="blocked", clock="weighed", clock_value=weight, cores=True)
+    return Abilities(share="blocked", clock="weighed", clock_value=state.energy_weight, cores=True)
 
 
 def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:

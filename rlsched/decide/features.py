@@ -295,8 +295,8 @@ def partner_columns(s: StateArrays, slot: int, beside: int, now_s: float, row: N
     kind = gpu_kind(s, s.job.head[beside] // MAX_TENANTS)
     mine, theirs = s.job.workload[slot], s.job.workload[beside]
     row[BY_SHARING] = 1.0
-    row[RATE] = min(s.models.beside[kind, mine, theirs], 1.0)
-    row[PARTNER_RATE] = min(s.models.beside[kind, theirs, mine], 1.0)
+    row[RATE] = min(s.models.trait.beside[mine, kind, theirs], 1.0)
+    row[PARTNER_RATE] = min(s.models.trait.beside[theirs, kind, mine], 1.0)
     row[PARTNER_LEFT] = math.log1p(remaining_s(s, beside, now_s)) / TIME_SCALE
 
 

@@ -38,7 +38,7 @@ def copy_nodes(s: StateArrays) -> StateArrays:
         old.queue,
         old.running_len,
     )
-    return StateArrays(s.node.copy(), s.gpu.copy(), s.job, s.demand, index, s.counters, s.models, s.goal)
+    return StateArrays(s.node.copy(), s.gpu.copy(), s.job, s.demand, index, s.counters, s.models)
 
 
 @kernel

@@ -23,7 +23,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.choose import host_of
 from rlsched.cluster.placement import class_fits, fits_slot, largest_hole, node_with
-from rlsched.decide.abilities import LOOK_AT, clock_for, partner_of, policy_abilities
+from rlsched.decide.abilities import LOOK_AT, clock_for, energy_weight, partner_of, policy_abilities
 from rlsched.decide.features import (
     ENERGY_WEIGHT,
     FEASIBLE,
@@ -293,7 +293,7 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     shared[:] = 0.0
     partition_columns(s, p, demand, work, shared)
     blocked_columns(s, p, w.info[2], now_s, shared)
-    shared[ENERGY_WEIGHT] = s.goal[0] if s.counters[MODELLED] else 0.0
+    shared[ENERGY_WEIGHT] = energy_weight(s)
 
     first = w.features[0]
     for column in range(NUM_FEATURES):
@@ -456,7 +456,7 @@ def _num_places(s: StateArrays, p: int, slot: int) -> int:
 @kernel
 def _num_clocks(s: StateArrays) -> int:
     """SM clocks that a job can be given; where energy counts nothing, lower ones are of no use."""
-    return NUM_LEVELS if s.counters[MODELLED] and s.goal[0] > 0.0 else 1
+    return NUM_LEVELS if energy_weight(s) > 0.0 else 1
 
 
 @large_kernel
@@ -479,7 +479,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     w.info[0], w.info[1], w.info[2] = 0, 0, -1
     modelled = s.counters[MODELLED] != 0
     if modelled:
-        shared[ENERGY_WEIGHT] = s.goal[0]
+        shared[ENERGY_WEIGHT] = energy_weight(s)
     if not modelled or fits_slot(s, p, slot):
         if _has_one_way(s, p, slot):
             _add_variants(s, p, slot, _host(s, p, slot), now_s, w)

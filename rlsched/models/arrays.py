@@ -18,6 +18,9 @@ Records = Any
 NUM_LEVELS: Final = 4
 """SM clocks that a decision chooses from, for each GPU type."""
 
+MAX_WORKLOADS: Final = 128
+"""Workloads of a catalogue at most, the unknown one included."""
+
 GPU_MODEL: Final = np.dtype(
     [
         ("static_w", np.float64),  # P_s: drawn while any job runs, whatever the clock
@@ -47,6 +50,7 @@ TRAIT: Final = np.dtype(
         ("cores_each", np.float64),  # CPU cores a GPU that just feed it at full speed
         ("node_penalty", np.float64),  # time added by each doubling of nodes beyond the fewest, fraction
         ("checkpoint_s", np.float64),  # to save and load again: the cost of a preemption
+        ("beside", np.float64, (MAX_WORKLOADS,)),  # predicted speed beside each other one; `fill_beside`
     ],
     align=True,
 )
@@ -59,8 +63,6 @@ class ModelArrays(NamedTuple):
     gpu: Records  # (K,) GPU_MODEL
     trait: Records  # (W, K) TRAIT
     pair: NDArray[np.float64]  # (K, W, W) measured speed of the first beside the second; nan: unknown
-    beside: NDArray[np.float64]  # (K, W, W) predicted speed of the first beside the second; `fill_beside`
-    others: NDArray[np.int32]  # (MAX_TENANTS,) scratch: workloads beside the one that is asked about
 
 
 def no_models() -> ModelArrays:
@@ -69,6 +71,4 @@ def no_models() -> ModelArrays:
         np.zeros(1, GPU_MODEL).view(np.recarray),
         np.zeros((1, 1), TRAIT).view(np.recarray),
         np.full((1, 1, 1), np.nan),
-        np.ones((1, 1, 1)),
-        np.zeros(8, np.int32),
     )

@@ -99,7 +99,7 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 
 
 @kernel
-def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int32], count: int) -> float:
+def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
     """Speed of a job on a GPU that it shares, by what is known of each of its partners.
 
     One partner: the measured speed of the pair as it stands in the table; else the latent factors where the

@@ -6,8 +6,10 @@ alone adds the part that no model explains (`sharing.pair_noise`).
 
 from __future__ import annotations
 
-from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.jit import kernel, large_kernel
+import numpy as np
+
+from rlsched.cluster.arrays import MAX_TENANTS, OTHERS, StateArrays
+from rlsched.jit import array_kernel, kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
 from rlsched.models.cores import input_speed
@@ -21,26 +23,27 @@ def gpu_kind(s: StateArrays, g: int) -> int:
     return s.node.kind[s.gpu.node[g]]
 
 
-@large_kernel
+@array_kernel
 def fill_beside(m: ModelArrays) -> None:
     """Work out `beside`: the predicted speed of every workload beside every other, on every GPU type."""
-    for kind in range(m.beside.shape[0]):
-        for a in range(m.beside.shape[1]):
-            for b in range(m.beside.shape[2]):
-                m.others[0] = b
-                m.beside[kind, a, b] = shared_speed(m, kind, a, m.others, 1)
+    other = np.zeros(1, np.int64)
+    for a in range(m.trait.shape[0]):
+        for kind in range(m.trait.shape[1]):
+            for b in range(m.trait.shape[0]):
+                other[0] = b
+                m.trait.beside[a, kind, b] = shared_speed(m, kind, a, other, 1)
 
 
 @kernel
 def shared_on(s: StateArrays, slot: int, g: int) -> float:
     """Predicted speed of a job beside all the others on its GPU `g`, alone = 1."""
-    count = 0
+    count, others = 0, s.counters[OTHERS:]
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:
-            s.models.others[count] = s.job.workload[other]
+            others[count] = s.job.workload[other]
             count += 1
-    return shared_speed(s.models, gpu_kind(s, g), s.job.workload[slot], s.models.others, count)
+    return shared_speed(s.models, gpu_kind(s, g), s.job.workload[slot], others, count)
 
 
 @kernel

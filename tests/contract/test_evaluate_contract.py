@@ -29,7 +29,7 @@ LATER_FIELDS = (
 )
 MODEL_FIELDS = (
     "energy_per_job_kwh cluster_energy_kwh idle_energy_kwh replay_s shared_frac sm_clock_mean_frac "
-    "measured_cells_frac"
+    "measured_cells_frac power_down"
 )
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"

@@ -79,6 +79,7 @@ def modelled(workload: Files, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def test_fields(modelled: tuple[Any, Path]) -> None:
     report, _ = modelled
     assert report["models"] == DEFAULTS
+    assert all(one["power_down"] is None for one in report["policies"].values())
     plain, pack, lucid, slow = report["policies"].values()
     for one in report["policies"].values():
         assert one["energy_kwh"] == pytest.approx(150 * one["energy_per_job_kwh"])
@@ -203,6 +204,33 @@ def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> N
     assert "energy" not in run(workload, "qssf-backfill", "fifo").output
 
 
+def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
+    """The crowded hours of twelve days need both nodes; in between they sleep."""
+    flag = "--power-down trailing:30min,0,0,0"
+    report = report_of(workload, tmp_path, "qssf-backfill", "tiresias", "--models", flag)
+    assert report["models"]["power_down"] == "trailing:30min,0,0,0"
+    for name, one in report["policies"].items():
+        slept, usual = one["power_down"], modelled[0]["policies"][name]
+        assert 1 <= slept["wake_up_events"] <= slept["nodes_booted"]
+        assert slept["wake_ups_a_day"] == pytest.approx(slept["wake_up_events"] * 86400 / one["replay_s"])
+        assert 0 < slept["asleep_node_h"] < 2 * one["replay_s"] / 3600
+        assert one["energy_kwh"] + one["idle_energy_kwh"] == pytest.approx(one["cluster_energy_kwh"])
+        assert one["cluster_energy_kwh"] < 0.9 * usual["cluster_energy_kwh"]
+        assert one["queue_mean_s"] > usual["queue_mean_s"]
+        assert one["unfinished"] == 0
+    text = " ".join(run(workload, "qssf-backfill", "--models", flag).output.split())
+    assert "nodes that sleep (trailing:30min,0,0,0), over the whole replay" in text
+    assert "wake-ups a day nodes booted node-hours asleep saved, kWh" in text
+
+
+def test_nodes_that_sleep_and_nodes_that_fail_do_not_go_together(workload: Files, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("time,node,event\n100,0,down\n200,0,up\n", encoding="utf-8")
+    words = ("fifo", "--models", "--power-down default", f"--node-events {tmp_path / 'events.csv'}")
+    result = run(workload, *words)
+    assert isinstance(result.exception, InputError)
+    assert "leave out the node events" in str(result.exception)
+
+
 def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: Path) -> None:
     trace = Trace.read(workload[0])
     lines = (workload[0]).read_text(encoding="utf-8").splitlines()
@@ -228,6 +256,12 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("fifo", "--energy-weight 0.5"), InputError, "--energy-weight sets the models of a run"),
         (("fifo", "--models", "--energy-weight 2"), InputError, "expected a number from 0 to 1"),
         (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
+        (("fifo", "--power-down default"), InputError, "--power-down sets the models of a run"),
+        (
+            ("fifo", "--models", "--power-down often"),
+            InputError,
+            "power-down rule 'often': expected `default`",
+        ),
         (("fifo", "--models", "--assumed-scale 0"), InputError, "expected a number above 0"),
         (("fifo", "--models", "--assumed-scale nan"), InputError, "expected a number above 0"),
         (("fifo+fly", "--models"), UnknownSchedulerError, "unknown ability +fly; known: share"),

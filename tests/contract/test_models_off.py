@@ -1,4 +1,4 @@
-"""Formulas at their limits: alone, at full clock and with cores enough a job runs as its trace says, exactly."""
+"""Formulas at their limits: alone, at full clock, with cores enough a job runs exactly as its trace says."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> 
     rule = RULES[name]
     engine = Engine(trace, spec, order=rule.order, models=Models(), **named)
     table = engine.run_rule(rule)
-    assert engine.arrays.physics.sums[LOST_S] == 0.0
-    assert (engine.arrays.physics.run.rate[engine.state.arrays.job.generation == 0] <= 1.0).all()
+    assert engine.arrays.progress.clock[LOST_S] == 0.0
+    assert (engine.arrays.progress.run.rate[engine.state.arrays.job.generation == 0] <= 1.0).all()
     energy = table.energy
     assert energy is not None
     assert energy.job_j.sum() + energy.idle_j == pytest.approx(energy.cluster_j, rel=1e-9)

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, RUNNING, SLOT_EMPTY, UNCOUNTED
+from rlsched.cluster.arrays import (
+    MAX_TENANTS,
+    NODE_ASLEEP,
+    NODE_BOOTING,
+    NODE_DRAINED,
+    NODE_UP,
+    RUNNING,
+    SLOT_EMPTY,
+    UNCOUNTED,
+)
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.models.power import NodePower
 from rlsched.models.sharing import pair_noise, with_noise
@@ -132,9 +141,9 @@ class Books:
     fastest: float = 0.0
 
 
-def recount(engine: Watched, *, noise: bool) -> Books:
+def recount(engine: Watched, *, noise: bool, power: NodePower | None = None) -> Books:
     """Work and energy of a run over all its spans."""
-    count, books = _Count(engine, noise), Books()
+    count, books = _Count(engine, noise, power or NodePower()), Books()
     for span in engine.spans:
         seconds = span.until_s - span.since_s
         if seconds > 0:
@@ -143,14 +152,14 @@ def recount(engine: Watched, *, noise: bool) -> Books:
 
 
 class _Count:
-    def __init__(self, engine: Watched, noise: bool) -> None:
+    def __init__(self, engine: Watched, noise: bool, power: NodePower) -> None:
         self.state, self.truth, self.noise = engine.state, engine.arrays.truth, noise
         self.m = engine.state.arrays.models
         self.keys = job_keys(engine.trace.select(engine._rows))
         self.nodes = engine.spec.expand()
         self.node_of = engine.state.arrays.gpu.node.tolist()
         self.kind_of_node = engine.state.arrays.node.kind.tolist()
-        self.power = NodePower()
+        self.power = power
         self.core_w = self.power.cpu_active_w_per_core - self.power.cpu_idle_w_per_core
 
     def kind(self, g: int) -> int:
@@ -183,10 +192,15 @@ class _Count:
         used = {g for gpus in groups for g in gpus}
         idle_w = 0.0
         for n, node in enumerate(self.nodes):
-            if span.status[n] != NODE_DOWN:
+            if span.status[n] in (NODE_UP, NODE_DRAINED):
                 idle_w += self.power.idle_w(node.cpus, node.gpus, 0.0)
+            elif span.status[n] == NODE_ASLEEP:
+                idle_w += self.power.asleep_w
+            elif span.status[n] == NODE_BOOTING:
+                gpu_w = float(self.m.gpu.idle_w[self.kind_of_node[n]])
+                idle_w += self.power.booting_w(node.cpus, node.gpus, gpu_w)
         for g, n in enumerate(self.node_of):
-            if g not in used and span.status[n] != NODE_DOWN:
+            if g not in used and span.status[n] in (NODE_UP, NODE_DRAINED):
                 idle_w += float(self.m.gpu.idle_w[self.kind(g)])
         for row, mine_w in watts.items():
             books.job_j[row] += seconds * mine_w
@@ -207,7 +221,7 @@ class _Count:
         return rate
 
     def at_full_use(self, one: Holder, kind: int) -> float:
-        """Rate on GPUs of this type that are fully used. It is 1 on those of reference with the cores asked."""
+        """Rate on GPUs of this type, fully used. It is 1 on those of reference with the cores asked for."""
         reference = int(self.truth.reference_kind[one.row])
         reference = kind if reference < 0 else reference
         faster = self.trait(one, kind).speed / self.trait(one, reference).speed

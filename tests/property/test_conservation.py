@@ -25,6 +25,7 @@ from rlsched_envs.life import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
 from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.physics import IDLE_W, JOBS_W, TOTAL_W
 from tests.property.books import Watched, ledger_is_sound, recount
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -241,8 +242,10 @@ def everything_is_given_back(engine: Watched) -> None:
     assert engine.arrays.progress.tally[2] == 0
     np.testing.assert_array_equal(a.node.free, a.node.gpus)
     np.testing.assert_array_equal(a.node.cpu_free_milli, a.node.cpu_milli)
-    assert engine.arrays.physics.sums[0] == pytest.approx(engine.arrays.physics.sums[1], rel=REL)
-    assert abs(engine.arrays.physics.sums[4]) < 1e-6
+    assert engine.arrays.progress.clock[TOTAL_W] == pytest.approx(
+        engine.arrays.progress.clock[IDLE_W], rel=REL
+    )
+    assert abs(engine.arrays.progress.clock[JOBS_W]) < 1e-6
 
 
 def energy_is_conserved(table: JobTable) -> None:

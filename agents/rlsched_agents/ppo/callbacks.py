@@ -221,6 +221,7 @@ def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, s
 def score_of(table: Table, tolerated_loss_frac: float) -> float:
     """Score of a validation, lower is better: mean queueing delay of `ppo` over that of the reference rule.
 
+    With windows that run with models, that times the ratio of what time and energy cost there.
     A policy that loses more than is tolerated on one source is scored by that loss alone: what it gains
     elsewhere does not pay for it.
     """
@@ -230,4 +231,5 @@ def score_of(table: Table, tolerated_loss_frac: float) -> float:
         return mine["queue_mean_s"] / reference if reference > 0 else math.inf
     ratio = mine["queue_ratio_frac"]
     worst = mine.get("worst_source_ratio_frac", ratio)
-    return worst if worst > 1.0 + tolerated_loss_frac else ratio
+    cost = mine.get("cost_ratio_frac", 1.0)
+    return worst * cost if worst > 1.0 + tolerated_loss_frac else ratio * cost

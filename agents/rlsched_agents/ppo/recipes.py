@@ -42,6 +42,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         validation_loads: Offered loads of the validation windows.
         validation_nodes: Nodes of their clusters.
         validation_windows: Windows of each source, load and number of nodes.
+        validation_weights: Weights of energy of the windows that run with models: one for each source, in
+            turn, half as long as the others. None: no models in validation.
         tolerated_loss_frac: How much more queueing than the reference rule the policy that is kept may have
             on the windows of one source.
         checkpoint_every: Decisions between two snapshots for resuming.
@@ -65,13 +67,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     average_decay: float = 0.9
     reward_clip: float = 10.0
     episode: EpisodeConfig = EpisodeConfig(
-        agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
+        agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10, modelled_frac=0.5
     )
     validate_every: int = 294_912
     validation_jobs: int = 5_000
     validation_loads: tuple[float, ...] = (0.85, 1.0)
     validation_nodes: tuple[int, ...] = (8,)
     validation_windows: int = 1
+    validation_weights: tuple[float, ...] = (0.0, 0.4)
     tolerated_loss_frac: float = 0.02
     checkpoint_every: int = 262_144
     temperatures: tuple[float, ...] = (0.0,)
@@ -130,7 +133,13 @@ RECIPES: Final[dict[str, Recipe]] = {
         validate_every=65_536,
         checkpoint_every=65_536,
         episode=EpisodeConfig(
-            warmup_jobs=256, agent_jobs=256, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10
+            warmup_jobs=256,
+            agent_jobs=256,
+            tail_jobs=256,
+            load_high=1.1,
+            nodes_low=6,
+            nodes_high=10,
+            modelled_frac=0.5,
         ),
     ),
     "large": Recipe(),
@@ -145,6 +154,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_loads=(1.0,),
         validation_nodes=(4,),
         validation_windows=1,
+        validation_weights=(),
     ),
 }
 """`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import msgspec
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.abilities import Abilities
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import queue_s, utilisation
 from rlsched_agents.heuristics.queue_order import RULES
@@ -18,7 +19,9 @@ from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.fleet import CORES_EACH
 from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
 from rlsched_envs.sources import EpisodeSource, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")
@@ -32,82 +35,116 @@ class ValidationWindow:
         trace: The jobs, with the stamps that every policy is fed.
         spec: The cluster.
         measured: (J,) jobs that count: those after the warm-up.
+        models: How fast jobs run and what they draw; None: they run as the trace says.
     """
 
     trace: Trace
     spec: ClusterSpec
     measured: NDArray[np.bool_]
+    models: Models | None = None
 
 
 def cut_windows(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> list[ValidationWindow]:
-    """Windows for each source, load and size of cluster; a source with few jobs gives short ones."""
+    """Windows for each source, load and size of cluster, then one with models for each source.
+
+    A source with few jobs gives short ones.
+    """
     rng = np.random.default_rng(seed)
     windows = []
     for source in sources:
-        jobs = min(recipe.validation_jobs, source.submit_s.size)
-        warmup = min(recipe.episode.warmup_jobs, jobs // 4)
         for _ in range(recipe.validation_windows):
             for load, nodes in product(recipe.validation_loads, recipe.validation_nodes):
-                drawn = draw_window(
-                    source,
-                    msgspec.structs.replace(
-                        recipe.episode,
-                        warmup_jobs=warmup,
-                        agent_jobs=jobs - warmup,
-                        tail_jobs=0,
-                        load_low=load,
-                        load_high=load,
-                        nodes_low=nodes,
-                        nodes_high=nodes,
-                    ),
-                    rng,
-                )
-                trace = Trace.from_columns(
-                    name=source.name,
-                    submit_s=drawn.submit_s,
-                    duration_s=drawn.duration_s,
-                    num_gpus=drawn.gpus.astype(np.float64),
-                    predicted_s=drawn.predicted_s,
-                    predicted_spread=drawn.spread,
-                )
-                windows.append(
-                    ValidationWindow(
-                        trace, ClusterSpec.uniform(nodes, source.gpus_per_node), np.arange(jobs) >= warmup
-                    )
-                )
+                windows.append(_cut(source, recipe, recipe.validation_jobs, load, nodes, rng))
+    for number, source in enumerate(sources if recipe.validation_weights else ()):
+        weight = recipe.validation_weights[number % len(recipe.validation_weights)]
+        load, nodes = recipe.validation_loads[-1], recipe.validation_nodes[0]
+        window = _cut(source, recipe, recipe.validation_jobs // 2, load, nodes, rng)
+        windows.append(replace(window, models=Models(energy_weight=weight)))
     return windows
+
+
+def _cut(
+    source: EpisodeSource, recipe: Recipe, jobs: int, load: float, nodes: int, rng: np.random.Generator
+) -> ValidationWindow:
+    """One window of a source, on a cluster of its own."""
+    jobs = min(jobs, source.submit_s.size)
+    warmup = min(recipe.episode.warmup_jobs, jobs // 4)
+    like = msgspec.structs.replace(
+        recipe.episode,
+        warmup_jobs=warmup,
+        agent_jobs=jobs - warmup,
+        tail_jobs=0,
+        load_low=load,
+        load_high=load,
+        nodes_low=nodes,
+        nodes_high=nodes,
+    )
+    drawn = draw_window(source, like, rng)
+    trace = Trace.from_columns(
+        name=source.name,
+        submit_s=drawn.submit_s,
+        duration_s=drawn.duration_s,
+        num_gpus=drawn.gpus.astype(np.float64),
+        predicted_s=drawn.predicted_s,
+        predicted_spread=drawn.spread,
+    )
+    gpus = source.gpus_per_node
+    spec = ClusterSpec.uniform(nodes, gpus, gpu_type="V100", cpus=CORES_EACH * gpus)
+    return ValidationWindow(trace, spec, np.arange(jobs) >= warmup)
 
 
 class Validator:
     """Runs a policy on all windows; the heuristics run once and are remembered.
 
-    Each row of the table has `queue_mean_s`, `queue_p99_s`, `jct_mean_s` and `gpu_utilisation_frac`, means
-    over the windows; `queue_ratio_frac`, the geometric mean of the ratio of mean queueing delays to that of
-    `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of the trace where it is largest;
-    and `wins_frac`, the share of windows in which it is below 1.
+    Each row of the table has, over the windows without models, `queue_mean_s`, `queue_p99_s`, `jct_mean_s`
+    and `gpu_utilisation_frac`, means; `queue_ratio_frac`, the geometric mean of the ratio of mean queueing
+    delays to that of `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of the trace where
+    it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those with models:
+    `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs, each relative
+    to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy does).
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:
-        self._windows = list(windows)
+        self._plain = [window for window in windows if window.models is None]
+        self._modelled = [window for window in windows if window.models is not None]
         self._runs: dict[str, list[dict[str, float]]] = {}
+        self._costs: dict[str, list[tuple[float, float]]] = {}
 
     def __call__(self, policy: PpoScheduler) -> Table:
         """The validation table: the policy as `ppo`, then the heuristics."""
         if not self._runs:
-            self._runs = {
-                name: [self._run_rule(window, name) for window in self._windows] for name in RULES_TO_BEAT
-            }
-        mine = [_metrics(_engine(window, policy.order).run(policy), window) for window in self._windows]
+            for name in RULES_TO_BEAT:
+                self._runs[name] = [_metrics(_run_rule(window, name), window) for window in self._plain]
+                self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
+        mine = [_metrics(_engine(window, policy.order).run(policy), window) for window in self._plain]
+        costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
         reference = self._runs[REFERENCE_POLICY]
-        sources = np.array([window.trace.name for window in self._windows])
-        return {
+        sources = np.array([window.trace.name for window in self._plain])
+        table = {
             name: _summary(runs, reference, sources) for name, runs in [("ppo", mine), *self._runs.items()]
         }
+        for name, runs in [("ppo", costs), *self._costs.items()] if self._modelled else ():
+            table[name]["cost_ratio_frac"] = self._cost_ratio(runs)
+        return table
 
-    @staticmethod
-    def _run_rule(window: ValidationWindow, name: str) -> dict[str, float]:
-        rule = RULES[name]
-        return _metrics(_engine(window, rule.order).run_rule(rule), window)
+    def _cost_ratio(self, runs: list[tuple[float, float]]) -> float:
+        """Geometric mean over the windows with models of time and energy, weighed, over the reference's."""
+        ratios = []
+        for window, mine, reference in zip(self._modelled, runs, self._costs[REFERENCE_POLICY], strict=True):
+            assert window.models is not None
+            weight = window.models.energy_weight
+            ratios.append((1 - weight) * mine[0] / reference[0] + weight * mine[1] / reference[1])
+        return _geometric_mean(np.array(ratios))
+
+
+def _run_rule(window: ValidationWindow, name: str) -> JobTable:
+    """A heuristic on a window; the reference has all abilities where there are models."""
+    rule = RULES[name]
+    if window.models is not None and name == REFERENCE_POLICY:
+        weight = window.models.energy_weight
+        able = Abilities(share="blocked", clock="weighed", clock_value=weight, cores=True)
+        rule = msgspec.structs.replace(rule, abilities=able)
+    return _engine(window, rule.order).run_rule(rule)
 
 
 def _engine(window: ValidationWindow, order: str) -> Engine:
@@ -117,7 +154,15 @@ def _engine(window: ValidationWindow, order: str) -> Engine:
         order=order,  # type: ignore[arg-type]
         predictions=predict_trace(window.trace, window.spec),
         keep_placements=False,
+        models=window.models,
     )
+
+
+def _cost(table: JobTable, window: ValidationWindow) -> tuple[float, float]:
+    """(mean JCT in seconds, energy in J) of the measured jobs of a run with models."""
+    assert table.energy is not None
+    jct = (table.end_s - table.trace.submit_s)[window.measured]
+    return float(jct.mean()), float(table.energy.job_j[window.measured].sum())
 
 
 def _metrics(table: JobTable, window: ValidationWindow) -> dict[str, float]:

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.errors import InputError
 from rlsched.models.arrays import TRAIT, ModelArrays, Records
 from rlsched.models.catalogue.draw import draw_workloads
@@ -174,8 +173,6 @@ class Catalogue:
             gpu=gpu_models(kinds).view(np.recarray),
             trait=self.traits(kinds),
             pair=self.pair_speeds(kinds),
-            beside=np.full((len(kinds), 1 + len(self.names), 1 + len(self.names)), np.nan),
-            others=np.zeros(MAX_TENANTS, np.int32),
         )
 
     def draw(self, trace: Trace, seed: int) -> NDArray[np.int32]:

@@ -18,7 +18,7 @@ FOLDER: Final = Path(__file__).resolve().parent
 REFERENCE_TYPE: Final = "V100"
 """GPU type on which every workload's speed is 1."""
 GPU_TYPES: Final = (REFERENCE_TYPE, "P100", "A100", "H100", "T4", "generic")
-FIELDS: Final = tuple(TRAIT.names or ())
+FIELDS: Final = tuple(name for name in TRAIT.names or () if name != "beside")
 
 MEASURED: Final = "measured"
 FITTED: Final = "fitted"

@@ -1,0 +1,91 @@
+"""Nodes that the jobs that wait would fill, counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine
+from rlsched_envs.node_need import NodeNeed, node_sets, nodes_filled
+
+EIGHT = NodeSpec(name="n", gpus=8, gpu_type="V100", cpus=48, memory_mib=64_000)
+
+
+@pytest.mark.parametrize(
+    ("demand", "nodes"),
+    [
+        (Demand(gpus=1), 1 / 8),
+        (Demand(gpus=3), 1 / 2),
+        (Demand(gpus=5), 1.0),
+        (Demand(gpus=8), 1.0),
+        (Demand(gpus=9), 2.0),
+        (Demand(gpus=32), 4.0),
+        (Demand(gpus=1, gpu_types=("A100",)), 0.0),
+        (Demand(gpus=8, cpu_milli=96_000), 2.0),
+        (Demand(gpus=1, share_milli=300), 1 / 24),
+        (Demand(gpus=1, share_milli=300, memory_mib=16_000), 1 / 4),
+        (Demand(gpus=0, cpu_milli=4_000), 1 / 12),
+        (Demand(gpus=0, cpu_milli=60_000), 0.0),
+    ],
+)
+def test_nodes_that_one_job_fills(demand: Demand, nodes: float) -> None:
+    assert nodes_filled(demand, EIGHT) == pytest.approx(nodes)
+
+
+SPEC = ClusterSpec(
+    name="mixed",
+    nodes=(
+        NodeGroup(count=4, gpus=8, gpu_type="V100", vc="a"),
+        NodeGroup(count=3, gpus=2, gpu_type="V100", vc="a"),
+        NodeGroup(count=2, gpus=8, gpu_type="V100"),
+        NodeGroup(count=1, gpus=8, gpu_type="A100"),
+    ),
+)
+"""Sets in this order: eight of VC a, two of VC a, shared V100, shared A100."""
+
+
+def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] = (0, 0, 0, 0)) -> list[int]:
+    """Jobs as (GPUs, VC, type), all of which wait."""
+    trace = Trace.from_columns(
+        name="hand",
+        submit_s=[0.0] * len(jobs),
+        duration_s=[10.0] * len(jobs),
+        num_gpus=[job[0] for job in jobs],
+        vc=[job[1] for job in jobs],
+        gpu_type=[job[2] for job in jobs],
+    )
+    engine = Engine(trace, SPEC, order="submit", information="oracle")
+    assert engine.advance() == bool(jobs)  # all are submitted, nothing is decided
+    need = NodeNeed(node_sets(engine.state, SPEC))
+    return need.waiting_nodes(engine.state.arrays, engine.state.demands, np.array(busy)).tolist()
+
+
+def test_sets_are_nodes_that_are_alike() -> None:
+    trace = Trace.from_columns(name="one", submit_s=[0.0], duration_s=[1.0], num_gpus=[1.0])
+    sets = node_sets(Engine(trace, SPEC, information="oracle").state, SPEC)
+    assert [one.nodes.tolist() for one in sets] == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "busy", "nodes"),
+    [
+        ([], (0, 0, 0, 0), [0, 0, 0, 0]),
+        ([(1.0, "a", "")], (0, 0, 0, 0), [0, 1, 0, 0]),  # the smallest nodes that hold it
+        ([(1.0, "", "")], (0, 0, 0, 0), [0, 0, 1, 0]),  # no VC: shared nodes alone
+        ([(1.0, "", "A100")], (0, 0, 0, 0), [0, 0, 0, 1]),
+        ([(4.0, "a", "")] * 2, (0, 0, 0, 0), [1, 0, 0, 0]),  # two of VC a's eight hold what two do not
+        ([(5.0, "a", "")] * 2, (0, 0, 0, 0), [2, 0, 0, 0]),
+        ([(5.0, "a", "")] * 2, (3, 0, 0, 0), [1, 0, 1, 0]),  # one beside the busy nodes, one elsewhere
+        ([(16.0, "a", "")], (0, 0, 0, 0), [2, 0, 0, 0]),  # a gang: largest nodes first
+        ([(1.0, "a", "")] * 7, (0, 0, 0, 0), [1, 3, 0, 0]),  # six in pairs, the seventh beside
+        ([(8.0, "a", "")] * 99, (4, 3, 2, 1), [0, 0, 0, 0]),  # no more than all there are
+        ([(8.0, "a", "")] * 99, (0, 0, 0, 0), [4, 0, 2, 1]),
+    ],
+)
+def test_where_waiting_jobs_are_counted(
+    jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int], nodes: list[int]
+) -> None:
+    assert needed(jobs, busy) == nodes

@@ -1,0 +1,251 @@
+"""Nodes that sleep in the simulator: by hand on two nodes, and the real service on a calm trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import NODE_UP
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.abilities import read_abilities
+from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.errors import InputError
+from rlsched.models.power import NodePower
+from rlsched.power_down import Command, Drain, NodeStates, PowerDown, Sleep, Wake
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.workload.trace import Trace
+from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.lives import LifeRules
+from rlsched_envs.modelling import Models
+from rlsched_envs.node_events import NodeEvent
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+KWH = 3.6e6
+IDLE_W, BASE_W, ASLEEP_W = 708.0, 380.0, 10.0
+"""A node with eight V100 that does nothing; the same less its GPUs; asleep. `docs/power-down.md`."""
+
+
+class Scripted:
+    """Says at each review what the script has for then; without one wakes everybody while jobs wait."""
+
+    def __init__(self, script: Mapping[float, Sequence[Command]], *, wakes: bool = True) -> None:
+        self._script, self._wakes = script, wakes
+
+    def review(
+        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
+    ) -> list[Command]:
+        """See `PowerDown`."""
+        del busy_nodes
+        down = np.flatnonzero((states.state == 1) | (states.state == 2)).tolist()
+        if waiting_nodes > 0 and self._wakes:
+            return [Wake(node) for node in down]
+        return list(self._script.get(now_s, ()))
+
+
+@dataclass(frozen=True)
+class Script(PowerDownPlan):
+    script: Mapping[float, Sequence[Command]] = field(default_factory=dict)
+    wakes: bool = True
+
+    def services(self, sizes: Sequence[int]) -> list[PowerDown]:
+        return [Scripted(self.script, wakes=self.wakes) for _ in sizes]
+
+
+def trace_of(jobs: Sequence[tuple[float, float, float]]) -> Trace:
+    """Jobs as (submission, duration, GPUs)."""
+    submit, duration, gpus = ([job[k] for job in jobs] for k in range(3))
+    return Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
+
+
+def engine_of(
+    trace: Trace,
+    plan: PowerDownPlan | None,
+    *,
+    nodes: int = 2,
+    power: NodePower | None = None,
+    rule: Rule = RULES["fifo-backfill"],
+) -> Engine:
+    spec = ClusterSpec.uniform(nodes, 8, gpu_type="V100")
+    models = Models(power_down=plan, power=power or NodePower())
+    return Engine(trace, spec, order=rule.order, information="oracle", models=models)
+
+
+def hand_run(plan: PowerDownPlan, jobs: Sequence[tuple[float, float, float]], **named: NodePower) -> JobTable:
+    return engine_of(trace_of(jobs), plan, **named).run_rule(RULES["fifo-backfill"])
+
+
+TWO_JOBS = ((0.0, 2000.0, 8.0), (600.0, 100.0, 8.0))
+NIGHT = Script(script={60.0: (Drain(1), Sleep(1))})
+
+
+def test_a_night_by_hand() -> None:
+    """Node 1 drains at 60 s, is off at 120, woken by a job at 600, up at 1050, where the job runs."""
+    table = hand_run(NIGHT, TWO_JOBS, power=NodePower(boot_w=800.0))
+    assert table.start_s.tolist() == [0.0, 1050.0]
+    assert table.end_s.tolist() == [2000.0, 1150.0]
+    assert table.gpu_node[list(table.gpus[1])].tolist() == [1] * 8
+    slept, energy = table.slept, table.energy
+    assert slept is not None
+    assert energy is not None
+    assert (slept.wake_up_events, slept.nodes_booted) == (1, 1)
+    assert slept.asleep_node_s == 480.0
+    assert slept.saved_j == pytest.approx((IDLE_W - ASLEEP_W) * 480.0 + (IDLE_W - 800.0) * 450.0)
+    on_s = 120.0 + (2000.0 - 1150.0)
+    node_1_j = IDLE_W * on_s + ASLEEP_W * 480.0 + 800.0 * 450.0 + BASE_W * 100.0
+    assert energy.idle_j == pytest.approx(BASE_W * 2000.0 + node_1_j)
+    assert energy.cluster_j == pytest.approx(energy.idle_j + energy.job_j.sum())
+
+
+def test_it_stays_up_without_the_rule() -> None:
+    table = engine_of(trace_of(TWO_JOBS), None).run_rule(RULES["fifo-backfill"])
+    assert table.start_s.tolist() == [0.0, 600.0]
+    assert table.slept is None
+    assert table.energy is not None
+    assert table.energy.idle_j == pytest.approx(BASE_W * 2100.0 + IDLE_W * 1900.0)
+
+
+def test_what_is_left_of_a_power_down_is_waited_for() -> None:
+    """Off at 120 s at the earliest: woken at the review of 120 s for a job of 90 s, up 450 s after."""
+    table = hand_run(NIGHT, ((0.0, 2000.0, 8.0), (90.0, 100.0, 8.0)), power=NodePower(shutdown_s=100.0))
+    assert table.start_s.tolist() == [0.0, 160.0 + 450.0]
+    assert table.slept is not None
+    assert table.slept.asleep_node_s == 0.0
+
+
+def test_a_draining_node_ends_its_job_and_sleeps_then() -> None:
+    """Drained at 60 s with a job until 500: nothing starts beside it, it sleeps at 540, and is off at 600."""
+    plan = Script(script={60.0: (Drain(0), Drain(1), Sleep(1)), 120.0: ()}, wakes=False)
+    table = hand_run(plan, ((0.0, 500.0, 4.0), (100.0, 50.0, 4.0), (2000.0, 1.0, 4.0)))
+    assert table.end_s[0] == 500.0
+    assert np.isnan(table.start_s[1:]).all()  # and nobody ever wakes a node: the run ends all the same
+    assert table.slept is not None
+    assert table.energy is not None
+    assert table.slept.asleep_node_s == pytest.approx(2 * table.energy.span_s - 120.0 - 600.0)
+
+
+def test_a_draining_node_is_taken_back_at_once() -> None:
+    plan = Script(script={60.0: (Drain(0), Drain(1), Sleep(1))})
+    table = hand_run(plan, ((0.0, 500.0, 4.0), (100.0, 50.0, 4.0)))
+    assert table.start_s.tolist() == [0.0, 120.0]  # at the review that sees it wait
+    assert table.slept is not None
+    assert table.slept.nodes_booted == 1  # the other was asleep, and woke too
+
+
+def calm() -> Trace:
+    """Two days of one node busy half the time, a gang of four nodes, and another day."""
+    jobs = [(7200.0 * k, 3600.0, 8.0) for k in range(24)]
+    jobs += [(2 * 86400.0, 1800.0, 32.0)]
+    jobs += [(2 * 86400.0 + 7200.0 * k, 3600.0, 8.0) for k in range(1, 12)]
+    return trace_of(jobs)
+
+
+GANG = 24
+RULE = PowerDownPlan.parse("trailing:3h,1,2,0")
+
+
+def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
+    table = engine_of(calm(), RULE, nodes=8).run_rule(RULES["fifo-backfill"])
+    queued_s = table.start_s - table.trace.submit_s
+    assert queued_s[GANG] == 450.0  # submitted at a review
+    assert (np.delete(queued_s, GANG) == 0.0).all()
+    without = engine_of(calm(), None, nodes=8).run_rule(RULES["fifo-backfill"])
+    assert without.energy is not None
+    assert table.energy is not None
+    assert table.slept is not None
+    assert table.slept.wake_up_events == 1
+    assert table.energy.job_j == pytest.approx(without.energy.job_j)
+    ended_s = without.energy.span_s
+    late_j = table.energy.cluster_j + table.slept.saved_j - without.energy.cluster_j
+    assert table.energy.span_s == ended_s
+    assert late_j == pytest.approx(0.0, abs=1.0)  # what it says it saved is what it saved
+    assert table.energy.cluster_j < 0.6 * without.energy.cluster_j
+
+
+def test_a_rule_that_keeps_all_nodes_changes_nothing() -> None:
+    keeps = engine_of(calm(), PowerDownPlan.parse("persistence,8"), nodes=8).run_rule(RULES["fifo-backfill"])
+    none = engine_of(calm(), None, nodes=8).run_rule(RULES["fifo-backfill"])
+    np.testing.assert_array_equal(keeps.start_s, none.start_s)
+    np.testing.assert_array_equal(keeps.end_s, none.end_s)
+    assert keeps.slept is not None
+    assert keeps.slept.asleep_node_s == keeps.slept.saved_j == keeps.slept.nodes_booted == 0
+    assert keeps.energy is not None
+    assert none.energy is not None
+    assert keeps.energy.cluster_j == pytest.approx(none.energy.cluster_j, rel=1e-12)
+
+
+def busy_weekend(seed: int) -> Trace:
+    rng = np.random.default_rng(seed)
+    count = 90
+    return Trace.from_columns(
+        name="busy",
+        submit_s=np.sort(np.round(rng.uniform(0, 2 * 86400, count), 1)),
+        duration_s=np.round(rng.exponential(5000, count) + 1, 1),
+        num_gpus=rng.choice([1.0, 2.0, 4.0, 8.0, 16.0], count),
+        vc=rng.choice(["a", "b"], count),
+    )
+
+
+TWO_KINDS = ClusterSpec(
+    name="two",
+    nodes=(
+        NodeGroup(count=3, gpus=8, gpu_type="V100", vc="a"),
+        NodeGroup(count=4, gpus=4, gpu_type="A100"),
+        NodeGroup(count=2, gpus=8, gpu_type="V100"),
+    ),
+)
+SHARING = Rule(
+    name="x",
+    order="predicted_gpu_time",
+    blocks=False,
+    abilities=read_abilities("x", ["share", "slowdown=0.1"]),
+)
+
+
+@pytest.mark.parametrize(
+    "rule", [RULES["fifo"], RULES["qssf-backfill"], SHARING], ids=["fifo", "qssf-backfill", "sharing"]
+)
+def test_compiled_and_decision_by_decision_agree(rule: Rule) -> None:
+    named = {"order": rule.order, "information": "oracle", "models": Models(power_down=RULE)}
+    compiled = Engine(busy_weekend(1), TWO_KINDS, **named).run_rule(rule)
+    one_by_one = Engine(busy_weekend(1), TWO_KINDS, **named).run(QueueOrder(rule))
+    np.testing.assert_array_equal(compiled.start_s, one_by_one.start_s)
+    np.testing.assert_array_equal(compiled.end_s, one_by_one.end_s)
+    assert compiled.slept == one_by_one.slept
+    assert not np.isnan(compiled.end_s[~compiled.rejected]).any()
+    assert compiled.slept is not None
+    assert compiled.slept.nodes_booted > 3
+    energy = compiled.energy
+    assert energy is not None
+    assert energy.cluster_j == pytest.approx(energy.idle_j + energy.job_j.sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["tiresias", "easy"])
+def test_rules_that_preempt_or_look_ahead_meet_sleeping_nodes(name: str) -> None:
+    rule = getattr(load_scheduler(name), "rule", None)
+    assert isinstance(rule, Rule)
+    assert isinstance(rule, PreemptiveRule) == (name == "tiresias")
+    engine = Engine(
+        busy_weekend(2), TWO_KINDS, order=rule.order, information="oracle", models=Models(power_down=RULE)
+    )
+    table = engine.run_rule(rule)
+    assert not np.isnan(table.end_s[~table.rejected]).any()
+    assert table.slept is not None
+    assert table.slept.nodes_booted > 3
+    energy = table.energy
+    assert energy is not None
+    assert energy.cluster_j == pytest.approx(energy.idle_j + energy.job_j.sum(), rel=1e-9)
+
+
+def test_nodes_that_fail_are_refused_beside_nodes_that_sleep() -> None:
+    rules = LifeRules(node_events=(NodeEvent(5.0, 0, NODE_UP),))
+    with pytest.raises(InputError, match="node events"):
+        Engine(calm(), TWO_KINDS, rules=rules, information="oracle", models=Models(power_down=RULE))
