@@ -110,8 +110,8 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
 
         def decide(self, state: Any, partition: int, now_s: float, *, record: bool = False) -> Any:
             jobs = job_candidates(state, partition, now_s)
-            for seq in jobs.seqs[1:][jobs.legal[1:]].tolist():
-                seen.append(variant_candidates(state, partition, int(seq), now_s))
+            legal = jobs.seqs[1:][jobs.legal[1:]].tolist()
+            seen.extend(variant_candidates(state, partition, int(seq), now_s) for seq in legal)
             return policy.decide(state, partition, now_s, record=record)
 
     engine.run(Watching())
