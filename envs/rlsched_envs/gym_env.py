@@ -43,9 +43,9 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     reference's run), job-seconds. Returns add up to the per cent of the reference's queueing that the
     agent saved; following the reference gives exactly 0.
 
-    **Models** (`EpisodeConfig.modelled_frac`). In a share of the episodes models say how fast jobs run and what
-    they draw. A job that does not fit may then share the GPUs of a running one, the second half also offers
-    SM clocks, and the reference has the same abilities (`rlsched.decide.abilities.policy_abilities`). What
+    **Models** (`EpisodeConfig.modelled_frac`). In a share of the episodes models say how fast jobs run and
+    what they draw. A job that does not fit may then share the GPUs of a running one, the second half also
+    offers SM clocks, and the reference has the same abilities (`rlsched.decide.abilities.policy_abilities`). What
     energy counts against time is drawn for each episode, and a column of every row; the reward is then (1 -
     weight) x that of time, where time lost while running counts as queueing does, less weight x 100 x (energy
     beyond the reference's / its energy) x (its time in the system / its queueing).
