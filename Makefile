@@ -1,6 +1,6 @@
 # Each verb is one line. `make install` does nothing when neither pyproject.toml nor constraints.txt has changed.
 BIN := .venv/bin
-.PHONY: install lint type test cov bench demo checkpoint clean
+.PHONY: install lint type test cov bench figures demo checkpoint clean
 
 install: ; @.ci/install all,dev
 lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
@@ -8,6 +8,7 @@ type: install ; $(BIN)/mypy
 test: install ; $(BIN)/pytest
 cov: install ; $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
 bench: install ; for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+figures: install ; $(BIN)/python benchmarks/model_figures.py
 demo: ; @.ci/install broker,node,board && $(BIN)/python benchmarks/demo.py
 checkpoint: install ; $(BIN)/python benchmarks/make_checkpoint.py
 clean: ; rm -rf build dist htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info && find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -213,36 +213,68 @@ def fit_caps(gpu: Records, caps_w: Floats, tput: Floats, power_w: Floats, uncapp
     return best
 
 
-def cap_tables(folder: Path | None = None) -> Table:
-    """Errors under power caps (Zeus), all caps and those of at least 60 % of the highest."""
+class CapCurve(NamedTuple):
+    """One workload under power caps (Zeus), and the model with rho and A fitted to it.
+
+    Attributes:
+        cap_frac: (N,) of the highest cap, ascending.
+        tput: (N,) throughput relative to the highest cap, measured.
+        power_w: (N,) mean power, measured.
+        model_tput: (N,) as `tput`.
+        model_power_w: (N,) as `power_w`.
+    """
+
+    cap_frac: Floats
+    tput: Floats
+    power_w: Floats
+    model_tput: Floats
+    model_power_w: Floats
+
+    def energies(self) -> tuple[Floats, Floats]:
+        """Energy of a unit of work relative to the highest cap, measured and by the model."""
+        measured, model = self.power_w / self.tput, self.model_power_w / self.model_tput
+        return measured / measured[-1], model / model[-1]
+
+
+def cap_curves(kind: str, constants: dict[str, float], folder: Path | None = None) -> list[CapCurve]:
+    """Every curve of a GPU type with more than two caps; `constants` take the place of the type's own."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in facts("power_limit_curves.csv", folder):
-        groups.setdefault(
-            tuple(row[k] for k in ("gpu", "dataset", "network", "batch_size", "optimizer")), []
-        ).append(row)
+        if row["gpu"] == kind:
+            key = tuple(row[k] for k in ("dataset", "network", "batch_size", "optimizer"))
+            groups.setdefault(key, []).append(row)
+    gpu, out = gpu_models([kind]), []
+    for field, value in constants.items():
+        gpu[field] = value
+    for rows in groups.values():
+        if len(rows) > 2:
+            rows.sort(key=lambda row: float(row["power_limit"]))
+            cap, tput, power_w, frac = (
+                np.array([float(row[k]) for row in rows])
+                for k in ("power_limit", "rel_tput", "average_power", "pl_frac")
+            )
+            model = fit_caps(gpu, cap, tput, power_w, power_w[-1])
+            out.append(CapCurve(frac, tput, power_w, *model))
+    return out
+
+
+def cap_tables(folder: Path | None = None) -> Table:
+    """Errors under power caps (Zeus), all caps and those of at least 60 % of the highest."""
     out: Table = []
     for label, kind, constants in (
         ("V100", "V100", {}),
         ("V100, constants fitted to caps", "V100", ZEUS_V100),
         *((kind, kind, {}) for kind in ("P100", "RTX6000", "A40")),
     ):
-        gpu = gpu_models([kind])
-        for field, value in constants.items():
-            gpu[field] = value
         parts = []
-        for key, rows in groups.items():
-            if key[0] == kind and len(rows) > 2:
-                rows.sort(key=lambda row: float(row["power_limit"]))
-                cap, tput, power_w, frac = (
-                    np.array([float(row[k]) for row in rows])
-                    for k in ("power_limit", "rel_tput", "average_power", "pl_frac")
-                )
-                model = fit_caps(gpu, cap, tput, power_w, power_w[-1])
-                energy = (model[1] / model[0]) / (model[1, -1] / model[0, -1])
-                measured = (power_w / tput) / (power_w[-1] / tput[-1])
-                parts.append(
-                    np.array([frac, model[0] / tput - 1, model[1] / power_w - 1, energy / measured - 1])
-                )
+        for curve in cap_curves(kind, constants, folder):
+            measured, energy = curve.energies()
+            off = (
+                curve.model_tput / curve.tput - 1,
+                curve.model_power_w / curve.power_w - 1,
+                energy / measured - 1,
+            )
+            parts.append(np.array([curve.cap_frac, *off]))
         points = np.concatenate(parts, axis=1)
         for which, least_frac in (("all", 0.0), (">= 60 % of the highest", 0.599)):
             error = 100 * np.abs(points[1:, points[0] >= least_frac]).mean(axis=1)
@@ -295,6 +327,19 @@ def gavel_solo(folder: Path | None = None) -> dict[tuple[str, str, int], float]:
     return out
 
 
+def gang_speeds(
+    solo: dict[tuple[str, str, int], float], types: Iterable[str], family: str
+) -> tuple[Floats, Floats]:
+    """GPUs and throughput relative to one GPU, of every job of a family on several GPUs of these types."""
+    rows = [
+        (gpus, value / solo[kind, job, 1])
+        for (kind, job, gpus), value in solo.items()
+        if kind in types and job.startswith(family + " (") and gpus > 1 and value > 0
+    ]
+    gpus, speed = np.array(rows, dtype=np.float64).T
+    return gpus, speed
+
+
 def scaling_tables(folder: Path | None = None) -> Table:
     """`gang_overhead` fitted by family, its error, and the efficiency of eight GPUs."""
     solo = gavel_solo(folder)
@@ -302,12 +347,7 @@ def scaling_tables(folder: Path | None = None) -> Table:
     out: Table = []
     for types in (("k80", "p100"), ("v100",)):
         for family in scaling.GANG_OVERHEAD:
-            rows = [
-                (gpus, value / solo[kind, job, 1])
-                for (kind, job, gpus), value in solo.items()
-                if kind in types and job.startswith(family + " (") and gpus > 1 and value > 0
-            ]
-            gpus, speed = np.array(rows).T
+            gpus, speed = gang_speeds(solo, types, family)
             each = np.log2(gpus)[:, None]
             errors = np.abs(np.log(gpus[:, None] / (1 + grid * each) / speed[:, None])).mean(axis=0)
             best = int(np.argmin(errors))
@@ -315,7 +355,7 @@ def scaling_tables(folder: Path | None = None) -> Table:
                 {
                     "gpus": "+".join(types),
                     "family": family,
-                    "points": len(rows),
+                    "points": len(gpus),
                     "gang_overhead": float(grid[best]),
                     "log_error": float(errors[best]),
                     "efficiency_of_8": float(np.median(speed[gpus == 8]) / 8),

@@ -151,8 +151,8 @@ def score(gpu: str, split: str, predictor: str, told: Floats, real: Floats) -> S
     )
 
 
-def unseen_pairs(gpu: str, data: Pairs) -> list[Score]:
-    """Every pair predicted from the other nine tenths; and in sample, for comparison."""
+def held_out(data: Pairs) -> tuple[Floats, Floats]:
+    """(P, 2) speeds of every pair predicted from the other nine tenths: by their mean, by latent factors."""
     fold = np.random.default_rng(SEED).permutation(len(data.jobs)) % FOLDS
     constant, latent = np.empty_like(data.speeds), np.empty_like(data.speeds)
     for k in range(FOLDS):
@@ -160,6 +160,12 @@ def unseen_pairs(gpu: str, data: Pairs) -> list[Score]:
         constant[out] = data.speeds[rest].mean()
         factors = fit_factors(len(data.names), data.jobs[rest], data.speeds[rest])
         latent[out] = product(*factors, data.jobs[out])
+    return constant, latent
+
+
+def unseen_pairs(gpu: str, data: Pairs) -> list[Score]:
+    """Every pair predicted from the other nine tenths; and in sample, for comparison."""
+    constant, latent = held_out(data)
     inside = product(*fit_factors(len(data.names), data.jobs, data.speeds), data.jobs)
     return [
         score(gpu, "unseen pair", "constant", constant, data.speeds),

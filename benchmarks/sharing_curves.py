@@ -28,6 +28,20 @@ def formula(x: Floats, u: Floats, v: Floats) -> Floats:
     return 1.0 / (1.0 + x[0] * full + x[3] * v)
 
 
+SHIPPED = np.array(
+    [sharing.SATURATION, sharing.THRESHOLD, sharing.SHARPNESS, sharing.LIGHT_SLOWDOWN], dtype=float
+)
+"""The constants of `formula` that `rlsched.models.sharing` has."""
+
+
+def band_throughput(x: Floats) -> Floats:
+    """Mean combined throughput by band of u1 + u2, over evenly spread pairs."""
+    centre = (np.arange(200) + 0.5) / 200
+    a, b = np.meshgrid(centre, centre, indexing="ij")
+    both = formula(x, a, b) + formula(x, b, a)
+    return np.array([both[(low < a + b) & (a + b <= high)].mean() for low, high in pairwise(BANDS)])
+
+
 def fit_formula() -> dict[str, Any]:
     """Fit to the solo-normalised formula of Lucid's pairs and to the bands of its measured pairs, with equal
     weight.
@@ -36,35 +50,27 @@ def fit_formula() -> dict[str, Any]:
     """
     u, v = np.meshgrid(np.linspace(0.05, 1, 20), np.linspace(0.05, 1, 20), indexing="ij")
     target = 1.0 / (1.0 + 0.83 * _softplus(u + v - 1.37, 4.4) + 0.11 * v)
-    centre = (np.arange(200) + 0.5) / 200
-    a, b = np.meshgrid(centre, centre, indexing="ij")
-    inside = [(low < a + b) & (a + b <= high) for low, high in pairwise(BANDS)]
-
-    def bands(x: Floats) -> Floats:
-        both = formula(x, a, b) + formula(x, b, a)
-        return np.array([both[here].mean() for here in inside])
 
     def misses(x: Floats) -> Floats:
         off = (formula(x, u, v) - target).ravel() / np.sqrt(target.size)
-        return np.concatenate([off, (bands(x) - BAND_THROUGHPUT) / 2 / np.sqrt(len(inside))])
+        return np.concatenate(
+            [off, (band_throughput(x) - BAND_THROUGHPUT) / 2 / np.sqrt(len(BAND_THROUGHPUT))]
+        )
 
     x = least_squares(misses, [0.83, 1.37, 4.4, 0.11], bounds=([0, 0.5, 1, 0], [3, 2, 20, 1])).x
     off = formula(x, u, v) - target
-    shipped = np.array(
-        [sharing.SATURATION, sharing.THRESHOLD, sharing.SHARPNESS, sharing.LIGHT_SLOWDOWN], dtype=float
-    )
     factors = np.array([sharing.factors_of_util(float(w)) for w in np.linspace(0.05, 1, 20)])
     as_product = 1.0 / (1.0 + np.outer(factors[:, 0], factors[:, 1]))
     return {
         "fitted": dict(zip(("saturation", "threshold", "sharpness", "light"), x.tolist(), strict=True)),
-        "shipped_differs_at_most": float(abs(formula(shipped, u, v) - formula(x, u, v)).max()),
+        "shipped_differs_at_most": float(abs(formula(SHIPPED, u, v) - formula(x, u, v)).max()),
         "to_formula_rms": float(np.sqrt((off**2).mean())),
         "to_formula_max": float(abs(off).max()),
-        "bands": bands(x).round(3).tolist(),
+        "bands": band_throughput(x).round(3).tolist(),
         "bands_measured": list(BAND_THROUGHPUT),
-        "product_of_factors_rms": float(np.sqrt(((as_product - formula(shipped, u, v)) ** 2).mean())),
+        "product_of_factors_rms": float(np.sqrt(((as_product - formula(SHIPPED, u, v)) ** 2).mean())),
         "jobs_combined": {
-            f"{n} x u={load}": float(n * formula(shipped, np.array(load), np.array((n - 1) * load)))
+            f"{n} x u={load}": float(n * formula(SHIPPED, np.array(load), np.array((n - 1) * load)))
             for n, load in ((4, 0.2), (4, 0.3), (4, 0.5), (2, 0.8), (4, 0.8))
         },
     }
@@ -94,14 +100,21 @@ def fit_slices(speeds: Floats) -> Floats:
     return full(result.x)
 
 
-def slices() -> dict[str, Any]:
-    """MIG: the fit, and each model in turn predicted from one measured slice by what the others gave."""
-    cases = [case for case in mig.MEASURED_A100 if case[0] != "deepspeech2"]
-    speeds = np.array([mig.MEASURED_A100[case] for case in cases])
-    models = np.array([model for model, _ in cases])
-    x = fit_slices(speeds)
-    inside = (mig_speeds(x, x[5:]) - speeds)[~np.isnan(speeds)]
-    held: dict[str, list[float]] = {"from 1g": [], "from 3g": [], "slice mean": [], "proportional": []}
+SLICE_CASES = [case for case in mig.MEASURED_A100 if case[0] != "deepspeech2"]
+SLICE_SPEEDS = np.array([mig.MEASURED_A100[case] for case in SLICE_CASES])
+"""(N, 4) measured speeds on 1g to 4g of an A100; nan where it did not fit."""
+
+
+def held_out_slices() -> dict[str, list[tuple[float, float]]]:
+    """(predicted, measured) speeds of each model in turn, by predictor; the others give the constants."""
+    speeds, models = SLICE_SPEEDS, np.array([model for model, _ in SLICE_CASES])
+    names = ("from 1g", "from 3g", "slice mean", "proportional")
+    held: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+
+    def keep(name: str, told: Floats, row: Floats) -> None:
+        known = ~np.isnan(told) & ~np.isnan(row)
+        held[name].extend(zip(told[known].tolist(), row[known].tolist(), strict=True))
+
     for model in sorted(set(models)):
         mine = models == model
         fitted = fit_slices(speeds[~mine])
@@ -111,18 +124,23 @@ def slices() -> dict[str, Any]:
                     continue
                 ratio = max(row[given] ** -fitted[0] - 1.0, 0.0) / (fitted[1 + given] ** -fitted[0] - 1.0)
                 demand = np.array([min(ratio ** (1.0 / fitted[0]), 1.0)])
-                off = np.delete(mig_speeds(fitted, demand)[0] - row, given)
-                held[name].extend(off[~np.isnan(off)])
-            off = np.nanmean(speeds[~mine], axis=0) - row
-            held["slice mean"].extend(off[~np.isnan(off)])
-            off = np.array([1, 2, 3, 4]) / 7 - row
-            held["proportional"].extend(off[~np.isnan(off)])
+                keep(name, np.delete(mig_speeds(fitted, demand)[0], given), np.delete(row, given))
+            keep("slice mean", np.nanmean(speeds[~mine], axis=0), row)
+            keep("proportional", np.array([1, 2, 3, 4]) / 7, row)
+    return held
+
+
+def slices() -> dict[str, Any]:
+    """MIG: the fit, and each model in turn predicted from one measured slice by what the others gave."""
+    x = fit_slices(SLICE_SPEEDS)
+    inside = (mig_speeds(x, x[5:]) - SLICE_SPEEDS)[~np.isnan(SLICE_SPEEDS)]
+    off = {name: np.abs(np.subtract(*np.array(pairs).T)) for name, pairs in held_out_slices().items()}
     return {
         "bend": float(x[0]),
         "sizes": x[1:5].tolist(),
         "in_sample": {"mae": float(abs(inside).mean()), "max": float(abs(inside).max()), "n": len(inside)},
         "unseen_model": {
-            name: {"mae": float(np.mean(np.abs(off))), "max": float(np.max(np.abs(off))), "n": len(off)}
-            for name, off in held.items()
+            name: {"mae": float(one.mean()), "max": float(one.max()), "n": len(one)}
+            for name, one in off.items()
         },
     }

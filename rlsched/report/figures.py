@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
-_VARIABLES = {
+VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     GRID: "var(--grid)",
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
 }
 """Placeholder colours of the plots, and the variables of page.css that take their place."""
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlsched",
     "text.parse_math": False,
@@ -112,7 +112,7 @@ class Canvas:
         stacked: bool = False,
     ) -> Plot:
         """Shares as bars, side by side or stacked: values between 0 and 1, shown in %."""
-        with rc_context(_STYLE):
+        with rc_context(STYLE):
             figure, axes = _axes()
             at = np.arange(len(labels))
             width = 0.7 if stacked else 0.8 / len(series)
@@ -133,7 +133,7 @@ class Canvas:
 
     def time_bars(self, labels: Sequence[str], series: Sequence[Series], caption: str, x_label: str) -> Plot:
         """Durations in seconds as bars on a logarithmic axis from 1 s; what is shorter has no bar."""
-        with rc_context(_STYLE):
+        with rc_context(STYLE):
             figure, axes = _axes()
             at, width = np.arange(len(labels)), 0.8 / len(series)
             longest = 1.0
@@ -153,7 +153,7 @@ class Canvas:
 
     def curves(self, at_s: Values, series: Sequence[Series], caption: str, x_label: str) -> Plot:
         """Cumulative shares over a duration on a logarithmic axis."""
-        with rc_context(_STYLE):
+        with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
                 axes.plot(at_s, 100 * np.asarray(one.values), color=COLOURS[number], label=one.label)
@@ -168,7 +168,7 @@ class Canvas:
 
     def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
         """A cumulative share over another share, both between 0 and 1, beside an even split."""
-        with rc_context(_STYLE):
+        with rc_context(STYLE):
             figure, axes = _axes()
             axes.plot(
                 100 * np.asarray(x_frac),
@@ -190,7 +190,7 @@ class Canvas:
         self, edges: Sequence[float], series: Sequence[Series], caption: str, x_label: str, y_label: str
     ) -> Plot:
         """Values that hold between one edge and the next; E edges, E - 1 values a series."""
-        with rc_context(_STYLE):
+        with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
                 style: dict[str, Any] = {"linestyle": (0, (5, 3))} if one.dashed else {}
@@ -219,7 +219,7 @@ class Canvas:
 
         The scale begins at 0, or at the lowest value where that is above half of the highest.
         """
-        with rc_context(_STYLE):
+        with rc_context(STYLE):
             figure, axes = _axes()
             cells = np.array(values, dtype=np.float64)
             strengths = np.linspace(0.06, 1.0, _HEAT_STEPS)
@@ -300,4 +300,4 @@ def _own(tag: str, prefix: str) -> str:
     """One tag with the plot's own ids and the page's colours; text between tags stays as it is."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
-    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: _VARIABLES.get(colour[0], colour[0]), tag)
+    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)
