@@ -398,7 +398,7 @@ def _look_ahead(e: EpisodeArrays) -> None:
     now_s, total = e.sim.progress.clock[NOW], e.sim.truth.shape[0]
     now_at = _reference_now(e)
     before = _reference_queueing(e, now_at, now_s)
-    e.critic[1] = math.log1p(e.reference_waiting[now_at]) / 8.0
+    e.critic[1] = math.log1p(max(e.reference_waiting[now_at], 0.0)) / 8.0  # cores can win time as well
     e.critic[2] = (total - e.sim.progress.tally[NEXT_ROW]) / total
     for k in range(3):
         at, at_s = max(e.ints[AHEAD + k], now_at), now_s + _LOOKAHEAD_S[k]

@@ -25,7 +25,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     **Observation.** Box (K, F + C) float32. K: `WINDOW_ROWS` = 24 rows, or as many as
     the config's `window_rows` says. First half of a decision: row 0 is
     *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
-    variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 32 columns, with units in
+    variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 42 columns, with units in
     `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
     predictions, never the true ones). The last C: `NUM_CRITIC` = 9 columns, `CRITIC_FEATURES`, hold the truth
     and the future (waiting jobs against the reference's, true run times, the reference's queue in the hours
@@ -42,6 +42,13 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     episode, job-seconds), where regret is the integral over time of (jobs waiting - jobs waiting in the
     reference's run), job-seconds. Returns add up to the per cent of the reference's queueing that the
     agent saved; following the reference gives exactly 0.
+
+    **Models** (`EpisodeConfig.modelled_frac`). In a share of the episodes models say how fast jobs run and
+    what they draw. A job that does not fit may then share the GPUs of a running one, the second half also
+    offers SM clocks, and the reference has the same abilities (`decide.abilities.policy_abilities`). What
+    energy counts against time is drawn for each episode, and a column of every row; the reward is then (1 -
+    weight) x that of time, where time lost while running counts as queueing does, less weight x 100 x (energy
+    beyond the reference's / its energy) x (its time in the system / its queueing).
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
     plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way

@@ -59,10 +59,9 @@ def check_gang(
     for n, places in nodes.items():
         if state.arrays.node.status[n] != NODE_UP:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
-        if cpu_milli_each >= 0:
-            check_cores(state, slot, n, places, cpu_milli_each)
-        if cpu_milli_each < 0 or not state.arrays.demand.plain[job["demand"]]:
-            check_room(state, slot, n, places)
+        check_room(state, slot, n, places)
+        asked = int(state.arrays.demand.cpu_milli_each[job["demand"]])
+        check_cores(state, slot, n, places, asked if cpu_milli_each < 0 else cpu_milli_each)
         partitions.add(int(state.arrays.node.part_of[n]))
     if len(partitions) != 1:
         raise AllocationError(f"job {seq}: a gang stays within one partition, got {sorted(partitions)}")

@@ -199,14 +199,15 @@ def test_the_published_schedules_hold_under_models(shared_data: Path, name: str)
 def test_random_choices_share_and_set_clocks_and_are_valid() -> None:
     """Every candidate that is legal under models can be acted on."""
     draws = make_random("", 3)
-    table = engine("helios", RULES["qssf-backfill"], Models()).run(draws)
+    models = Models(energy_weight=0.5)  # without a weight of energy no clock is offered
+    table = engine("helios", RULES["qssf-backfill"], models).run(draws)
     check_books(table)
     assert table.segments is not None
     assert table.segments.books is not None
     length_s = table.segments.end_s - table.segments.start_s
     assert (table.segments.books.share_s < 0.9 * length_s).any()
     assert (table.segments.books.clock_s < 0.9 * length_s).any()
-    again = engine("helios", RULES["qssf-backfill"], Models()).run(make_random("", 3))
+    again = engine("helios", RULES["qssf-backfill"], models).run(make_random("", 3))
     check_equal(table, again)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlsched.broker.policy import load_policy
 from rlsched.broker.records import LAST_RECORDS, RecordLog
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import scheduler as scheduler_module
-from rlsched.decide.actions import Wait
+from rlsched.decide.actions import Start, Wait
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord, append_records, read_records
+from rlsched.decide.scheduler import Decision
 from rlsched.errors import InputError, JournalError
 from rlsched_agents.heuristics.preemptive import make_tiresias
 
@@ -134,3 +136,71 @@ def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
     log.flush()
     log.close()
     assert list((tmp_path / "tb").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("name", ["pack", "pack:0.5", "lucid", "fifo+clock=0.8", "qssf-backfill+cores"])
+def test_a_broker_has_no_models_to_share_or_slow_by(name: str) -> None:
+    with pytest.raises(InputError, match="by models of speed, which a broker does not have"):
+        load_policy(name, None, 100.0)
+    with pytest.raises(InputError, match="--fallback"):
+        load_policy("qssf-backfill", name, 100.0)
+
+
+RULES_ONLINE = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "easy", "sgf-age", "reserve", "random")
+
+
+@pytest.mark.parametrize("name", [*RULES_ONLINE, "ppo:untrained"])
+def test_no_policy_shares_gpus_or_sets_clocks_on_a_live_cluster(name: str) -> None:
+    scheduler, _ = load_policy(name, None, 10_000.0, seed=3)
+    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), order=scheduler.order)
+    rng = np.random.default_rng(5)
+    started = 0
+    for now_s in range(1, 40):
+        state.add_job(
+            num_gpus=int(rng.choice([1, 1, 2, 4, 8])), submit_s=float(now_s), predicted_s=60.0, spread=1.0
+        )
+        for _, decision in decide_all(state, scheduler, float(now_s)):
+            if isinstance(decision.action, Start):
+                started += 1
+                assert (decision.action.sm_clock_frac, decision.action.beside) == (1.0, -1)
+        for seq in state.running():
+            if rng.random() < 0.3:
+                state.release(seq, now_s + 0.5)
+    assert started > 10
+    assert (state.arrays.job.sm_clock_frac[state.arrays.job.seq >= 0] <= 1.0).all()
+    assert ((state.arrays.gpu.tenant >= 0).sum(axis=1) <= 1).all()
+    if isinstance(scheduler, Guarded):
+        assert "illegal" not in scheduler.interventions
+
+
+class Sharing:
+    """A policy that wants to share, or to slow a job down, whatever the cluster is."""
+
+    name = "sharing"
+    order = "predicted_gpu_time"
+    information = "causal"
+
+    def __init__(self, **how: float) -> None:
+        self._how = how
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """Start the first that waits, in its way."""
+        del now_s, record
+        seq = state.waiting(partition)[0]
+        return Decision(action=Start(seq, (0,), **self._how), source="policy")
+
+
+@pytest.mark.parametrize("how", [{"sm_clock_frac": 0.75}, {"beside": 0}, {"cpu_milli_each": 9_000}])
+def test_the_guard_takes_over_where_a_policy_would_do_what_is_not_legal(how: dict[str, float]) -> None:
+    nodes = [NodeSpec(name="n0", gpus=2, cpus=8)]
+    state = ClusterState(nodes)
+    fallback = load_policy("qssf-backfill", None, 100.0)[0]
+    guarded = Guarded(Sharing(**how), fallback, budget_ms=10_000.0)
+    for _ in range(2):
+        state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0)
+    state.start(0, [0], 0.0)
+    decisions = [decision for _, decision in decide_all(state, guarded, 1.0)]
+    assert guarded.interventions == {"illegal": 1}
+    assert [decision.source for decision in decisions] == ["guard"]
+    assert state.running() == [0, 1]
+    assert state.gpus_of(1) == [1]

@@ -59,6 +59,16 @@ COLUMNS = {
     "blocked_fit_in_log": features.BLOCKED_FIT_IN,
     "blocked_key_ratio": features.BLOCKED_KEY_RATIO,
     "ends_after_fit": features.ENDS_AFTER_FIT,
+    "energy_weight": features.ENERGY_WEIGHT,
+    "by_sharing": features.BY_SHARING,
+    "clock_frac": features.CLOCK,
+    "rate": features.RATE,
+    "partner_rate": features.PARTNER_RATE,
+    "partner_left_log": features.PARTNER_LEFT,
+    "power_frac": features.POWER,
+    "util_frac": features.UTIL,
+    "clock_bound": features.CLOCK_BOUND,
+    "gpu_memory_frac": features.GPU_MEMORY,
 }
 
 

@@ -1,0 +1,135 @@
+"""With models on: environment, reference rule and policy agree on what sharing, clocks and energy come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlsched.decide import features
+from rlsched.decide.abilities import Abilities
+from rlsched.decide.candidates import job_candidates, variant_candidates
+from rlsched.decide.rules import Rule
+from rlsched.decide.schema import NUM_FEATURES
+from rlsched.workload.synth import synthesize
+from rlsched_agents.runtime.policy import make_ppo
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.modelling import Models
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+
+CLUSTERS = 8
+CONFIG = EpisodeConfig(
+    warmup_jobs=64,
+    agent_jobs=128,
+    tail_jobs=64,
+    nodes_low=4,
+    nodes_high=8,
+    load_low=0.9,
+    load_high=1.2,
+    modelled_frac=0.75,
+)
+
+
+@pytest.fixture(scope="module")
+def source() -> EpisodeSource:
+    return EpisodeSource.from_trace(*synthesize("helios", jobs=6000, load=0.95, gpus=64, seed=5))
+
+
+def play(fleet: Fleet, choose: Any, episodes: int) -> list[dict[str, Any]]:
+    """Infos of finished episodes; every observation and reward is finite."""
+    for k in range(CLUSTERS):
+        fleet.begin(k)
+    rows: NDArray[np.int64] = np.zeros(CLUSTERS, np.int64)
+    found: list[dict[str, Any]] = []
+    while len(found) < episodes:
+        choose(rows)
+        infos = fleet.step(rows)
+        assert np.isfinite(fleet.observations).all()
+        assert np.isfinite(fleet.rewards).all()
+        found += [info for info in infos if "episode" in info]
+    return found
+
+
+def test_following_the_reference_costs_exactly_what_the_reference_costs(source: EpisodeSource) -> None:
+    """Whatever energy weighs: the same starts, clocks, partners and cores, so a return of 0."""
+    fleet = Fleet([source], CLUSTERS, CONFIG, 1)
+
+    def reference(rows: NDArray[np.int64]) -> None:
+        rows[:] = [fleet.reference_row(k) for k in range(CLUSTERS)]
+
+    infos = play(fleet, reference, 24)
+    assert {info["episode"]["r"] for info in infos} == {0.0}
+
+
+def test_random_choices_cost_more(source: EpisodeSource) -> None:
+    fleet = Fleet([source], CLUSTERS, CONFIG, 2)
+    infos = play(fleet, fleet.sample_rows, 24)
+    assert np.mean([info["episode"]["r"] for info in infos]) < -1.0
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: float) -> None:
+    trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7)
+    stamps, models = predict_trace(trace, spec), Models(energy_weight=weight)
+    able = Abilities(share="blocked", clock="weighed", clock_value=weight, cores=True)
+    rule = Rule(name="reference", order="predicted_gpu_time", abilities=able)
+    by_rule = Engine(trace, spec, predictions=stamps, models=models).run_rule(rule)
+    by_policy = Engine(trace, spec, predictions=stamps, models=models).run(make_ppo("untrained", 0))
+    np.testing.assert_array_equal(by_rule.start_s, by_policy.start_s)
+    np.testing.assert_array_equal(by_rule.end_s, by_policy.end_s)
+    assert by_rule.energy is not None
+    assert by_policy.energy is not None
+    assert by_rule.energy.cluster_j == by_policy.energy.cluster_j
+    assert by_policy.by_source["policy"] > 0
+
+
+def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
+    trace, spec = synthesize("helios", jobs=400, load=1.0, gpus=32, seed=7)
+    stamps, energy, jct = predict_trace(trace, spec), [], []
+    for weight in (0.0, 0.5, 1.0):
+        engine = Engine(trace, spec, predictions=stamps, models=Models(energy_weight=weight))
+        table = engine.run(make_ppo("untrained", 0))
+        assert table.energy is not None
+        energy.append(float(table.energy.job_j.sum()))
+        jct.append(float((table.end_s - trace.submit_s).mean()))
+    assert energy[0] > energy[1] > energy[2]
+    assert jct[0] < jct[2]
+    assert Engine(trace, spec, predictions=stamps).run(make_ppo("untrained", 0)).energy is None
+
+
+def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -> None:
+    trace, spec = synthesize("helios", jobs=400, load=1.3, gpus=32, seed=9)
+    engine = Engine(trace, spec, models=Models(energy_weight=0.5))
+    policy, seen = make_ppo("untrained", 0), []
+
+    class Watching:
+        name, order, information, shares = policy.name, policy.order, policy.information, True
+
+        def decide(self, state: Any, partition: int, now_s: float, *, record: bool = False) -> Any:
+            jobs = job_candidates(state, partition, now_s)
+            legal = jobs.seqs[1:][jobs.legal[1:]].tolist()
+            seen.extend(variant_candidates(state, partition, int(seq), now_s) for seq in legal)
+            return policy.decide(state, partition, now_s, record=record)
+
+    engine.run(Watching())
+    shared = [window for window in seen if (window.arrays.beside[: len(window.seqs)] >= 0).any()]
+    assert shared
+    assert len(seen) > len(shared)
+    for window in seen:
+        rows = window.features
+        assert rows.shape[1] == NUM_FEATURES
+        assert (rows[:, features.ENERGY_WEIGHT] == np.float32(0.5)).all()
+        alone = rows[:, features.BY_SHARING] == 0
+        assert alone.sum() % 4 == 0, "every place comes with every clock"
+        assert (~alone).sum() <= 1
+        assert (rows[alone, features.CLOCK] >= 0.5).all()
+        for at in range(0, int(alone.sum()), 4):
+            clocks, rates = rows[at : at + 4, features.CLOCK], rows[at : at + 4, features.RATE]
+            assert clocks[0] == 1
+            assert (np.diff(clocks) < 0).all()
+            assert (np.diff(rates) <= 0).all()
+            assert (np.diff(rows[at : at + 4, features.POWER]) < 0).all()
+        assert rows[window.reference, features.IS_REFERENCE] == 1
