@@ -131,5 +131,7 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
             assert clocks[0] == 1
             assert (np.diff(clocks) < 0).all()
             assert (np.diff(rates) <= 0).all()
-            assert (np.diff(rows[at : at + 4, features.POWER]) < 0).all()
+            power = rows[at : at + 4, features.POWER]
+            assert (np.diff(power) <= 0).all(), "a light job is soon at the floor, what an idle board draws"
+            assert power[-1] < power[0]
         assert rows[window.reference, features.IS_REFERENCE] == 1
