@@ -19,9 +19,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Attributes:
         network: Sizes of the network and strength of the prior.
-        exploring_prior_job: The network's `prior_job` while it learns: weaker than when it is served. With a
-            strong one it never tries enough to leave the reference rule; served with a weak one, it leaves
-            the rule where it is not sure.
+        exploring_prior_job: The network's `prior_job` while it learns, drawing: no stronger than when it is
+            served by arg max. With a strong one it never tries enough to leave the reference rule; served
+            with a weak one, it leaves the rule where it is not sure.
         num_envs: Clusters simulated side by side.
         rollout_steps: Decisions of each cluster between two updates.
         batch_size: Decisions in a minibatch.
@@ -69,7 +69,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     episode: EpisodeConfig = EpisodeConfig(
         agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10, modelled_frac=0.5
     )
-    validate_every: int = 294_912
+    validate_every: int = 589_824
     validation_jobs: int = 5_000
     validation_loads: tuple[float, ...] = (0.85, 1.0)
     validation_nodes: tuple[int, ...] = (8,)
