@@ -39,7 +39,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     critic_features: int = NUM_CRITIC
     width: int = 64
     critic_width: int = 48
-    prior_job: float = 2.0
+    prior_job: float = 3.5
     prior_variant: float = 5.0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
