@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -285,7 +286,9 @@ class Ledger(RuleBasedStateMachine):
         owner: dict[int, int] = {}
         for seq, job in self.jobs.items():
             held = self.state.gpus_of(seq)
-            assert tuple(held) == job.held
+            assert sorted(held) == sorted(job.held)
+            nodes = [self.gpus()[g][0] for g in held]
+            assert len(set(nodes)) == 1 + sum(a != b for a, b in pairwise(nodes)) or not nodes, "by node"
             assert len(held) in (0, job.gpus)
             assert len({self.gpus()[g][1] for g in held}) <= 1
             for g in held:
