@@ -91,6 +91,8 @@ def test_fields(modelled: tuple[Any, Path]) -> None:
         pairs = zip(one["over_time"]["gpus_used"], one["over_time"]["gpus_allocated"], strict=True)
         assert all(used <= allocated + 1e-9 for used, allocated in pairs)
         assert 0.3 < one["measured_cells_frac"] < 1
+        assert one["preemptions"] == 0
+        assert one["lost_gpu_s"] >= 0, "rounding does not give work back"
     assert plain["shared_frac"] == slow["shared_frac"] == 0
     assert 0 < pack["shared_frac"] < 1
     assert 0 < lucid["shared_frac"] < 1
