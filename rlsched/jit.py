@@ -29,6 +29,8 @@ if _BLAS not in sys.modules:
 import numba  # noqa: E402 - see above
 from numba.core import config  # noqa: E402
 
+from rlsched.linking import DoorCompiler, InsideCompiler  # noqa: E402
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -42,10 +44,20 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], *, makes_arrays: bool, inlined: bool) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
-        self._options = {"cache": True, "error_model": "numpy", "_nrt": makes_arrays}
+        self._options = {
+            "cache": True,
+            "error_model": "numpy",
+            "_nrt": makes_arrays,
+            "no_cfunc_wrapper": True,
+        }
         self._door: Any = None
         with _cache_in("inside", function):
-            self._inside = numba.njit(**self._options, forceinline=inlined, no_cpython_wrapper=True)(function)
+            self._inside = numba.njit(
+                **self._options,
+                forceinline=inlined,
+                no_cpython_wrapper=True,
+                pipeline_class=InsideCompiler,
+            )(function)
 
     @property
     def _numba_type_(self) -> Any:
@@ -55,7 +67,7 @@ class Kernel:
         """Call it from Python."""
         if self._door is None:
             with _cache_in("doors", self.py_func):
-                self._door = numba.njit(**self._options)(self.py_func)
+                self._door = numba.njit(**self._options, pipeline_class=DoorCompiler)(self.py_func)
         return self._door(*args)
 
 
@@ -97,7 +109,9 @@ def _cache_in(part: str, function: Callable[..., Any]) -> Iterator[None]:
 @cache
 def _cache_dir(folder: Path) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlsched" / "kernels"
-    digest = hashlib.sha256(numba.__version__.encode() + Path(__file__).read_bytes())
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in (Path(__file__), Path(__file__).with_name("linking.py")):
+        digest.update(source.read_bytes())
     for source_folder in sorted(
         {folder, *(Path(__file__).parent / part for part in ("cluster", "decide", "models"))}
     ):

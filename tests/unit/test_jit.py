@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
 from rlsched.jit import array_kernel, kernel
+from rlsched.linking import DoorLibrary, InsideLibrary
 
 
 @array_kernel
@@ -34,3 +41,77 @@ def test_a_kernel_calls_one_that_allocates() -> None:
 def test_a_kernel_that_allocates_is_refused() -> None:
     with pytest.raises(TypingError):
         allocates(3)
+
+
+@kernel
+def halved(number: float) -> float:
+    return 0.5 * number
+
+
+@kernel
+def quartered(number: float) -> float:
+    return halved(halved(number))
+
+
+def libraries_of(dispatcher: Any) -> list[Any]:
+    return [compiled.library for compiled in dispatcher.overloads.values()]
+
+
+def test_machine_code_is_made_of_what_python_calls_alone() -> None:
+    assert quartered(8.0) == 2.0
+    door, inside = libraries_of(quartered._door), libraries_of(halved._inside)
+    assert {type(library) for library in door} == {DoorLibrary}
+    assert {type(library) for library in inside} == {InsideLibrary}
+    assert any(True for library in door for _ in library.get_defined_functions())
+    assert not any(True for library in inside for _ in library.get_defined_functions())
+
+
+CALLER = """
+import sys
+from rlsched.jit import array_kernel, kernel
+import numpy as np
+
+@array_kernel
+def outer(values):
+    return values + total(values)
+
+@kernel
+def total(values):
+    left = 0.0
+    for value in values:
+        left += value
+    return left
+
+@kernel
+def mean_of(values):
+    return total(outer(values)) / len(values)
+
+which = {"mean": mean_of, "total": total}[sys.argv[1]]
+print(which(np.arange(4.0)))
+door = which._door.stats
+inside = [each._inside.stats for each in (outer, total)]
+print(sum(door.cache_hits.values()), sum(door.cache_misses.values()))
+print(sum(sum(each.cache_misses.values()) for each in inside))
+"""
+
+
+def test_another_process_takes_from_the_cache_what_stands_there(tmp_path: Path) -> None:
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER)
+
+    def say(which: str) -> list[str]:
+        return subprocess.run(
+            [sys.executable, str(script), which],
+            env={
+                **os.environ,
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split("\n")[:3]
+
+    assert say("mean") == ["7.5", "0 1", "2"], "compiled: the door and what it calls"
+    assert say("mean") == ["7.5", "1 0", "0"], "the door alone is loaded"
+    assert say("total") == ["6.0", "0 1", "0"], "another door is linked of what stands there"

@@ -1,0 +1,77 @@
+"""How kernels are linked: once, in the function that Python calls.
+
+numba gives every compiled function a library of its own, links into it all that the function calls, optimises
+the whole and makes machine code of it, and then does the same again for each caller. With kernels that call
+kernels most of that work is thrown away. Here a kernel that only kernels call is kept as intermediate code;
+what Python calls (a *door*) is linked with all that it needs, optimised and made machine code of once.
+
+The extension point is numba's `pipeline_class`; the two kinds of library rest on numba's own (its version is
+pinned in `constraints.txt`, and `tests/unit/test_jit.py` fails if a later one breaks this).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+
+_ENVIRONMENT = "_ZN08NumbaEnv"  # numba sets a global of this name when it loads a function
+
+
+class InsideLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """A kernel and all that it calls as intermediate code: no machine code is made of it."""
+
+    _final_module: Any
+
+    def finalize(self) -> None:
+        """Link, and leave the rest to the door."""
+        self._raise_if_finalized()
+        whole = self._final_module
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            whole.link_in(library._get_module_for_linking(), preserve=True)
+        whole.verify()
+        own = [each for each in whole.global_variables if each.name.startswith(_ENVIRONMENT)]
+        shell = str(self._codegen._create_empty_module(self.name))
+        for function in whole.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.linkage = "linkonce_odr"
+        self._shared_module = whole
+        self._final_module = llvm.parse_assembly(
+            "\n".join([shell, *(f'@"{each.name}" = common global ptr null' for each in own)])
+        )
+        self._final_module.name = whole.name
+        self._finalize_final_module()
+
+
+class DoorLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """What Python calls, with all that it needs."""
+
+    def _optimize_final_module(self) -> None:
+        # numba optimises twice, the first time so that reference counts meet and cancel: kernels have none
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
+
+
+class _Into(Compiler):  # type: ignore[misc]
+    library: Any
+
+    def __init__(self, typingctx: Any, targetctx: Any, library: Any, *rest: Any) -> None:
+        super().__init__(typingctx, targetctx, library, *rest)
+        if library is None:
+            self.state.library = self.library(targetctx.codegen(), self.library.__name__)
+            self.state.library.enable_object_caching()
+
+
+class InsideCompiler(_Into):
+    """The pipeline of functions that only kernels call."""
+
+    library = InsideLibrary
+
+
+class DoorCompiler(_Into):
+    """The pipeline of functions that Python calls."""
+
+    library = DoorLibrary
