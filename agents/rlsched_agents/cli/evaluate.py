@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from rlsched.models.memory import SharingMode
     from rlsched_agents.evaluate.run import Outcome, Task
 
 
@@ -98,6 +99,17 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
 )
 @click.option(
+    "--power-cap",
+    type=float,
+    metavar="FRAC",
+    help="With --models: cap of every GPU's power, of its board's limit [default: 1].",
+)
+@click.option(
+    "--sharing-mode",
+    type=click.Choice(["time-sliced", "mps"]),
+    help="With --models: how jobs share a GPU; under MPS a fault of one ends all [default: time-sliced].",
+)
+@click.option(
     "--power-down",
     metavar="RULE",
     help="With --models: idle nodes sleep: `default`, or `trailing:3h,10` (10 nodes above the highest demand "
@@ -139,6 +151,8 @@ def evaluate(
     workload_seed: int | None,
     energy_weight: float | None,
     no_noise: bool,
+    power_cap: float | None,
+    sharing_mode: SharingMode | None,
     power_down: str | None,
     json_path: str | None,
     jobs_out: str | None,
@@ -192,6 +206,8 @@ def evaluate(
         ("--workload-seed", workload_seed is not None),
         ("--energy-weight", energy_weight is not None),
         ("--no-noise", no_noise),
+        ("--power-cap", power_cap is not None),
+        ("--sharing-mode", sharing_mode is not None),
         ("--power-down", power_down is not None),
     ):
         if given and not with_models:
@@ -199,7 +215,13 @@ def evaluate(
     models = None
     if with_models:
         models = make_models(
-            assumed_scale, workload_seed, energy_weight, noise=not no_noise, power_down=power_down
+            assumed_scale,
+            workload_seed,
+            energy_weight,
+            noise=not no_noise,
+            power_cap_frac=power_cap,
+            sharing_mode=sharing_mode or "time-sliced",
+            power_down=power_down,
         )
     check_policies(policies, models)
     notes = Console(stderr=True, highlight=False)
