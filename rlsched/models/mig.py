@@ -159,12 +159,17 @@ class Slice(NamedTuple):
     profile: SliceProfile
 
     @property
-    def device_frac(self) -> float:
-        """Its part of what belongs to the GPU as a whole, by memory slices.
-
-        Idle power and the board's limit are split so (assumed: no public data have the power of a slice).
-        """
+    def memory_frac(self) -> float:
+        """Its part of the GPU's memory slices: its part of idle and static power too (assumed)."""
         return self.profile.memory / MEMORY_SLICES
+
+    @property
+    def compute_frac(self) -> float:
+        """Its part of the GPU's compute slices: its part of the board's limit above static power (assumed).
+
+        By memory, seven slices 1g could draw seven eighths of it. No public data have the power of a slice.
+        """
+        return self.profile.compute / COMPUTE_SLICES
 
     @property
     def size_frac(self) -> float:

@@ -74,7 +74,7 @@ def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
         key: _scaled(cell, assumed_scale, key[2]) if cell.status == ASSUMED else cell
         for key, cell in read_cells().items()
     }
-    return Catalogue(cells=scaled, pairs=read_pairs(), sources=read_sources(), assumed_scale=assumed_scale)
+    return Catalogue(cells=scaled, pairs=read_pairs(), sources=read_sources())
 
 
 def _scaled(cell: Cell, scale: float, field: str) -> Cell:
@@ -114,14 +114,11 @@ class Catalogue:
             `sensitivity` and `pressure` of all that Gavel did not measure.
         pairs: Every measured pair, once.
         sources: What the sources of cells stand for.
-        assumed_scale: What assumed figures are multiplied by. Cells are already; the share of a GPU that a
-            job is assumed to keep busy, by which its speed on a MIG slice goes, is in `traits`.
     """
 
     cells: Mapping[tuple[str, str, str], Cell]
     pairs: tuple[Pair, ...]
     sources: Mapping[str, Source]
-    assumed_scale: float = 1.0
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -186,9 +183,7 @@ class Catalogue:
         from rlsched.models.mig import speed_on_slice
 
         for row, name in zip(traits, ("", *self.names), strict=True):
-            util = self.cells.get((name, catalogue_type(gpu_type), "util_frac"))
-            scale = 1.0 if util is None or util.status == ASSUMED else self.assumed_scale
-            speed = speed_on_slice(name, min(row["util_frac"] * scale, 1.0), cut)
+            speed = speed_on_slice(name, row["util_frac"], cut)
             row["util_frac"] = min(row["util_frac"] * speed / cut.size_frac, 1.0)
             for field in FOLLOWS_SLICE:
                 row[field] *= speed
