@@ -184,7 +184,8 @@ class Engine:
         """Jobs run and draw as models say."""
         catalogue, truth = models.catalogue(), self.arrays.truth
         for group in self.spec.nodes:
-            self.state.know_kind(whole_type(group.gpu_type))
+            if group.slices:
+                self.state.know_kind(whole_type(group.gpu_type))
         self.state.use_models(catalogue.arrays(self.state.kind_names))
         self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]

@@ -77,9 +77,15 @@ def _durations(path: Path) -> tuple[Any, Any]:
     return trace.job_id, trace.duration_s
 
 
-def test_the_policy_decides_on_slices_too(files: tuple[Path, Path]) -> None:
-    result = run(files, "--models", "--energy-weight", "0.5", "--policy", "ppo")
+def test_the_policy_gives_slices_the_full_clock(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """With a weight of energy it lowers clocks, but of whole GPUs alone."""
+    flags = ["--models", "--energy-weight", "0.9", "--policy", "ppo"]
+    result = run(files, *flags, "--jobs-out", str(tmp_path))
     assert result.exit_code == 0, result.output + repr(result.exception)
+    with (tmp_path / "ppo.csv").open(newline="", encoding="utf-8") as file:
+        clocks = [(row["node"], float(row["sm_clock_frac"])) for row in csv.DictReader(file)]
+    assert {clock for node, clock in clocks if node == "n0"} == {1.0}
+    assert min(clock for node, clock in clocks if node == "n1") < 1.0
 
 
 @pytest.mark.parametrize(
