@@ -5,7 +5,7 @@ BIN := .venv/bin
 install: ; @.ci/install all,dev
 lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 type: install ; $(BIN)/mypy
-test: install ; $(BIN)/pytest
+test: install ; $(BIN)/pytest -n 2 --dist loadfile
 cov: install ; $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
 bench: install ; for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 figures: install ; $(BIN)/python benchmarks/model_figures.py

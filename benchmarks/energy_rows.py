@@ -26,6 +26,7 @@ SHOWN = ("", "share", "slowdown=0.05", "share+slowdown=0.05")
 """Abilities that every rule's rows show ..."""
 SHOWN_REFERENCE = (
     "share=0.7",
+    "share+tenants=4",
     "clock=0.87",
     "clock=0.75",
     "lull=0.05",

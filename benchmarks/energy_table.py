@@ -41,6 +41,8 @@ RULES = ("fifo-backfill", "sjf-backfill", "qssf-backfill", "easy", "sgf-age", "r
 CLOCKS = ("", "clock=0.75", "slowdown=0.05", "lull=0.05")
 MORE_CLOCKS = ("clock=0.87", "slowdown=0.02", "slowdown=0.1", "lull=0.1", "weight=0.2", "weight=0.5")
 """Of the reference rule and of Lucid's, which also have *cores*; the reference also shares at 0.7."""
+CROWDED = ("qssf-backfill+share+tenants=4", "qssf-backfill+share+tenants=4+slowdown=0.05")
+"""More than two on a GPU."""
 ALONE = ("tiresias", "srtf")
 """Rules that preempt; they take no abilities."""
 PROFILE_S = {"philly": "lucid:80"}
@@ -65,6 +67,7 @@ def choices(trace: str) -> Iterator[str]:
     for rule, grid in grids.items():
         for words in grid:
             yield "+".join(word for word in (rule, *words) if word)
+    yield from CROWDED
     yield from ALONE
 
 
