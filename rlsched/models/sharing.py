@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
+from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds to a GPU that is full. Fitted, as are the next three,
@@ -32,6 +33,10 @@ RESIDUAL_SD: Final = 0.10
 """Spread of ln(speed) about what the formula or latent factors say: .10 about the formula on Lucid's pairs
 (RTX 3090); about latent factors, on pairs that were held out, .11 on P100, .10 on K80 and .32 on V100
 (Gavel)."""
+OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
+"""Part of the deviate that is of the pair of jobs. `RESIDUAL_SD` is the scatter of pairs of workloads: the rest
+of it is the same whenever two workloads meet."""
+OF_WORKLOADS: Final = math.sqrt(1.0 - OF_JOBS**2)
 NOISE_FLOOR: Final = 0.2
 """Noise takes no speed below this."""
 
@@ -155,12 +160,12 @@ def _mixed(z: np.uint64) -> np.uint64:
 
 @kernel
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
-    """A standard normal deviate of two jobs, the same whichever is named first, in any process and any order.
+    """A standard normal deviate of two jobs or workloads, whichever is named first, in any process and order.
 
     The keys' hash is the counter of SplitMix64; two of its numbers make a deviate (Box and Muller, 1958).
 
     Args:
-        key_a: 64-bit key of a job.
+        key_a: 64-bit key of a job, or of a workload.
         key_b: ... of its partner.
     """
     a, b = np.uint64(key_a), np.uint64(key_b)
@@ -173,6 +178,18 @@ def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
 
 
 @kernel
+def workload_key(luck: np.uint64, workload: int) -> np.uint64:
+    """Key of a workload in a run, for `pair_noise`; another run, another `luck`."""
+    return _mixed(_mixed(np.uint64(luck) + _GOLDEN) ^ (np.uint64(workload) * _MIX_2 + _GOLDEN))
+
+
+@kernel
+def whole_deviate(of_workloads: float, of_jobs: float) -> float:
+    """The deviate of two jobs: mostly that of their workloads. Standard normal if both are."""
+    return OF_WORKLOADS * of_workloads + OF_JOBS * of_jobs
+
+
+@kernel
 def with_noise(speed: float, deviate: float) -> float:
     """What a pair that the table does not know really runs at: ln-noise of `RESIDUAL_SD` about the model's
     speed.
@@ -182,6 +199,6 @@ def with_noise(speed: float, deviate: float) -> float:
 
     Args:
         speed: By `shared_speed`.
-        deviate: By `pair_noise`; 0 leaves a speed of at most 1 as it is.
+        deviate: By `whole_deviate`; 0 leaves a speed of at most 1 as it is.
     """
     return min(max(speed * math.exp(RESIDUAL_SD * deviate), min(speed, NOISE_FLOOR)), 1.0)
