@@ -70,7 +70,8 @@ def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> Non
     g = x.run.first_gpu[slot]
     kind = gpu_kind(s, g)
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
-    if _can_teach(s, kind, slot, other) and use_of_gpus(s, slot, kind, x.run.rate[slot]) < delivered:
+    fed = delivered >= 1.0 or use_of_gpus(s, slot, kind, x.run.rate[slot]) < delivered
+    if fed and _can_teach(s, kind, slot, other):
         speed = true_share(x, s, slot, g)
         observe(s.models, kind, s.job.workload[slot], s.job.workload[other], speed)
 

@@ -26,7 +26,7 @@ from rlsched.cluster.kernels import tenants_of
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
-from rlsched.models.sharing import pair_noise, whole_deviate, with_noise, workload_key
+from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched.models.speed import (
     added_power_w,
     at_work_frac,
@@ -200,26 +200,17 @@ def group_clock(s: StateArrays, g: int) -> float:
 
 
 @kernel
-def _pair_deviate(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> float:
-    """Standard normal deviate of two jobs: of their workloads, where both are known, and of the jobs."""
-    of_jobs = pair_noise(x.outcome.key[x.ends.row[slot]], x.outcome.key[x.ends.row[other]])
-    mine, theirs, luck = s.job.workload[slot], s.job.workload[other], np.uint64(x.clock[LUCK])
-    if mine <= 0 or theirs <= 0:
-        return of_jobs
-    of_workloads = pair_noise(workload_key(luck, mine), workload_key(luck, theirs))
-    return whole_deviate(of_workloads, of_jobs)
-
-
-@kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
-    total, strangers, kind = 0.0, 0, gpu_kind(s, g)
+    total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.clock[LUCK])
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:
-            measured = s.models.pair[kind, s.job.workload[slot], s.job.workload[other]]
+            mine, theirs = s.job.workload[slot], s.job.workload[other]
+            measured = s.models.pair[kind, mine, theirs]
             if measured != measured:
-                total += _pair_deviate(x, s, slot, other)
+                of_jobs = pair_noise(x.outcome.key[x.ends.row[slot]], x.outcome.key[x.ends.row[other]])
+                total += share_deviate(luck, kind, mine, theirs, of_jobs)
                 strangers += 1
     return total / np.sqrt(strangers) if strangers > 0 else 0.0
 

@@ -20,6 +20,7 @@ DEFAULTS = {
     "workload_seed": 0,
     "assumed_scale": 1.0,
     "noise": True,
+    "learning": True,
     "energy_weight": 0.0,
     "power_down": None,
 }
@@ -168,6 +169,7 @@ def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Fil
         ("--assumed-scale 1.3", {"assumed_scale": 1.3}),
         ("--workload-seed 3", {"workload_seed": 3}),
         ("--no-noise", {"noise": False}),
+        ("--no-learning", {"learning": False}),
     ):
         report = report_of(workload, tmp_path, "pack", "--models", flag)
         assert report["models"] == DEFAULTS | kept
@@ -258,6 +260,7 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("fifo", "--energy-weight 0.5"), InputError, "--energy-weight sets the models of a run"),
         (("fifo", "--models", "--energy-weight 2"), InputError, "expected a number from 0 to 1"),
         (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
+        (("fifo", "--no-learning"), InputError, "--no-learning sets the models of a run"),
         (("fifo", "--power-down default"), InputError, "--power-down sets the models of a run"),
         (
             ("fifo", "--models", "--power-down often"),

@@ -98,6 +98,11 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
 )
 @click.option(
+    "--no-learning",
+    is_flag=True,
+    help="With --models: what is predicted of pairs stays as modelled, whatever they are seen to do.",
+)
+@click.option(
     "--power-down",
     metavar="RULE",
     help="With --models: idle nodes sleep: `default`, or `trailing:3h,10` (10 nodes above the highest demand "
@@ -139,6 +144,7 @@ def evaluate(
     workload_seed: int | None,
     energy_weight: float | None,
     no_noise: bool,
+    no_learning: bool,
     power_down: str | None,
     json_path: str | None,
     jobs_out: str | None,
@@ -192,6 +198,7 @@ def evaluate(
         ("--workload-seed", workload_seed is not None),
         ("--energy-weight", energy_weight is not None),
         ("--no-noise", no_noise),
+        ("--no-learning", no_learning),
         ("--power-down", power_down is not None),
     ):
         if given and not with_models:
@@ -199,7 +206,12 @@ def evaluate(
     models = None
     if with_models:
         models = make_models(
-            assumed_scale, workload_seed, energy_weight, noise=not no_noise, power_down=power_down
+            assumed_scale,
+            workload_seed,
+            energy_weight,
+            noise=not no_noise,
+            learn=not no_learning,
+            power_down=power_down,
         )
     check_policies(policies, models)
     notes = Console(stderr=True, highlight=False)

@@ -35,6 +35,7 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
         workload_seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        learning: Whether predictions of pairs followed what was observed of them.
         energy_weight: What energy counted against time for policies that weigh them, 0 to 1.
         power_down: The rule by which idle nodes sleep; None: all nodes stay on.
     """
@@ -42,6 +43,7 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
     workload_seed: int
     assumed_scale: float
     noise: bool
+    learning: bool = True
     energy_weight: float = 0.0
     power_down: str | None = None
 
@@ -52,6 +54,7 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
             workload_seed=models.seed,
             assumed_scale=models.assumed_scale,
             noise=models.noise,
+            learning=models.learn,
             energy_weight=models.energy_weight,
             power_down=models.power_down.text if models.power_down else None,
         )
@@ -94,6 +97,7 @@ def make_models(
     energy_weight: float | None = None,
     *,
     noise: bool,
+    learn: bool = True,
     power_down: str | None = None,
 ) -> Models:
     """The models of an evaluation, each setting the default where it is None.
@@ -113,6 +117,7 @@ def make_models(
         seed=workload_seed or 0,
         assumed_scale=scale,
         noise=noise,
+        learn=learn,
         energy_weight=weight,
         power_down=plan,
     )
