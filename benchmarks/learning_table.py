@@ -3,9 +3,9 @@ that both jobs keep 85 %, and JCT.
 
     RLSCHED_DATA=../shared .venv/bin/python benchmarks/learning_table.py     # four minutes on one core
 
-Cases as in `energy_table.py`: jobs of the last fifth of the trace's time at load 0.9, after 7 days of warm-up,
-under `qssf-backfill+share`; ten seeds of the models, each with learning and without. Whenever a job joins
-another, the speeds predicted for the decision are held against those at which the two then run; pairs of the
+Cases as in `energy_table.py`: jobs of the last fifth of the trace's time at load 0.9, after 7 days of
+warm-up, under `qssf-backfill+share`; ten seeds of the models, each with learning and without. Whenever a
+job joins another, the speeds predicted for the decision are held against those at which the two then run; pairs of the
 catalogue's table, which run as predicted, are left out."""
 
 from __future__ import annotations
@@ -151,9 +151,8 @@ def show(folder: Path, name: str) -> None:
     print(*error_rows(joins[True], "seen", PAIR_BANDS), sep="\n")
     print(f"\n| directions observed in the run before | {head}")
     print(*error_rows(joins[True], "before", RUN_BANDS), sep="\n")
-    print(
-        f"\nkept {KEEP_FRAC:g} of their speed: {kept(joins[True]):.3f}, without learning {kept(joins[False]):.3f}"
-    )
+    with_it, without = kept(joins[True]), kept(joins[False])
+    print(f"\nkept {KEEP_FRAC:g} of their speed: {with_it:.3f}, without learning {without:.3f}")
     print(f"joins: {len(joins[True]) // 2:,}, without learning {len(joins[False]) // 2:,}", flush=True)
     both = [[jct_s(work, Models(seed=seed, learn=learn)) for learn in joins] for seed in range(SEEDS)]
     ratios = np.log([one / other for one, other in both])
