@@ -81,14 +81,16 @@ def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
     """Learn from all pairs that have been watched for long enough by now, in the order of their time."""
     run, seq = x.run, s.job.seq
     while True:
-        found, due_s = -1, np.inf
+        found, due_s, then_s = -1, np.inf, np.inf
         for position in range(s.derived.running_len[0]):
             slot = s.derived.slot.running[position]
             at_s = run.seen_s[slot]
             if at_s < due_s or (at_s == due_s and found >= 0 and seq[slot] < seq[found]):
-                found, due_s = slot, at_s
-        x.clock[NEXT_SEEN] = due_s
+                found, due_s, then_s = slot, at_s, due_s
+            else:
+                then_s = min(then_s, at_s)
         if due_s > now_s:
+            x.clock[NEXT_SEEN] = due_s
             return
         run.seen_s[found] = np.inf
         g = run.first_gpu[found]
@@ -97,3 +99,6 @@ def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
             if other >= 0 and other != found:
                 _learn_from(x, s, found, other)
                 _learn_from(x, s, other, found)
+        if then_s > now_s:
+            x.clock[NEXT_SEEN] = then_s
+            return

@@ -138,6 +138,7 @@ def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
         nodes_high=4,
         modelled_frac=1.0,
         load_low=1.1,
+        learning=True,
     )
     fleet = Fleet([source], 2, config, 1)
     trait = fleet._arrays.sim.state.models.trait
@@ -166,7 +167,6 @@ def test_without_learning_clusters_share_what_is_known() -> None:
         nodes_low=4,
         nodes_high=4,
         modelled_frac=1.0,
-        learning=False,
     )
     fleet = Fleet([source], 2, config, 1)
     fleet.begin(0)
