@@ -4,9 +4,9 @@ that both jobs keep 85 %, and JCT.
     RLSCHED_DATA=../shared .venv/bin/python benchmarks/learning_table.py     # five minutes on one core
 
 Cases as in `energy_table.py`: jobs of the last fifth of the trace's time at load 0.9, after 7 days of
-warm-up, under `qssf-backfill+share`; ten seeds of the models, each with learning and without; JCT also with a
-lower gate. Whenever a job joins another, the speeds predicted for the decision are held against those at which
-the two then run; pairs of the catalogue's table, which run as predicted, are left out."""
+warm-up, under `qssf-backfill+share`; ten seeds of the models, each with learning and without; JCT also with
+a lower gate. Whenever a job joins another, the speeds predicted for the decision are held against those at
+which the two then run; pairs of the catalogue's table, which run as predicted, are left out."""
 
 from __future__ import annotations
 

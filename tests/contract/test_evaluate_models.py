@@ -169,7 +169,6 @@ def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Fil
         ("--assumed-scale 1.3", {"assumed_scale": 1.3}),
         ("--workload-seed 3", {"workload_seed": 3}),
         ("--no-noise", {"noise": False}),
-        ("--no-learning", {"learning": False}),
     ):
         report = report_of(workload, tmp_path, "pack", "--models", flag)
         assert report["models"] == DEFAULTS | kept
@@ -187,6 +186,25 @@ def test_the_weight_of_energy_reaches_a_policy(workload: Files, monkeypatch: pyt
     assert run(workload, "fifo", "--models", "--energy-weight 0.25").exit_code == 0
     assert seen
     assert set(seen) == {0.25}
+
+
+def test_learning_can_be_left_out(workload: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlsched_envs import engine
+    from rlsched_envs.physics import LEARNS
+
+    seen: list[float] = []
+    open_books = engine.open_books
+
+    def opened(arrays: Any, *rest: Any) -> None:
+        open_books(arrays, *rest)
+        seen.append(float(arrays.progress.clock[LEARNS]))
+
+    monkeypatch.setattr(engine, "open_books", opened)
+    for flags, learns in (((), 1.0), (("--no-learning",), 0.0), (("--no-noise",), 0.0)):
+        seen.clear()
+        report = report_of(workload, tmp_path, "fifo", "--models", *flags)
+        assert set(seen) == {learns}
+        assert report["models"]["learning"] == ("--no-learning" not in flags)
 
 
 def test_models_go_along_to_other_processes(workload: Files, tmp_path: Path) -> None:
