@@ -40,6 +40,7 @@ from rlsched_envs.modelling import (
     fair_cores_milli,
     open_books,
     reference_kinds,
+    restart_costs_s,
     set_watts,
     with_fair_cores,
 )
@@ -165,6 +166,7 @@ class Engine:
         )
         self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
         self.life: life.LifeArrays | None = None
+        self._models = models
         if models is not None:
             self._use(models)
         if models is not None or has_lives(trace, self._rules):
@@ -182,7 +184,7 @@ class Engine:
     def _use(self, models: Models) -> None:
         """Jobs run and draw as models say."""
         catalogue, truth = models.catalogue(), self.arrays.truth
-        self.state.use_models(catalogue.arrays(self.state.kind_names))
+        self.state.use_models(models.arrays(catalogue, self.state.kind_names))
         self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
         demands = self.state.demands
@@ -193,7 +195,15 @@ class Engine:
 
     def _give_lives(self) -> None:
         """From now on attempts are written down one by one; nothing has happened yet."""
-        self.life = new_life(self.trace, self._rows, self._rules, keep_placements=self._keep_placements)
+        models = self._models
+        self.life = new_life(
+            self.trace,
+            self._rows,
+            self._rules,
+            keep_placements=self._keep_placements,
+            checkpoint_s=restart_costs_s(self.arrays) if models else None,
+            fault_frac=models.spreading_frac if models else 0.0,
+        )
         progress = self.arrays.progress
         self.arrays = self.arrays._replace(
             progress=progress._replace(placed_gpu=np.zeros(0, np.int32))  # segments have them

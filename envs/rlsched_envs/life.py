@@ -19,6 +19,7 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import kernel, large_kernel
+from rlsched.models.memory import is_device_fault
 from rlsched_envs import physics
 from rlsched_envs.simulation import (
     ALLOCATED_MILLI,
@@ -58,7 +59,9 @@ TIMEOUT: Final = 2
 FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
-REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure")
+NEIGHBOUR_FAULT: Final = 6
+"""A job on the same GPU met a fault that ended all of them."""
+REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
 """Why an attempt ended, by code; the first three after *running* can also be how its job ended."""
 
 SEGMENTS: Final = 0
@@ -69,7 +72,9 @@ READY: Final = 4
 UNDECIDED: Final = 5
 """1: an instant's events have happened, and its decisions are still to come."""
 MAX_RETRIES: Final = 6
-NUM_LIFE_COUNTS: Final = 7
+FAULT_PPM: Final = 7
+"""Failures that end all jobs of the GPU, millionths of them."""
+NUM_LIFE_COUNTS: Final = 8
 
 LIFE: Final = np.dtype(
     [
@@ -314,6 +319,8 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     reason = life.jobs.ends_by[row]
     if sim.state.counters[MODELLED] and sim.progress.run.killed[slot]:
         reason = TIMEOUT
+    if reason == FAILED and _spreads(sim, life, row):
+        _fail_beside(sim, life, slot)
     _close(sim, life, slot, reason)
     if reason == FAILED and life.jobs.failures[row] <= life.counts[MAX_RETRIES]:
         _try_again(sim, life, slot)
@@ -331,6 +338,28 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
             _make_ready(life, child)
     if life.jobs.array[row] >= 0:
         _next_task(life, life.jobs.array[row])
+
+
+@kernel
+def _spreads(sim: SimArrays, life: LifeArrays, row: int) -> bool:
+    """Whether a job's failure now is a fault of its GPU: drawn by the job and the number of the failure."""
+    frac = life.counts[FAULT_PPM] / 1e6
+    return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], life.jobs.failures[row], frac)
+
+
+@large_kernel
+def _fail_beside(sim: SimArrays, life: LifeArrays, slot: int) -> None:
+    """A job that comes to its end has met a fault of its GPUs: the other jobs on them start over."""
+    s = sim.state
+    push_end(sim.progress, sim.progress.clock[NOW], slot)  # it is one of the jobs that run while they leave
+    place = s.job.head[slot]
+    while place >= 0:
+        g = place // MAX_TENANTS
+        for k in range(MAX_TENANTS):
+            if s.gpu.tenant[g, k] >= 0 and s.gpu.tenant[g, k] != slot:
+                _fail(sim, life, s.gpu.tenant[g, k], NEIGHBOUR_FAULT)
+        place = s.gpu.link[g, place % MAX_TENANTS]
+    forget_end(sim.progress, slot)
 
 
 @kernel
@@ -363,21 +392,21 @@ def _fail_jobs_on(sim: SimArrays, life: LifeArrays, n: int) -> None:
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         for k in range(MAX_TENANTS):
             if s.gpu.tenant[g, k] >= 0:
-                _fail_with_node(sim, life, s.gpu.tenant[g, k])
+                _fail(sim, life, s.gpu.tenant[g, k], NODE_FAILURE)
     position = 0
     while position < s.derived.running_len[0]:
         slot = s.derived.slot.running[position]
         if s.job.host[slot] == n:
-            _fail_with_node(sim, life, slot)
+            _fail(sim, life, slot, NODE_FAILURE)
         else:
             position += 1
 
 
 @kernel
-def _fail_with_node(sim: SimArrays, life: LifeArrays, slot: int) -> None:
-    """The node of a running job has gone down."""
+def _fail(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
+    """A running job is stopped by what happened around it, and queued again."""
     forget_end(sim.progress, slot)
-    _close(sim, life, slot, NODE_FAILURE)
+    _close(sim, life, slot, reason)
     _try_again(sim, life, slot)
 
 

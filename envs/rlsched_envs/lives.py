@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -43,13 +43,14 @@ class LifeRules:
     """What a run adds to what the trace says of its jobs' lives.
 
     Attributes:
-        costs: Restart costs where the trace gives none.
+        costs: Restart costs where the trace gives none. None: those of the catalogue (`checkpoint_s` of each
+            job's workload) in runs with models, else `PreemptionCosts()`.
         max_retries: How often a job that fails is queued again; None: always.
         node_events: Nodes that go down, drain and come up, by time.
         always: Write attempts down one by one even where nothing can interrupt a job.
     """
 
-    costs: PreemptionCosts = field(default_factory=PreemptionCosts)
+    costs: PreemptionCosts | None = None
     max_retries: int | None = None
     node_events: tuple[NodeEvent, ...] = ()
     always: bool = False
@@ -127,7 +128,15 @@ def has_lives(trace: Trace, rules: LifeRules) -> bool:
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
 
-def new_life(trace: Trace, rows: NDArray[np.intp], rules: LifeRules, *, keep_placements: bool) -> LifeArrays:
+def new_life(
+    trace: Trace,
+    rows: NDArray[np.intp],
+    rules: LifeRules,
+    *,
+    keep_placements: bool,
+    checkpoint_s: NDArray[np.float64] | None = None,
+    fault_frac: float = 0.0,
+) -> LifeArrays:
     """Lives that have not begun.
 
     Args:
@@ -135,13 +144,17 @@ def new_life(trace: Trace, rows: NDArray[np.intp], rules: LifeRules, *, keep_pla
         rows: (T,) those that can run, ascending.
         rules: What the run adds.
         keep_placements: Whether to remember the GPUs of every attempt.
+        checkpoint_s: (T,) what models say that a restart costs; None: there are none.
+        fault_frac: Of failures, those that end all jobs of the GPU.
     """
     jobs = records(len(rows), kernels.LIFE)
     gpus = trace.num_gpus[rows]
     jobs.duration_s, jobs.limit_s = trace.duration_s[rows], trace.time_limit_s[rows]
     jobs.checkpoint_s = _number(trace, "checkpoint_s")[rows]
-    costs = rules.costs
+    costs = rules.costs or PreemptionCosts()
     default_s = np.where(gpus > costs.large_gpus, costs.restart_large_s, costs.restart_s)
+    if checkpoint_s is not None and rules.costs is None:
+        default_s = checkpoint_s
     restart_s = _number(trace, "restart_s")[rows]
     jobs.restart_s = np.where(np.isnan(restart_s), default_s, restart_s)
     jobs.pinned = flags(trace, "preemptible")[rows] == 0
@@ -151,6 +164,7 @@ def new_life(trace: Trace, rows: NDArray[np.intp], rules: LifeRules, *, keep_pla
     children = _add_dependencies(trace, rows, jobs)
     arrays, tasks = _add_arrays(trace, rows, jobs)
     count = np.zeros(kernels.NUM_LIFE_COUNTS, np.int64)
+    count[kernels.FAULT_PPM] = round(1e6 * fault_frac)
     count[kernels.MAX_RETRIES] = UNLIMITED if rules.max_retries is None else rules.max_retries
     room = int(np.ceil(gpus).sum()) + 1 if keep_placements else 0
     return LifeArrays(

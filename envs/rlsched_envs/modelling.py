@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.models.arrays import ModelArrays
 from rlsched.models.catalogue import Catalogue, load_catalogue
+from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
 from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower
 from rlsched.power_down.plan import PowerDownPlan
@@ -37,6 +40,9 @@ class Models:
         learn: Whether what is predicted of pairs follows what was observed of them; without noise, there is
             nothing to learn.
         energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
+        power_cap_frac: Power cap of every GPU, of its board's limit.
+        sharing_mode: How processes share a GPU: by turns, or under MPS, where a fault ends all of them.
+        fault_frac: Of the failures of jobs, those that are faults of their GPU's context.
         power: Nodes beside their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
@@ -46,12 +52,26 @@ class Models:
     noise: bool = True
     learn: bool = True
     energy_weight: float = 0.0
+    power_cap_frac: float = 1.0
+    sharing_mode: SharingMode = "time-sliced"
+    fault_frac: float = FAULT_FRAC
     power: NodePower = field(default_factory=NodePower)
     power_down: PowerDownPlan | None = None
 
     def catalogue(self) -> Catalogue:
         """The catalogue of workloads, with its assumed figures scaled."""
         return load_catalogue(assumed_scale=self.assumed_scale)
+
+    def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
+        """What is known of these GPU types, their power capped."""
+        arrays = catalogue.arrays(kinds)
+        arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
+        return arrays
+
+    @property
+    def spreading_frac(self) -> float:
+        """Of the failures of jobs, those that end the others on their GPUs as well."""
+        return self.fault_frac if FAULT_SHARED[SHARING_MODES.index(self.sharing_mode)] else 0.0
 
 
 def fair_cores_milli(spec: ClusterSpec) -> int:
@@ -81,6 +101,14 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
     common = gpus.most_common(1)[0][0]
     asked = [one.gpu_types[0] if len(one.gpu_types) == 1 else common for one in demands]
     return np.array([kind_names.index(name if name in kind_names else common) for name in asked], np.int32)
+
+
+def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
+    """(T,) what a restart of each job costs by the catalogue: to save and load its workload, seconds."""
+    truth = arrays.truth
+    return np.asarray(
+        arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]
+    )
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:

@@ -24,7 +24,7 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.clocks import gpu_power_w, job_part_w
+from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched.models.speed import (
@@ -53,6 +53,8 @@ LOST_RATE: Final = 12
 """Sum over running jobs of 1 - rate: how fast time is lost to sharing, clocks and short cores ..."""
 LOST_S: Final = 13
 """... and its integral: JCT beyond queueing and work, job-seconds."""
+CAP_HALVINGS: Final = 30
+"""Of the interval in which the clock under a power cap is sought: to 1e-9 of it."""
 DYNAMIC_W: Final = 14
 """From here on, scratch: what each job of a group adds to the power of a GPU."""
 LUCK: Final = DYNAMIC_W + MAX_TENANTS
@@ -79,7 +81,7 @@ RUN: Final = np.dtype(
         (
             "seen_s",
             np.float64,
-        ),  # when it will have been watched beside another for long enough; infinite: never
+        ),  # when it will have been watched for long enough beside another, infinite: never
         ("watched", np.int64),  # number of the job that it is watched beside, -1: none
         ("first_gpu", np.int32),  # group that it is in, -1 where it has no GPU
         ("killed", np.int32),  # 1: its planned end is its time limit
@@ -160,6 +162,7 @@ def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
         idle_w += s.models.gpu.idle_w[gpu_kind(s, place // MAX_TENANTS)]
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     group.idle_w[g], group.power_w[g], group.clock_frac[g] = idle_w, 0.0, 0.0
+    group.clock_since_s[g] = -np.inf
     add_idle_w(x, -idle_w)
 
 
@@ -189,14 +192,55 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 
 
 @kernel
-def group_clock(s: StateArrays, g: int) -> float:
-    """SM clock of a group: the highest that one of its jobs was given."""
+def group_clock(s: StateArrays, g: int, now_s: float) -> float:
+    """SM clock of a group: the highest that one of its jobs was given, under the power cap of its GPUs.
+
+    It does not fall within `DWELL_S` of its last change: it stays until a job comes or leaves after that.
+    """
     clock = 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
             clock = max(clock, s.job.sm_clock_frac[slot])
+    if s.models.gpu.cap_w[gpu_kind(s, g)] < s.models.gpu.tdp_w[gpu_kind(s, g)]:
+        clock = _under_cap(s, g, clock)
+    elif now_s < s.gpu.clock_since_s[g] + DWELL_S:
+        clock = max(clock, s.gpu.clock_frac[g])
     return clock
+
+
+@large_kernel
+def _under_cap(s: StateArrays, g: int, clock: float) -> float:
+    """The highest clock, up to `clock`, at which the GPUs of a group draw no more than their cap.
+
+    Their jobs are taken to be held up by each other alone. Never below `MIN_CLOCK_FRAC`, where a cap may be
+    exceeded.
+    """
+    kind = gpu_kind(s, g)
+    if _drawn_w(s, g, clock) <= s.models.gpu.cap_w[kind]:
+        return clock
+    low, high = min(MIN_CLOCK_FRAC, clock), clock
+    for _ in range(CAP_HALVINGS):
+        middle = 0.5 * (low + high)
+        if _drawn_w(s, g, middle) <= s.models.gpu.cap_w[kind]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
+    """Power of the first GPU of a group at an SM clock, its jobs held up by each other alone."""
+    kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0:
+            w, speed = s.job.workload[slot], min(shared_on(s, slot, g), 1.0)
+            added_w += dynamic_power_w(
+                s.models.gpu, kind, trait.dynamic_w[w, kind], trait.clock_bound[w, kind], clock, speed
+            )
+    return gpu_power_w(s.models.gpu, kind, tenants_of(s, g), added_w)
 
 
 @kernel
@@ -253,13 +297,15 @@ def _rate(x: ProgressArrays, s: StateArrays, slot: int, clock: float) -> float:
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """Settle all jobs of a group; those that run already pay for a change of its clock."""
-    clock = group_clock(s, g)
+    clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
+    if s.gpu.clock_frac[g] != clock:
+        s.gpu.clock_since_s[g] = now_s
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
             settle(x, s, slot, now_s)
-            if changed and x.run.planned[slot]:
+            if changed and x.run.planned[slot] and s.job.start_s[slot] < now_s:
                 x.run.done_s[slot] -= s.models.gpu.switch_s[gpu_kind(s, g)] * x.run.rate[slot]
                 x.run.planned[slot] = 2
     s.gpu.clock_frac[g] = clock

@@ -110,7 +110,8 @@ GPU: Final = np.dtype(
         ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1 ends
         ("power_w", np.float64),  # with models, of the first GPU of its jobs: what all their GPUs draw ...
         ("idle_w", np.float64),  # ... and drew before
-        ("clock_frac", np.float64),  # ... and their SM clock
+        ("clock_frac", np.float64),  # ... and their SM clock ...
+        ("clock_since_s", np.float64),  # ... since when
     ],
     align=True,
 )

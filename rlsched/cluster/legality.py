@@ -12,15 +12,11 @@ from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
 from rlsched.errors import AllocationError
-from rlsched.models.memory import fits_memory
+from rlsched.models.clocks import MIN_CLOCK_FRAC
+from rlsched.models.memory import MAX_SHARING, fits_memory
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
-
-MAX_SHARING = 4
-"""Jobs that ask for whole GPUs and share them, at most: nobody measured more than four."""
-MIN_CLOCK_FRAC = 0.5
-"""Below half of the maximum, clocks cost energy as well as time."""
 
 
 def check_gang(

@@ -17,13 +17,20 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import ENERGY_PPM, MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
+from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import takes_gpus_of
 from rlsched.errors import UnknownSchedulerError
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import best_level, power_at, priced_level
-from rlsched.models.memory import fits_memory
-from rlsched.models.speed import asked_feed, feed, gpu_kind
+from rlsched.models.memory import MAX_SHARING, fits_memory
+from rlsched.models.speed import (
+    asked_feed,
+    cores_given,
+    feed,
+    gpu_kind,
+    shared_on,
+    shared_with,
+)
 
 ShareRule = Literal["never", "blocked", "lucid"]
 """Who shares GPUs: nobody; jobs that do not fit otherwise; as in Lucid, whoever may, before free GPUs."""
@@ -63,6 +70,7 @@ class AbilityCode(NamedTuple):
     """Abilities as kernels take them."""
 
     share: int
+    most: int
     keep_frac: float
     clock: int
     clock_value: float
@@ -74,13 +82,15 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         share: Who shares GPUs.
-        keep_frac: Predicted speed that both jobs of a pair have to keep.
+        tenants: Jobs on a GPU at most (`MAX_SHARING`); what is measured is pairs.
+        keep_frac: Predicted speed that all who share a GPU have to keep.
         clock: How a job's SM clock is chosen.
         clock_value: `fixed`: the clock, of the maximum. `slowdown`, `lull`: the slowdown allowed.
         cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
     """
 
     share: ShareRule = "never"
+    tenants: int = 2
     keep_frac: float = KEEP_FRAC
     clock: ClockRule = "full"
     clock_value: float = 1.0
@@ -91,6 +101,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         """The abilities for kernels."""
         return AbilityCode(
             _SHARE_CODES[self.share],
+            int(self.tenants),
             float(self.keep_frac),
             _CLOCK_CODES[self.clock],
             float(self.clock_value),
@@ -105,13 +116,14 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 NO_ABILITIES: Final = Abilities()
 NO_ABILITY: Final = NO_ABILITIES.code
-ABILITY_WORDS: Final = "share, share=SPEED, clock=F, slowdown=B, lull=B, weight=W, cores"
+ABILITY_WORDS: Final = "share, share=SPEED, tenants=N, clock=F, slowdown=B, lull=B, weight=W, cores"
 
 
 def read_abilities(name: str, words: Sequence[str]) -> Abilities:
     """The abilities behind a policy's name.
 
     `share`: jobs that do not fit share GPUs where both keep 0.85 of their speed (`share=0.8`: 0.8 of it).
+    `tenants=4`: those that share are up to four on a GPU, where all of them keep as much; else two.
     `clock=0.75`: all run at this SM clock. `slowdown=0.05`: each runs at the clock of least energy that makes
     it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest.
     `weight=0.3`: each runs where 0.7 of its time and 0.3 of its energy cost least, time counting more where
@@ -130,22 +142,27 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
         if topic in seen or (equals and (value is None or not low <= value <= high)):
             raise UnknownSchedulerError(
                 f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED and W from "
-                f"0 to 1, B from 0 to 10, got +{word}"
+                f"0 to 1, B from 0 to 10, N from 2 to {MAX_SHARING}, got +{word}"
             )
         seen.add(topic)
         if key == "share":
             able = replace(able, share="blocked", keep_frac=KEEP_FRAC if value is None else value)
+        elif key == "tenants" and value is not None and value == int(value):
+            able = replace(able, tenants=int(value))
         elif key == "cores" and not equals:
             able = replace(able, cores=True)
         elif key in _CLOCKS and value is not None:
             able = replace(able, clock=_CLOCKS[key], clock_value=value)
         else:
             raise UnknownSchedulerError(f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}")
+    if "tenants" in seen and "share" not in seen:
+        raise UnknownSchedulerError(f"policy {name!r}: +tenants says how many share a GPU; add +share")
     return able
 
 
 _RANGES: Final = {
     "share": (0.0, 1.0),
+    "tenants": (2, MAX_SHARING),
     "clock": (0.5, 1.0),
     "slowdown": (0.0, 10.0),
     "lull": (0.0, 10.0),
@@ -231,13 +248,18 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
 def join_cores(s: StateArrays, slot: int, beside: int, kind: int) -> int:
     """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
 
-    Spare ones of the nodes, as many as both jobs together lack.
+    Spare ones of the nodes, as many as all of them together lack.
     """
     job, cores = s.job, s.models.trait.cores_each
     if s.demand.cpu_milli_each[job.demand[slot]] == 0:
         return 0
-    needed = math.ceil(1000.0 * (cores[job.workload[slot], kind] + cores[job.workload[beside], kind]))
-    return max(min(needed - job.cpu_milli_each[beside], spare_cpu_milli_each(s, beside)), 0)
+    g, held, needed = job.head[beside] // MAX_TENANTS, 0, cores[job.workload[slot], kind]
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            held += job.cpu_milli_each[other]
+            needed += cores[job.workload[other], kind]
+    return max(min(math.ceil(1000.0 * needed) - held, spare_cpu_milli_each(s, beside)), 0)
 
 
 @kernel
@@ -249,11 +271,17 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 
 @kernel
 def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> float:
-    """Predicted speed of both jobs together if a waiting one joins a running one; 0 where it may not."""
+    """Predicted speed that is gained, and the running job's, if a waiting job joins a running one.
+
+    That is the speed of both for a pair; beside several, the waiting job's, and one less what they lose.
+    0 where it may not join.
+    """
     job = s.job
-    if job.gpus[slot] != job.gpus[beside] or job.share_milli[beside] < WHOLE_GPU_MILLI:
+    if job.gpus[slot] != job.gpus[beside]:
         return 0.0
     g = job.head[beside] // MAX_TENANTS
+    if job.share_milli[beside] < WHOLE_GPU_MILLI:
+        return _group_value(s, slot, beside, can) if can.most > 2 and can.share == BLOCKED else 0.0
     kind, demand = gpu_kind(s, g), job.demand[slot]
     if s.demand.memory_mib_each[demand] > 0:
         return 0.0
@@ -276,6 +304,41 @@ def pair_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> floa
     one = min(one, feed(s, slot, kind, t.cores_each[mine, kind] * met)) / asked_feed(s, slot, kind)
     two = min(two, feed(s, beside, kind, t.cores_each[theirs, kind] * met)) / asked_feed(s, beside, kind)
     return one + two if min(one, two) >= can.keep_frac else 0.0
+
+
+@large_kernel
+def _group_value(s: StateArrays, slot: int, beside: int, can: AbilityCode) -> float:
+    """`pair_value` where the running job shares its GPUs already."""
+    job, t, g = s.job, s.models.trait, s.job.head[beside] // MAX_TENANTS
+    kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
+    if tenants >= can.most or s.demand.share_milli[job.demand[beside]] < WHOLE_GPU_MILLI:
+        return 0.0
+    needed = t.cores_each[job.workload[slot], kind]
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            used_mib += t.memory_mib[job.workload[other], kind]
+            needed += t.cores_each[job.workload[other], kind]
+            held += job.cpu_milli_each[other]
+    mine_mib = t.memory_mib[job.workload[slot], kind]
+    if s.demand.memory_mib_each[job.demand[slot]] > 0 or not takes_gpus_of(s, job.demand[slot], beside):
+        return 0.0
+    if not fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib):
+        return 0.0
+    met = min(1.0, (held + join_cores(s, slot, beside, kind)) / 1000.0 / needed)
+    value, slowest = 1.0, 1.0
+    for k in range(-1, MAX_TENANTS):
+        one = slot if k < 0 else s.gpu.tenant[g, k]
+        if one >= 0:
+            speed = shared_with(s, one, slot, g)
+            cores = t.cores_each[job.workload[one], kind] * met
+            speed = min(speed, feed(s, one, kind, cores)) / asked_feed(s, one, kind)
+            slowest = min(slowest, speed)
+            value += speed
+            if k >= 0:
+                before = min(shared_on(s, one, g), feed(s, one, kind, cores_given(s, one, kind)))
+                value -= before / asked_feed(s, one, kind)
+    return value if slowest >= can.keep_frac else 0.0
 
 
 @large_kernel
@@ -323,8 +386,8 @@ def energy_weight(s: StateArrays) -> float:
 def policy_abilities(s: StateArrays) -> AbilityCode:
     """What the reference rule of a policy may do on this state: nothing without models, else all of it."""
     if not s.counters[MODELLED]:
-        return AbilityCode(NEVER, 0.0, FULL, 1.0, False)
-    return AbilityCode(BLOCKED, KEEP_FRAC, WEIGHED, energy_weight(s), True)
+        return AbilityCode(NEVER, 2, 0.0, FULL, 1.0, False)
+    return AbilityCode(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True)
 
 
 @kernel

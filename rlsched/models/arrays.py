@@ -26,6 +26,7 @@ GPU_MODEL: Final = np.dtype(
         ("static_w", np.float64),  # P_s: drawn while any job runs, whatever the clock
         ("idle_w", np.float64),  # drawn while none does
         ("tdp_w", np.float64),  # board limit: clocks fall before power rises above it
+        ("cap_w", np.float64),  # power cap that an operator set; the board's limit where none is
         ("knee_frac", np.float64),  # x_c: clock below which voltage falls no further, of the maximum
         ("voltage_slope", np.float64),  # k
         ("theta", np.float64),  # share of dynamic power that follows the work done, not the clock

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Final, Literal, get_args
+
+import numpy as np
 
 from rlsched.jit import kernel
+from rlsched.models.sharing import pair_noise
 
 TIME_SLICED: Final = 0
 """Plain processes: the GPU runs one context at a time, in turns."""
@@ -12,7 +16,11 @@ MPS: Final = 1
 """One MPS server: kernels of all clients run side by side."""
 MIG: Final = 2
 """Hardware slices, each with memory, caches and multiprocessors of its own."""
-SHARING_MODES: Final = ("time-sliced", "mps", "mig")
+SharingMode = Literal["time-sliced", "mps", "mig"]
+SHARING_MODES: Final[tuple[SharingMode, ...]] = get_args(SharingMode)
+
+MAX_SHARING: Final = 4
+"""Jobs that share a GPU at most. Measured are pairs: what three or four do is the formula's extrapolation."""
 
 MARGIN_FRAC: Final = 0.10
 """Part of a shared GPU's memory that is left free. Assumed, for three reasons: a driver keeps some of what is
@@ -40,6 +48,25 @@ the server takes new ones (NVIDIA's MPS guide, error containment). MIG: it stays
 DEVICE_FAULT_SHARED: Final = (True, True, True)
 """By sharing mode: whether the loss of the whole GPU (off the bus, an uncorrectable memory error that needs a
 reset) ends all tenants of it. It does whatever the mode: the slices of MIG are parts of one device."""
+
+
+FAULT_FRAC: Final = 0.1
+"""Of failures of jobs, those that are fatal faults of the GPU's context. Assumed: of the failures of two
+months of Philly, invalid memory accesses and CUDA errors are about a tenth (Jeon et al., ATC'19, table of
+failure reasons, recalled); most are out of host memory, wrong inputs and errors of the program."""
+
+
+@kernel
+def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
+    """Whether a failure of a job is a fault of the GPU's context: the same in every run, whoever schedules.
+
+    Args:
+        key: 64-bit key of the job.
+        failure: Failures that it had before.
+        fault_frac: Of failures, those that are.
+    """
+    deviate = pair_noise(key, np.uint64(failure))
+    return 0.5 * math.erfc(deviate / math.sqrt(2.0)) < fault_frac  # uniform from 0 to 1
 
 
 @kernel

@@ -171,6 +171,7 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         for field, figure in GPU_FIGURES[kind].items():
             row[field] = figure.value
         row["levels_frac"] = _TYPES[kind].curve.levels_frac
+        row["cap_w"] = row["tdp_w"]
         named_mib = named_memory_mib(name)
         if named_mib and abs(row["memory_mib"] / named_mib - 1.0) > NAME_TOLERANCE:
             row["memory_mib"] = named_mib

@@ -41,7 +41,16 @@ def fill_beside(m: ModelArrays) -> None:
 @kernel
 def shared_on(s: StateArrays, slot: int, g: int) -> float:
     """Predicted speed of a job beside all the others on its GPU `g`, alone = 1."""
+    return shared_with(s, slot, slot, g)
+
+
+@kernel
+def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
+    """Predicted speed of a job beside all the others on GPU `g` and `more`, which comes to it, alone = 1."""
     count, others = 0, s.counters[OTHERS:]
+    if more != slot:
+        others[count] = s.job.workload[more]
+        count += 1
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ DEFAULTS = {
     "noise": True,
     "learning": True,
     "energy_weight": 0.0,
+    "power_cap_frac": 1.0,
+    "sharing_mode": "time-sliced",
     "power_down": None,
 }
 Files = tuple[Path, Path]
@@ -169,10 +172,27 @@ def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Fil
         ("--assumed-scale 1.3", {"assumed_scale": 1.3}),
         ("--workload-seed 3", {"workload_seed": 3}),
         ("--no-noise", {"noise": False}),
+        ("--power-cap 0.5", {"power_cap_frac": 0.5}),
     ):
         report = report_of(workload, tmp_path, "pack", "--models", flag)
         assert report["models"] == DEFAULTS | kept
         assert report["policies"]["pack"]["energy_kwh"] != usual["energy_kwh"]
+
+
+def test_under_mps_a_fault_of_one_job_ends_its_neighbours(workload: Files, tmp_path: Path) -> None:
+    trace = Trace.read(workload[0])
+    failing = np.where(np.arange(len(trace)) % 2, "", "60;120;180")
+    (tmp_path / "t").mkdir()
+    replace(trace, extra={**trace.extra, "fail_after_s": failing}).write(tmp_path / "t" / "failing.csv")
+    files = (tmp_path / "t" / "failing.csv", workload[1])
+    reasons = {}
+    for mode in ("time-sliced", "mps"):
+        out = tmp_path / mode
+        report = report_of(files, tmp_path, "pack", "--models", f"--sharing-mode {mode}", f"--jobs-out {out}")
+        assert report["models"]["sharing_mode"] == mode
+        reasons[mode] = (out / "pack.segments.csv").read_text().count("neighbour_fault")
+    assert reasons["time-sliced"] == 0
+    assert reasons["mps"] > 0
 
 
 def test_the_weight_of_energy_reaches_a_policy(workload: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +297,10 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("fifo", "--workload-seed 1"), InputError, "--workload-seed sets the models of a run"),
         (("fifo", "--energy-weight 0.5"), InputError, "--energy-weight sets the models of a run"),
         (("fifo", "--models", "--energy-weight 2"), InputError, "expected a number from 0 to 1"),
+        (("fifo", "--models", "--power-cap 0"), InputError, "expected a part of the board's limit, up to 1"),
+        (("fifo", "--power-cap 0.5"), InputError, "--power-cap sets the models of a run"),
+        (("fifo", "--sharing-mode mps"), InputError, "--sharing-mode sets the models of a run"),
+        (("fifo+tenants=3", "--models"), UnknownSchedulerError, "add +share"),
         (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
         (("fifo", "--no-learning"), InputError, "--no-learning sets the models of a run"),
         (("fifo", "--power-down default"), InputError, "--power-down sets the models of a run"),

@@ -33,11 +33,13 @@ from rlsched_envs.physics import LUCK
 
 
 class Holder(NamedTuple):
-    """An attempt that runs: its row, its number, its GPUs in order, its clock and its cores with each."""
+    """An attempt that runs: its row, its number, its GPUs in order, the clock that it asked for and the one
+    that they have, and its cores with each."""
 
     row: int
     attempt: int
     gpus: tuple[int, ...]
+    asked_clock: float
     clock: float
     cores_each: float
     host: int
@@ -81,11 +83,44 @@ class Watched(Engine):
                 int(job.attempt[slot]),
                 tuple(self.state.gpus_of(int(job.seq[slot]))),
                 float(job.sm_clock_frac[slot]),
+                self._clock(int(job.head[slot])),
                 float(job.cpu_milli_each[slot]) / 1000,
                 int(job.host[slot]),
             )
             for slot in np.flatnonzero(job.status == RUNNING).tolist()
         )
+
+    def _clock(self, head: int) -> float:
+        return float(self.state.arrays.gpu.clock_frac[head // MAX_TENANTS]) if head >= 0 else 1.0
+
+
+def clocks_are_kept(engine: Watched) -> int:
+    """Nobody runs below the clock that it asked for, and no clock falls within 10 s of its last change.
+
+    Returns how often one stayed higher than any of its jobs asked for.
+    """
+    known: dict[tuple[int, ...], tuple[set[tuple[int, int]], float, float]] = {}
+    higher = 0
+    for span in engine.spans:
+        groups: dict[tuple[int, ...], list[Holder]] = defaultdict(list)
+        for holder in span.holders:
+            if holder.gpus and span.until_s > span.since_s:
+                groups[tuple(sorted(holder.gpus))].append(holder)
+        now = {}
+        for gpus, members in groups.items():
+            names, (clock,) = {one[:2] for one in members}, {one.clock for one in members}
+            asked = max(one.asked_clock for one in members)
+            assert clock >= asked
+            there, before, since_s = known.get(gpus, (set(), clock, span.since_s))
+            stayed = bool(names & there)
+            assert not (stayed and clock < before) or span.since_s >= since_s + 10.0
+            higher += clock > asked
+            changed_s = since_s if stayed and clock == before else span.since_s
+            if gpus in known and not stayed:  # one after another, or beside each other for a moment
+                changed_s = -math.inf
+            now[gpus] = names, clock, changed_s
+        known = {**known, **now} if span.until_s == span.since_s else now
+    return higher
 
 
 def ledger_is_sound(engine: Engine) -> None:
@@ -184,7 +219,7 @@ class _Count:
                 total_w += watts[holder.row]
                 books.work_s[holder.row, holder.attempt] += seconds
         for members in groups.values():
-            clock = max(one.clock for one in members)
+            clock = members[0].clock
             rates = [self.rate(one, members, clock) for one in members]
             for one, rate in zip(members, rates, strict=True):
                 books.work_s[one.row, one.attempt] += seconds * rate

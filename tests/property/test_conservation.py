@@ -26,7 +26,7 @@ from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 from rlsched_envs.physics import IDLE_W, JOBS_W, TOTAL_W
-from tests.property.books import Watched, ledger_is_sound, recount
+from tests.property.books import Watched, clocks_are_kept, ledger_is_sound, recount
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -220,6 +220,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
     everything_is_given_back(engine)
     books = recount(engine, noise=seed % 2 == 0)
     assert books.slowest < 0.8
+    clocks_are_kept(engine)
     energy_is_conserved(table)
     assert table.energy is not None
     rows = engine._rows.tolist()

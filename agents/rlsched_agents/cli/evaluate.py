@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from rlsched.models.memory import SharingMode
     from rlsched_agents.evaluate.run import Outcome, Task
 
 
@@ -103,6 +104,17 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     help="With --models: what is predicted of pairs stays as modelled, whatever they are seen to do.",
 )
 @click.option(
+    "--power-cap",
+    type=float,
+    metavar="FRAC",
+    help="With --models: cap of every GPU's power, of its board's limit [default: 1].",
+)
+@click.option(
+    "--sharing-mode",
+    type=click.Choice(["time-sliced", "mps"]),
+    help="With --models: how jobs share a GPU; under MPS a fault of one ends all [default: time-sliced].",
+)
+@click.option(
     "--power-down",
     metavar="RULE",
     help="With --models: idle nodes sleep: `default`, or `trailing:3h,10` (10 nodes above the highest demand "
@@ -145,6 +157,8 @@ def evaluate(
     energy_weight: float | None,
     no_noise: bool,
     no_learning: bool,
+    power_cap: float | None,
+    sharing_mode: SharingMode | None,
     power_down: str | None,
     json_path: str | None,
     jobs_out: str | None,
@@ -199,6 +213,8 @@ def evaluate(
         ("--energy-weight", energy_weight is not None),
         ("--no-noise", no_noise),
         ("--no-learning", no_learning),
+        ("--power-cap", power_cap is not None),
+        ("--sharing-mode", sharing_mode is not None),
         ("--power-down", power_down is not None),
     ):
         if given and not with_models:
@@ -211,6 +227,8 @@ def evaluate(
             energy_weight,
             noise=not no_noise,
             learn=not no_learning,
+            power_cap_frac=power_cap,
+            sharing_mode=sharing_mode or "time-sliced",
             power_down=power_down,
         )
     check_policies(policies, models)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.errors import InputError
+from rlsched.models.memory import SharingMode
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.load import trace_demands
 from rlsched_envs.modelling import Models
@@ -37,6 +38,8 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
         noise: Whether pairs that were never measured scatter about the formula.
         learning: Whether predictions of pairs followed what was observed of them.
         energy_weight: What energy counted against time for policies that weigh them, 0 to 1.
+        power_cap_frac: Power cap of every GPU, of its board's limit.
+        sharing_mode: How processes share a GPU: `time-sliced` or `mps`.
         power_down: The rule by which idle nodes sleep; None: all nodes stay on.
     """
 
@@ -45,6 +48,8 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
     noise: bool
     learning: bool = True
     energy_weight: float = 0.0
+    power_cap_frac: float = 1.0
+    sharing_mode: SharingMode = "time-sliced"
     power_down: str | None = None
 
     @classmethod
@@ -56,6 +61,8 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
             noise=models.noise,
             learning=models.learn,
             energy_weight=models.energy_weight,
+            power_cap_frac=models.power_cap_frac,
+            sharing_mode=models.sharing_mode,
             power_down=models.power_down.text if models.power_down else None,
         )
 
@@ -98,13 +105,15 @@ def make_models(
     *,
     noise: bool,
     learn: bool = True,
+    power_cap_frac: float | None = None,
+    sharing_mode: SharingMode = "time-sliced",
     power_down: str | None = None,
 ) -> Models:
     """The models of an evaluation, each setting the default where it is None.
 
     Raises:
-        InputError: the scale is not above 0, the weight not from 0 to 1, or the rule by which nodes sleep has
-            another form.
+        InputError: the scale is not above 0, the weight not from 0 to 1, the cap not above 0 and at most 1,
+            or the rule by which nodes sleep has another form.
     """
     scale = 1.0 if assumed_scale is None else assumed_scale
     if not 0 < scale < np.inf:
@@ -112,6 +121,11 @@ def make_models(
     weight = energy_weight or 0.0
     if not 0 <= weight <= 1:
         raise InputError(f"--energy-weight: expected a number from 0 to 1, got {weight:g}")
+    cap_frac = 1.0 if power_cap_frac is None else power_cap_frac
+    if not 0 < cap_frac <= 1:
+        raise InputError(
+            f"--power-cap: expected a part of the board's limit, up to 1 (0.7), got {cap_frac:g}"
+        )
     plan = None if power_down is None else PowerDownPlan.parse(power_down)
     return Models(
         seed=workload_seed or 0,
@@ -119,6 +133,8 @@ def make_models(
         noise=noise,
         learn=learn,
         energy_weight=weight,
+        power_cap_frac=cap_frac,
+        sharing_mode=sharing_mode,
         power_down=plan,
     )
 

@@ -28,6 +28,7 @@ from tests.unit.lives.play import trace_of
 GPT2, LIGHT, INPUT_BOUND = "gpt2-b4", "a2c-b64", "resnet18-imagenet-b128"
 CATALOGUE = load_catalogue()
 ONE_V100 = (NodeGroup(gpus=1, gpu_type="V100"),)
+NO_NOISE = Models(noise=False)
 FREE_RESTARTS = PreemptionCosts(restart_s=0.0, restart_large_s=0.0)
 
 
@@ -58,6 +59,8 @@ def play(
     *,
     nodes: Sequence[NodeGroup] = ONE_V100,
     events: Sequence[NodeEvent] = (),
+    models: Models = NO_NOISE,
+    costs: PreemptionCosts | None = FREE_RESTARTS,
     **columns: Sequence[Any],
 ) -> JobTable:
     trace = trace_of(jobs, workload=list(workloads), **columns)
@@ -66,8 +69,8 @@ def play(
         ClusterSpec(name="hand", nodes=tuple(nodes)),
         order="submit",
         information="oracle",
-        models=Models(noise=False),
-        rules=LifeRules(costs=FREE_RESTARTS, node_events=tuple(events)),
+        models=models,
+        rules=LifeRules(costs=costs, node_events=tuple(events)),
     )
     return engine.run(Script(actions))
 

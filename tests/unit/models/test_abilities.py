@@ -23,7 +23,7 @@ from rlsched.decide.abilities import (
 from rlsched.decide.candidates import join_action, start_action
 from rlsched.decide.rules import Rule, next_move
 from rlsched.errors import UnknownSchedulerError
-from rlsched.models.sharing import stranger_speed
+from rlsched.models.sharing import shared_speed, stranger_speed
 from tests.unit.models.board import CATALOGUE, add, modelled, node, running
 
 SHARE = Abilities(share="blocked")
@@ -128,6 +128,55 @@ def test_the_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
     assert partner(state, waiting) == second
     state.release(second, 1.0)
     assert partner(state, waiting) in (medium, -1)
+
+
+def test_more_than_two_share_where_they_may_and_all_keep_enough() -> None:
+    """Four light jobs, a gang of two GPUs each: the fifth finds the GPUs full."""
+    state = modelled(node("n0", 2))
+    first = running(state, LIGHT, [0, 1])
+    two, four = Abilities(share="blocked"), Abilities(share="blocked", tenants=4)
+    numbers = CATALOGUE.number(LIGHT), state.kind_names.index("V100")
+    for others in (1, 2, 3):
+        waiting = add(state, LIGHT, 2)
+        speeds = [
+            shared_speed(state.arrays.models, numbers[1], numbers[0], np.full(3, numbers[0]), count)
+            for count in (others - 1, others)
+        ]
+        gained = 1 + speeds[1] - others * (speeds[0] - speeds[1])
+        assert value(state, waiting, first, four) == pytest.approx(gained, abs=1e-12)
+        assert (value(state, waiting, first, two) > 0) == (others == 1)
+        assert partner(state, waiting, four) == first
+        strict = Abilities(share="blocked", tenants=4, keep_frac=speeds[1] + 1e-9)
+        assert value(state, waiting, first, strict) == 0.0
+        state.start(waiting, [0, 1], 0.0, beside=first)
+    assert value(state, add(state, LIGHT, 2), first, four) == 0.0
+
+
+def test_memory_holds_all_who_share() -> None:
+    state = modelled(node("n0", 1))
+    four = Abilities(share="blocked", tenants=4, keep_frac=0.0)
+    memory = {name: trait(name, "memory_mib") for name in CATALOGUE.names}
+    room = 0.9 * state.arrays.models.gpu.memory_mib[0]
+    name = min(memory, key=lambda one: abs(memory[one] - room / 2.5))
+    assert 2 * memory[name] < room < 3 * memory[name]
+    first = running(state, name, [0])
+    state.start(add(state, name), [0], 0.0, beside=first)
+    assert value(state, add(state, name), first, four) == 0.0
+    assert value(state, add(state, LIGHT), first, four) > 0.0 or memory[LIGHT] + 2 * memory[name] > room
+
+
+def test_cores_of_all_who_share_are_counted() -> None:
+    """Two bring all that they need. A third brings what it needs, if the node has it."""
+    needs = trait(MEDIUM, "cores_each")
+    state = modelled(node("n0", 1, cpus=math.ceil(3 * needs) + 1))
+    first = running(state, MEDIUM, [0], cores=needs)
+    slot = state.slot_of(first)
+    second = add(state, MEDIUM, cores=needs)
+    brings = int(join_cores(state.arrays, state.slot_of(second), slot, 0))
+    assert brings == pytest.approx(1000 * needs, abs=2)
+    state.start(second, [0], 0.0, beside=first, cpu_milli_each=brings)
+    third = add(state, MEDIUM, cores=needs)
+    assert join_cores(state.arrays, state.slot_of(third), slot, 0) == pytest.approx(1000 * needs, abs=4)
 
 
 def test_short_cores_are_shared_by_need_and_can_close_the_gate() -> None:
@@ -360,8 +409,20 @@ def test_an_action_to_join_is_legal_as_it_stands() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["share+share", "clock=0.4", "clock", "slowdown=11", "cores=1", "lull=a", "x", "clock=0.8+lull=0.1"],
+    [
+        "share+share",
+        "tenants=3",
+        "share+tenants=5",
+        "share+tenants=2.5",
+        "clock=0.4",
+        "clock",
+        "slowdown=11",
+        "cores=1",
+        "lull=a",
+        "x",
+        "clock=0.8+lull=0.1",
+    ],
 )
 def test_words_that_are_not_understood(words: str) -> None:
-    with pytest.raises(UnknownSchedulerError, match=r"expected each of|unknown ability"):
+    with pytest.raises(UnknownSchedulerError, match=r"expected each of|unknown ability|add \+share"):
         read_abilities("x", words.split("+"))
