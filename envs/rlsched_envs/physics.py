@@ -78,10 +78,7 @@ RUN: Final = np.dtype(
         ("share_s", np.float64),  # integral of `share_frac` over the attempt
         ("used_s", np.float64),  # integral of `used_frac`
         ("clock_s", np.float64),  # integral of its group's SM clock
-        (
-            "seen_s",
-            np.float64,
-        ),  # when it will have been watched for long enough beside another, infinite: never
+        ("seen_s", np.float64),  # when it will have been watched beside another for long enough
         ("watched", np.int64),  # number of the job that it is watched beside, -1: none
         ("first_gpu", np.int32),  # group that it is in, -1 where it has no GPU
         ("killed", np.int32),  # 1: its planned end is its time limit
