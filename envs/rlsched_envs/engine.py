@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MODELLED, RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, whole_type
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
@@ -27,7 +27,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
 from rlsched.errors import InputError
-from rlsched.workload.load import distinct_rows, runnable_mask, trace_demands
+from rlsched.workload.load import distinct_rows, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
 from rlsched_envs import able_loop, life, room_loop
@@ -47,6 +47,7 @@ from rlsched_envs.modelling import (
 from rlsched_envs.physics import ENERGY_J, IDLE_J, settle
 from rlsched_envs.placements import Placements
 from rlsched_envs.sleeping import SleepingNodes
+from rlsched_envs.slices import fit_slices
 from rlsched_envs.walk_loop import run_walk
 
 _ROWS_BETWEEN_LOOKS = 256
@@ -155,12 +156,12 @@ class Engine:
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or LifeRules(), keep_placements
         stamps = predict_trace(trace, spec, information) if predictions is None else predictions
-        self._runnable = runnable_mask(trace, spec)
+        fitted, self._runnable = fit_slices(trace, spec, models)
         self._rows = np.flatnonzero(self._runnable.mask)
         slots = min(1024, max(16, len(self._rows)))
         self.state = ClusterState.from_spec(spec, order=order, slots=slots, placement=placement)
         fair_milli = fair_cores_milli(spec) if models else 0
-        truth = truth_records(trace, self._rows, stamps, self.state, fixed_end_s, fair_milli)
+        truth = truth_records(fitted, self._rows, stamps, self.state, fixed_end_s, fair_milli)
         progress = sim.new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
@@ -184,11 +185,15 @@ class Engine:
     def _use(self, models: Models) -> None:
         """Jobs run and draw as models say."""
         catalogue, truth = models.catalogue(), self.arrays.truth
+        for group in self.spec.nodes:
+            if group.slices:
+                self.state.know_kind(whole_type(group.gpu_type))
         self.state.use_models(models.arrays(catalogue, self.state.kind_names))
         self.state.weigh_energy(models.energy_weight)
         truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
-        demands = self.state.demands
-        truth.reference_kind = reference_kinds(demands, self.spec, self.state.kind_names)[truth.demand]
+        demands, which = trace_demands(self.trace)
+        reference = reference_kinds(demands, self.spec, self.state.kind_names)
+        truth.reference_kind = reference[which[self._rows]]
         set_watts(self.state, self.spec, models.power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         open_books(self.arrays, self.trace, self._rows, models)

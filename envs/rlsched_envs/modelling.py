@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec, whole_type
 from rlsched.cluster.state import ClusterState
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.catalogue import Catalogue, load_catalogue
 from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
 from rlsched.models.node_power import PowerByState
-from rlsched.models.power import NodePower
+from rlsched.models.power import NodePower, gpu_models
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
 from rlsched_envs.physics import LEARNS, LUCK, NOISE, begin_books
@@ -91,12 +91,13 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
     """(D,) GPU type that run times under each demand are of, -1 where all nodes are of one type.
 
-    The one type that the job asks for, else the type of most of the cluster's GPUs: traces do not tell.
+    The one type that the job asks for, else the type of most of the cluster's GPUs: traces do not tell. Where
+    GPUs are cut into MIG slices, it is the whole GPU, which `kind_names` has to have.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:
-        gpus[group.gpu_type] += group.count * group.gpus
-    if len(+gpus) < 2:
+        gpus[whole_type(group.gpu_type)] += group.count * group.devices
+    if len(+gpus) < 2 and not spec.num_slices:
         return np.full(len(demands), -1, np.int32)
     common = gpus.most_common(1)[0][0]
     asked = [one.gpu_types[0] if len(one.gpu_types) == 1 else common for one in demands]
@@ -117,14 +118,22 @@ def job_keys(trace: Trace) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
+def unmade_w(node: NodeGroup | NodeSpec) -> float:
+    """Idle power of a node's GPUs that is no MIG slice's, W: of memory slices that no slice was made of."""
+    if not node.slices:
+        return 0.0
+    whole, cut = gpu_models([whole_type(node.gpu_type), node.gpu_type]).idle_w.tolist()
+    return float(node.devices * whole - node.gpus * cut)
+
+
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
     """Note in a state what its nodes draw beside their GPUs."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
         part = state.arrays.node[at : at + group.count]
-        part.idle_w = power.idle_w(group.cpus, group.gpus, 0.0)
+        part.idle_w = power.idle_w(group.cpus, group.devices, 0.0) + unmade_w(group)
         part.core_w = power.cpu_active_w_per_core - power.cpu_idle_w_per_core
-        by_state = PowerByState.of(power, group.gpus, group.gpu_type, group.cpus)
+        by_state = PowerByState.of(power, group.devices, group.gpu_type, group.cpus)
         part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
         at += group.count
 

@@ -64,7 +64,7 @@ class _Asked:
 
     def __init__(self, nodes: NodeSet, service: PowerDown, power: NodePower, now_s: float) -> None:
         spec = nodes.spec
-        by_state = PowerByState.of(power, spec.gpus, spec.gpu_type, spec.cpus)
+        by_state = PowerByState.of(power, spec.devices, spec.gpu_type, spec.cpus)
         self.nodes, self.service = nodes.nodes, service
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 

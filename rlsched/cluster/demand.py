@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.cluster.spec import NodeGroup, NodeSpec
+from rlsched.cluster.spec import NodeGroup, NodeSpec, is_slice
 from rlsched.errors import AllocationError
 
 WHOLE_GPU_MILLI: Final = 1000
@@ -25,7 +25,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
         share_milli: Share of the one GPU of a job that takes less than a whole one; 1,000 = the whole.
-        gpu_types: GPU models that will do, in name order; empty: any.
+        gpu_types: GPU models that will do, in name order; empty: any (but see `accepts`).
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, and not counted.
         memory_mib: Host memory of the whole job; 0: unknown, and not counted.
     """
@@ -68,6 +68,17 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it takes whole GPUs."""
         return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
 
+    def accepts(self, gpu_type: str) -> bool:
+        """Whether GPUs of this type will do.
+
+        A MIG slice goes whole to a job of one GPU. Gangs get none: between slices there is no peer-to-peer
+        link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG);
+        nor do jobs that ask for a share of a GPU, since slices are not shared further.
+        """
+        if self.gpu_types and gpu_type not in self.gpu_types:
+            return False
+        return self.gpus == 0 or not is_slice(gpu_type) or (self.gpus == 1 and self.whole)
+
     def modest(self, cpu_milli: float, memory_mib: float) -> bool:
         """Whether it takes no more cores (thousandths) and memory than this with each whole GPU."""
         if not self.gpus:
@@ -94,7 +105,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Places of this job that an idle node of this kind holds; cores and memory of 0 are unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
-        if self.gpu_types and node.gpu_type not in self.gpu_types:
+        if not self.accepts(node.gpu_type):
             return 0
         fits = node.gpus if self.gpus else 1
         if self.share_milli < WHOLE_GPU_MILLI:
@@ -119,7 +130,7 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
     here = {node.gpu_type for node in owners}
     return [
         one.whole
-        and (not one.gpu_types or here <= set(one.gpu_types))
+        and all(one.accepts(kind) for kind in here)
         and (modest or not (one.cpu_milli or one.memory_mib))
         for one in demands
     ]

@@ -11,6 +11,7 @@ import numpy as np
 from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
+from rlsched.cluster.spec import is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
 from rlsched.models.memory import MAX_SHARING, fits_memory
@@ -56,6 +57,11 @@ def check_gang(
         if state.arrays.node.status[n] != NODE_UP:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
         check_room(state, slot, n, places)
+        if sm_clock_frac != 1.0 and is_slice(state.kind_names[int(state.arrays.node.kind[n])]):
+            raise AllocationError(
+                f"job {seq}: node {state.node_names[n]} has MIG slices, which share the clock of their GPU: "
+                f"only the full SM clock (1.0) can be given, got {sm_clock_frac}"
+            )
         asked = int(state.arrays.demand.cpu_milli_each[job["demand"]])
         check_cores(state, slot, n, places, asked if cpu_milli_each < 0 else cpu_milli_each)
         partitions.add(int(state.arrays.node.part_of[n]))
@@ -134,7 +140,8 @@ def check_join(
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
     if not takes_gpus_of(state.arrays, int(job["demand"][slot]), beside):
         raise AllocationError(
-            f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type"
+            f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type, "
+            "or they are MIG slices"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
         raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none")

@@ -29,9 +29,12 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
     """Whether class `c` may share the GPUs of a running slot, as far as its nodes go.
 
-    All of them are up, of one GPU type (what pairs do is known for one at a time), and accepted by the class.
+    All of them are up, of one GPU type (what pairs do is known for one at a time), accepted by the class, and
+    no MIG slices.
     """
     place, kind = s.job.head[running], s.node.kind[s.job.host[running]]
+    if s.models.gpu.sliced[kind]:
+        return False
     while place >= 0:
         n = s.gpu.node[place // MAX_TENANTS]
         if s.node.status[n] != NODE_UP or s.node.kind[n] != kind or not will_do(s, c, n):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,17 +17,33 @@ SHARED_PARTITION = "shared"
 """Name of the partition of the nodes that serve every VC; no VC may have it."""
 
 
-class NodeGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`count` nodes that are alike.
+class SliceName(NamedTuple):
+    """A GPU type that is a MIG slice, such as `A100-40GB/3g.20gb`."""
 
-    Attributes:
-        count: How many nodes of this kind there are.
-        gpus: GPUs on each node.
-        gpu_type: Name of the GPU model, `generic` where it does not matter.
-        cpus: CPU cores on each node, 0 where unknown.
-        memory_mib: Host memory on each node, 0 where unknown.
-        vc: The virtual cluster that owns these nodes; None: they serve every one.
-    """
+    whole: str  # the type of the GPU that is cut
+    profile: str  # NVIDIA's name of the slice
+
+
+@cache
+def slice_name(gpu_type: str) -> SliceName | None:
+    """The two parts of a slice's type; None: whole GPUs."""
+    found = re.fullmatch(r"(.+)/(\d+g\.\d+gb)", gpu_type)
+    return None if found is None else SliceName(found[1], found[2])
+
+
+def is_slice(gpu_type: str) -> bool:
+    """Whether GPUs of this type are MIG slices."""
+    return slice_name(gpu_type) is not None
+
+
+def whole_type(gpu_type: str) -> str:
+    """The type of the GPU that a slice is cut from; of a whole GPU its own."""
+    name = slice_name(gpu_type)
+    return gpu_type if name is None else name.whole
+
+
+class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a cluster file and a `NodeGroup` say alike."""
 
     count: int = 1
     gpus: int
@@ -32,6 +51,70 @@ class NodeGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     cpus: int = 0
     memory_mib: int = 0
     vc: str | None = None
+
+
+class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`count` nodes that are alike.
+
+    What jobs are given is a GPU: a whole one or, where GPUs are cut by MIG, a slice of one.
+
+    Attributes:
+        count: How many nodes of this kind there are.
+        gpus: GPUs on each node that jobs can be given: its slices where they are cut.
+        gpu_type: Name of the GPU model, `generic` where it does not matter; of slices `A100-40GB/3g.20gb`.
+        cpus: CPU cores on each node, 0 where unknown.
+        memory_mib: Host memory on each node, 0 where unknown.
+        vc: The virtual cluster that owns these nodes; None: they serve every one.
+        slices: MIG slices that every GPU in the node is cut into; 0: GPUs are whole.
+    """
+
+    slices: int = 0
+
+    @classmethod
+    def sliced(
+        cls,
+        mig: tuple[str, ...],
+        *,
+        gpus: int,
+        gpu_type: str,
+        count: int = 1,
+        cpus: int = 0,
+        memory_mib: int = 0,
+        vc: str | None = None,
+    ) -> NodeGroup:
+        """Nodes of `gpus` GPUs of this type, each cut into the same MIG slices.
+
+        Args:
+            mig: Profiles of the slices of one GPU, all the same.
+            gpus: GPUs in each node.
+            gpu_type: Their model, one of those with MIG.
+            count: As for a group, as the next three.
+            cpus: CPU cores on each node.
+            memory_mib: Host memory on each node.
+            vc: The virtual cluster that owns them.
+
+        Raises:
+            ClusterSpecError: the GPU has no MIG or no such profile, or these slices cannot be made at once.
+        """
+        from rlsched.models.mig import layout_fault  # compiles kernels at its import: only where it is needed
+
+        fault = layout_fault(gpu_type, mig)
+        if fault:
+            raise ClusterSpecError(f"mig: {fault}")
+        return cls(
+            count=count,
+            gpus=gpus * len(mig),
+            gpu_type=f"{gpu_type}/{mig[0]}",
+            cpus=cpus,
+            memory_mib=memory_mib,
+            vc=vc,
+            slices=len(mig),
+        )
+
+    @property
+    def devices(self) -> int:
+        """GPUs in each node, whole or cut."""
+        return devices(self)
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +126,35 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     memory_mib: int = 0
     vc: str | None = None
+    slices: int = 0
+
+    @property
+    def devices(self) -> int:
+        """GPUs in the node, whole or cut."""
+        return devices(self)
+
+
+def devices(node: NodeGroup | NodeSpec) -> int:
+    """GPUs in a node, whole or cut into slices."""
+    return node.gpus // node.slices if node.slices else node.gpus
+
+
+class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[[nodes]] of a cluster file: `gpus` and `gpu_type` are those of the machine."""
+
+    mig: tuple[str, ...] = ()
+
+    def group(self) -> NodeGroup:
+        """The group that it describes. Raises a ClusterSpecError as `NodeGroup.sliced` does."""
+        known = {name: getattr(self, name) for name in _Nodes.__struct_fields__}
+        return NodeGroup.sliced(self.mig, **known) if self.mig else NodeGroup(**known)
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cluster file."""
+
+    name: str
+    nodes: tuple[_FileNodes, ...]
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,11 +168,12 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """Read a TOML file.
 
         Raises:
-            ClusterSpecError: the file is missing, not TOML, has an unknown key, or holds no GPU.
+            ClusterSpecError: the file is missing, not TOML, has an unknown key, or holds no GPU, or its GPUs
+                cannot be cut as it says.
         """
         path = Path(path)
         try:
-            spec = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), cls)
+            file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
         except OSError as error:
             raise ClusterSpecError(f"{path}: cannot read this cluster file: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -70,8 +183,15 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         except msgspec.ValidationError as error:
             raise ClusterSpecError(
                 f"{path}: {error}; expected `name` and [[nodes]] with count, gpus, "
-                "gpu_type, cpus, memory_mib, vc"
+                "gpu_type, cpus, memory_mib, vc, mig"
             ) from error
+        groups = []
+        for position, nodes in enumerate(file.nodes):
+            try:
+                groups.append(nodes.group())
+            except ClusterSpecError as error:
+                raise ClusterSpecError(f"{path}: nodes[{position}]: {error}") from None
+        spec = cls(name=file.name, nodes=tuple(groups))
         spec.check(str(path))
         return spec
 
@@ -86,7 +206,14 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if group.count < 0:
                 raise ClusterSpecError(f"{at}: count must be 0 or more, got {group.count}")
             if not 0 <= group.gpus <= MAX_GPUS_PER_NODE:
-                raise ClusterSpecError(f"{at}: gpus must be 0 to {MAX_GPUS_PER_NODE}, got {group.gpus}")
+                cut = f" ({group.devices} in {group.slices} slices each)" if group.slices else ""
+                raise ClusterSpecError(f"{at}: gpus must be 0 to {MAX_GPUS_PER_NODE}, got {group.gpus}{cut}")
+            name = slice_name(group.gpu_type)
+            if name is not None and not group.slices:
+                raise ClusterSpecError(
+                    f"{at}: gpu_type {group.gpu_type!r} is a MIG slice; give gpu_type {name.whole!r}, "
+                    f"the GPUs in the machine, and mig, the slices of each: [{_quote(name.profile)}, ...]"
+                )
             if group.cpus < 0 or group.memory_mib < 0:
                 raise ClusterSpecError(f"{at}: cpus and memory_mib must be 0 or more")
             if group.vc in ("", SHARED_PARTITION):
@@ -106,8 +233,18 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def num_gpus(self) -> int:
-        """GPUs in all groups."""
+        """GPUs in all groups that jobs can be given; a MIG slice is one."""
         return sum(group.count * group.gpus for group in self.nodes)
+
+    @property
+    def num_slices(self) -> int:
+        """MIG slices among them."""
+        return sum(group.count * group.gpus for group in self.nodes if group.slices)
+
+    @property
+    def num_devices(self) -> int:
+        """GPUs in all groups, whole or cut."""
+        return sum(group.count * group.devices for group in self.nodes)
 
     def expand(self) -> list[NodeSpec]:
         """One `NodeSpec` a node, named n0, n1, ... in order."""
@@ -122,6 +259,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                     cpus=group.cpus,
                     memory_mib=group.memory_mib,
                     vc=group.vc,
+                    slices=group.slices,
                 )
                 for k in range(group.count)
             )
@@ -153,9 +291,12 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 "",
                 "[[nodes]]",
                 f"count = {group.count}",
-                f"gpus = {group.gpus}",
-                f"gpu_type = {_quote(group.gpu_type)}",
+                f"gpus = {group.devices}",
+                f"gpu_type = {_quote(whole_type(group.gpu_type))}",
             ]
+            name = slice_name(group.gpu_type)
+            if name is not None:
+                lines.append(f"mig = [{', '.join([_quote(name.profile)] * group.slices)}]")
             lines += [f"cpus = {group.cpus}"] if group.cpus else []
             lines += [f"memory_mib = {group.memory_mib}"] if group.memory_mib else []
             lines += [f"vc = {_quote(group.vc)}"] if group.vc is not None else []

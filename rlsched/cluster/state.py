@@ -33,7 +33,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
 from rlsched.cluster.legality import check_gang, check_join
-from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
+from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec, is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
 
@@ -190,10 +190,13 @@ class ClusterState:
         return float(counters[ENERGY_PPM]) / 1e6 if counters[MODELLED] else 0.0
 
     def _note_kinds(self) -> None:
-        """The GPU type of most GPUs of each partition."""
+        """The GPU type of most GPUs of each partition; a type of MIG slices where it has no others."""
+        whole = np.array([not is_slice(name) for name in self.kind_names], np.bool_)
         for p in range(self.num_partitions):
             own = self.arrays.node.part_of == p
             counts = np.bincount(self.arrays.node.kind[own], weights=self.arrays.node.gpus[own])
+            if (counts * whole[: counts.size]).any():
+                counts *= whole[: counts.size]
             self.arrays.derived.part.kind[p] = int(np.argmax(counts)) if counts.size else 0
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
@@ -243,10 +246,14 @@ class ClusterState:
 
     def _kinds(self, demand: Demand) -> int:
         """Bit mask of the GPU types here that a demand accepts."""
-        if not demand.gpu_types:
+        accepted = [demand.accepts(name) for name in self.kind_names]
+        if not demand.gpu_types and all(accepted):
             return ANY_KIND
-        here = [self.kind_names.index(name) for name in demand.gpu_types if name in self.kind_names]
-        return sum(1 << kind for kind in here)
+        return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
+
+    def know_kind(self, name: str) -> int:
+        """Number of a GPU type, whether a node has it or not; a new name gets the next number."""
+        return self._kind_number(name)
 
     def _kind_number(self, name: str) -> int:
         if name not in self.kind_names:

@@ -185,7 +185,7 @@ def _figure(text: str) -> float | None:
 @large_kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) -> float:
     """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum."""
-    if can.clock == FULL or not s.counters[MODELLED]:
+    if can.clock == FULL or not s.counters[MODELLED] or s.models.gpu.sliced[kind]:
         return 1.0
     if can.clock == LULL and s.derived.part.queue_len[p] > 1:
         return 1.0

@@ -502,9 +502,11 @@ def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w:
     if not s.counters[MODELLED] or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
         return
-    kind = s.derived.part.kind[p]
+    kind, clocks = s.derived.part.kind[p], _num_clocks(s)
+    if node >= 0 and s.models.gpu.sliced[s.node.kind[node]]:
+        kind, clocks = s.node.kind[node], 1
     clock = clock_for(s, p, slot, kind, policy_abilities(s))
-    for level in range(_num_clocks(s)):
+    for level in range(clocks):
         x = s.models.gpu.levels_frac[kind, level]
         if first and x == clock:
             w.info[1] = w.info[0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import count
-from math import nan
+from math import isnan, nan
 from typing import Final, NamedTuple
 
+from rlsched.cluster.spec import slice_name
 from rlsched.jit import kernel
 
 MEMORY_SLICES: Final = 8
@@ -92,6 +94,8 @@ MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] =
 not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). DeepSpeech2's rows do not
 fall with size as all others do: outliers, in no fit."""
 
+MEASURED_GPU: Final = "A100-40GB"
+
 BEND: Final = 2.62
 """Of the roofline of `slice_speed`. Fitted, as are the next, to `MEASURED_A100` without DeepSpeech2
 (`benchmarks/fit_sharing.py`)."""
@@ -141,6 +145,114 @@ def combined_throughput(model: str, batch: int, compute: int) -> float:
 def smallest_slice(gpu: str, memory_mib: float) -> SliceProfile | None:
     """The smallest slice that holds a job of this memory, None where none does or the GPU has no MIG."""
     return next((p for p in PROFILES.get(gpu, ()) if p.memory_mib >= memory_mib), None)
+
+
+class Slice(NamedTuple):
+    """A slice of a GPU.
+
+    Attributes:
+        gpu: The GPU, a key of `PROFILES`.
+        profile: The size of the slice.
+    """
+
+    gpu: str
+    profile: SliceProfile
+
+    @property
+    def memory_frac(self) -> float:
+        """Its part of the GPU's memory slices: its part of idle and static power too (assumed)."""
+        return self.profile.memory / MEMORY_SLICES
+
+    @property
+    def compute_frac(self) -> float:
+        """Its part of the GPU's compute slices: its part of the board's limit above static power (assumed).
+
+        By memory, seven slices 1g could draw seven eighths of it. No public data have the power of a slice.
+        """
+        return self.profile.compute / COMPUTE_SLICES
+
+    @property
+    def size_frac(self) -> float:
+        """How much of the GPU it is to a job that needs all of one."""
+        return SIZE_FRAC[self.profile.compute]
+
+    def was_measured(self, workload: str) -> bool:
+        """Whether a workload of the catalogue was measured on this slice."""
+        row = MEASURED_AS.get(workload)
+        if row is None or self.gpu != MEASURED_GPU:
+            return False
+        return not isnan(measured_speed(*row, self.profile.compute))
+
+
+MEASURED_AS: Final = {
+    "gnn-b64": ("gnn", 64),
+    "gnn-b256": ("gnn", 256),
+    "cyclegan-monet2photo-b1": ("cyclegan", 1),
+}
+"""Workloads of the catalogue that are rows of `MEASURED_A100`: those whose utilisation of an A100 is from
+these rows. The other models' data sets are not those of the catalogue, or not known."""
+
+
+@cache
+def gpu_with_mig(gpu_type: str) -> str | None:
+    """The key of `PROFILES` that a GPU type stands for (`A100`: 40 GB); None: no slices of it are known."""
+    from rlsched.models.power import GPU_FIGURES, NAME_TOLERANCE, canonical_kind, named_memory_mib
+
+    kind = canonical_kind(gpu_type)
+    memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
+    for known in PROFILES:
+        labelled_mib = named_memory_mib(known) or 0.0
+        if canonical_kind(known) == kind and abs(memory_mib / labelled_mib - 1.0) <= NAME_TOLERANCE:
+            return known
+    return None
+
+
+@cache
+def slice_of(gpu_type: str) -> Slice | None:
+    """The slice that a GPU type of a cluster is (`A100-40GB/3g.20gb`); None: whole GPUs, or not known."""
+    name = slice_name(gpu_type)
+    gpu = None if name is None else gpu_with_mig(name.whole)
+    if name is None or gpu is None:
+        return None
+    return next((Slice(gpu, profile) for profile in PROFILES[gpu] if profile.name == name.profile), None)
+
+
+def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
+    """Why every GPU of this type on a node cannot be cut into these slices; "" where it can.
+
+    All have to be of one size: a node has one GPU type, for jobs and for the scheduler's counts of free GPUs.
+    """
+    gpu = gpu_with_mig(gpu_type)
+    if gpu is None:
+        return f"no slices are known of GPU type {gpu_type!r}; they are of {', '.join(PROFILES)}"
+    known = {profile.name: profile for profile in PROFILES[gpu]}
+    for name in names:
+        if name not in known:
+            return f"expected slices of {gpu} ({', '.join(known)}), got {name!r}"
+    if len(set(names)) > 1:
+        return (
+            f"expected slices of one size on a node, got {', '.join(names)}; "
+            "give nodes of each size a [[nodes]] of their own"
+        )
+    if not layout_fits(tuple(known[name].compute for name in names)):
+        most = _at_most(known[names[0]].compute)
+        return f"{len(names)} slices {names[0]} cannot be made on one GPU at once, {most} can"
+    return ""
+
+
+def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
+    """Speed of a workload of the catalogue on a slice relative to the whole GPU.
+
+    As measured where it was, else by `slice_speed`.
+
+    Args:
+        workload: Its name.
+        util_frac: Its utilisation of the whole GPU, which is taken for the share that it keeps busy.
+        cut: The slice.
+    """
+    if cut.was_measured(workload):
+        return measured_speed(*MEASURED_AS[workload], cut.profile.compute)
+    return float(slice_speed(util_frac, cut.profile.compute))
 
 
 def layout_fits(compute: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from rlsched.jit import kernel
 from rlsched.models.arrays import GPU_MODEL, Records
 from rlsched.models.clocks import SWITCH_S
+from rlsched.models.mig import slice_of
 
 MEASURED: Final = "measured"
 FITTED: Final = "fitted"
@@ -162,6 +163,10 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         kinds: Names of GPU types as a cluster description or a trace has them (see `canonical_kind`). A size
             of memory in a name counts where it is not that of the table.
 
+    A MIG slice (`A100-40GB/3g.20gb`) has its part of the GPU's idle and static power, by memory, and of what
+    the board's limit leaves above it, by multiprocessors; together slices never exceed the GPU's limit. It
+    has the full clock alone: the GPU has one clock for all its slices.
+
     Returns:
         (K,) GPU_MODEL.
     """
@@ -175,6 +180,13 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         named_mib = named_memory_mib(name)
         if named_mib and abs(row["memory_mib"] / named_mib - 1.0) > NAME_TOLERANCE:
             row["memory_mib"] = named_mib
+        cut = slice_of(name)
+        if cut is not None:
+            room_w = (row["tdp_w"] - row["static_w"]) * cut.compute_frac
+            for field in ("static_w", "idle_w"):
+                row[field] *= cut.memory_frac
+            row["tdp_w"] = row["static_w"] + room_w
+            row["memory_mib"], row["levels_frac"], row["sliced"] = cut.profile.memory_mib, 1.0, 1
     return out.view(np.recarray)
 
 

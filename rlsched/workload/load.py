@@ -135,6 +135,9 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
         return (
             f"asks for GPU type {'|'.join(demand.gpu_types)}, and there are {', '.join(sorted(kinds))} only"
         )
+    if not any(demand.accepts(kind) for kind in kinds):
+        asks = f"a gang of {demand.gpus} GPUs" if demand.gpus > 1 else "a share of a GPU"
+        return f"asks for {asks}, and there are MIG slices only, which go whole to jobs of one GPU"
     if any(_holds(nodes, Demand(gpus=demand.gpus)) for nodes in usable):
         return _too_large(vc, demand)
     return f"gang of {demand.gpus} GPUs is larger than {f'VC {vc!r}' if vc else 'the cluster'} holds"

@@ -229,12 +229,11 @@ class _Count:
         idle_w = 0.0
         for n, node in enumerate(self.nodes):
             if span.status[n] in (NODE_UP, NODE_DRAINED):
-                idle_w += self.power.idle_w(node.cpus, node.gpus, 0.0)
+                idle_w += self.power.idle_w(node.cpus, node.devices, 0.0) + self.uncut_w(n)
             elif span.status[n] == NODE_ASLEEP:
                 idle_w += self.power.asleep_w
             elif span.status[n] == NODE_BOOTING:
-                gpu_w = float(self.m.gpu.idle_w[self.kind_of_node[n]])
-                idle_w += self.power.booting_w(node.cpus, node.gpus, gpu_w)
+                idle_w += self.power.booting_w(node.cpus, node.devices, self.whole_idle_w(n))
         for g, n in enumerate(self.node_of):
             if g not in used and span.status[n] in (NODE_UP, NODE_DRAINED):
                 idle_w += float(self.m.gpu.idle_w[self.kind(g)])
@@ -242,6 +241,23 @@ class _Count:
             books.job_j[row] += seconds * mine_w
         books.idle_j += seconds * idle_w
         books.cluster_j += seconds * (total_w + idle_w)
+
+    def whole_idle_w(self, n: int) -> float:
+        """Of each GPU in a node, cut or not."""
+        slice_w = float(self.m.gpu.idle_w[self.kind_of_node[n]])
+        return slice_w * 8 / self.memory_slices(n) if self.nodes[n].slices else slice_w
+
+    def uncut_w(self, n: int) -> float:
+        """Idle power of what the slices of a node leave of its GPUs."""
+        node = self.nodes[n]
+        if not node.slices:
+            return 0.0
+        return node.devices * self.whole_idle_w(n) * (1 - node.slices * self.memory_slices(n) / 8)
+
+    def memory_slices(self, n: int) -> int:
+        """Eighths of a GPU's memory that one slice of a node has."""
+        profile = self.nodes[n].gpu_type.split("/")[1]
+        return {"1g": 1, "2g": 2, "3g": 4, "4g": 4, "7g": 8}[profile.split(".")[0]]
 
     # ---- speed ------------------------------------------------------------------------------------
 

@@ -38,7 +38,12 @@ MIXED = (
 """Types, sizes and owners of all kinds; the fair part is four cores a GPU."""
 ALIKE = (NodeGroup(count=3, gpus=2, gpu_type="V100", cpus=12),)
 NOT_TOLD = (NodeGroup(count=2, gpus=4, gpu_type="T4"),)
-CLUSTERS = {"mixed": MIXED, "alike": ALIKE, "not told": NOT_TOLD}
+CUT = (
+    NodeGroup.sliced(("2g.10gb",) * 3, gpus=2, gpu_type="A100-40GB", cpus=24),
+    NodeGroup(count=2, gpus=2, gpu_type="V100", cpus=10),
+)
+"""Whole GPUs, and six slices that leave a quarter of their GPUs' memory uncut."""
+CLUSTERS = {"mixed": MIXED, "alike": ALIKE, "not told": NOT_TOLD, "cut": CUT}
 CLOCKS = (1.0, 1.0, 0.9, 0.75, 0.6, 0.5)
 REL = 1e-9
 NEAR_S = 1e-6
@@ -193,7 +198,7 @@ def watched(
     seed: int, name: str, *, noise: bool = True, switch_s: float = 0.0, placement: str = "consolidate"
 ) -> Watched:
     spec = ClusterSpec(name=name, nodes=CLUSTERS[name])
-    trace = workload(seed, 30, small=name != "mixed")
+    trace = workload(seed, 30, small=name not in ("mixed", "cut"))
     engine = Watched(
         trace,
         spec,
@@ -336,7 +341,7 @@ def test_compiled_rules_and_schedulers_agree(words: str, name: str) -> None:
     spec = ClusterSpec(name=name, nodes=CLUSTERS[name])
     joined: dict[str, int] = defaultdict(int)
     for seed in range(3):
-        trace = workload(seed, 40, small=name != "mixed")
+        trace = workload(seed, 40, small=name not in ("mixed", "cut"))
         rule = able_rule(words, blocks=seed == 2)
         named = {
             "order": rule.order,

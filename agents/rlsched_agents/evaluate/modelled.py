@@ -254,20 +254,23 @@ class Basis:
         self._workloads = drawn[measured & (trace.num_gpus > 0)]
         self._kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
         self._has_cores = any(group.cpus for group in spec.nodes)
+        self._has_slices = spec.num_slices > 0
 
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
         """Share of the catalogue's cells behind a result that are measured or fitted, not assumed.
 
         A cell counts as often as its workload is measured. Those of sharing count where jobs shared GPUs, the
-        clock-bound share where clocks were lowered, speeds where there are several GPU types, and cores where
-        the cluster tells them.
+        clock-bound share where clocks were lowered, speeds where there are several GPU types, cores where the
+        cluster tells them, and memory and speeds where GPUs are cut into MIG slices.
         """
         fields = ["util_frac", "dynamic_w", "node_penalty"]
+        if metrics.shared_frac or self._has_slices:
+            fields.append("memory_mib")
         if metrics.shared_frac:
-            fields += ["memory_mib", "sensitivity", "pressure"]
+            fields += ["sensitivity", "pressure"]
         if metrics.sm_clock_mean_frac is not None and metrics.sm_clock_mean_frac < _ALONE:
             fields.append("clock_bound")
-        fields += ["speed"] if len(self._kinds) > 1 else []
+        fields += ["speed"] if len(self._kinds) > 1 or self._has_slices else []
         fields += ["cores_each"] if self._has_cores else []
         share = self._catalogue.measured_share(self._workloads, self._kinds, fields)
         return None if np.isnan(share) else share

@@ -36,7 +36,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         trace: Name of the trace.
         cluster: Name of the cluster.
         nodes: Its nodes, after --nodes or --load.
-        gpus: Its GPUs.
+        gpus: Its GPUs that jobs can be given; a MIG slice is one.
         load_frac: Offered load of the measured jobs on it.
         seeds: Seeds of the policies' draws; numbers are means over them.
         policies: By name, in the order asked for.
@@ -46,6 +46,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         paired: Every other policy against the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
         models: The models that every policy ran under; None: jobs ran as the trace says.
+        mig_slices: MIG slices among the GPUs.
+        devices: GPUs in its nodes, whole or cut.
     """
 
     trace: str
@@ -61,6 +63,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     paired: dict[str, Comparison]
     rejected_reasons: dict[str, int]
     models: ModelsUsed | None = None
+    mig_slices: int = 0
+    devices: int = 0
 
 
 def build_report(
@@ -106,6 +110,8 @@ def build_report(
         cluster=spec.name,
         nodes=spec.num_nodes,
         gpus=spec.num_gpus,
+        mig_slices=spec.num_slices,
+        devices=spec.num_devices,
         load_frac=None if math.isnan(load) else load,
         seeds=seeds,
         policies={name: mean_over_seeds(runs) for name, runs in metrics.items()},

@@ -24,7 +24,7 @@ def print_report(report: Report, console: Console) -> None:
     """The headline numbers of each policy, their tails, how they compare, and waiting by job size and VC."""
     load = "unknown" if report.load_frac is None else f"{report.load_frac:.2f}"
     console.print(
-        f"[bold]{report.trace}[/] on {report.nodes} nodes, {report.gpus} GPUs ({report.cluster}), "
+        f"[bold]{report.trace}[/] on {report.nodes} nodes, {_gpus(report)} ({report.cluster}), "
         f"load {load}, window {_window(report)}, seeds {', '.join(map(str, report.seeds))}"
     )
     _print_table(
@@ -196,6 +196,14 @@ def _print_groups(report: Report, title: str, what: str, by: str, field: str, co
         },
         first=what,
     )
+
+
+def _gpus(report: Report) -> str:
+    """GPUs that jobs can be given, and what they are where some are MIG slices."""
+    if not report.mig_slices:
+        return f"{report.gpus} GPUs"
+    cut = report.devices - (report.gpus - report.mig_slices)
+    return f"{report.gpus} GPUs of which {report.mig_slices} are MIG slices of {cut}"
 
 
 def _print_table(

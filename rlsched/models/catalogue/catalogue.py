@@ -6,11 +6,12 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.spec import is_slice
 from rlsched.errors import InputError
 from rlsched.models.arrays import TRAIT, ModelArrays, Records
 from rlsched.models.catalogue.draw import draw_workloads
@@ -32,6 +33,9 @@ from rlsched.models.catalogue.table import (
 )
 from rlsched.workload.trace import Trace
 
+if TYPE_CHECKING:
+    from rlsched.models.mig import Slice
+
 UNKNOWN: Final = 0
 """Number of no workload: a job of which nothing is known."""
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
@@ -47,6 +51,8 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "checkpoint_s": (0.0, np.inf),
 }
 """What a field can be, whatever assumed cells are multiplied by."""
+FOLLOWS_SLICE: Final = ("speed", "dynamic_w", "cores_each")
+"""Fields that are in proportion to a job's speed on a MIG slice."""
 _STANDS_FOR: Final = {"H200": "H100"}
 
 
@@ -88,6 +94,15 @@ def catalogue_type(kind: str) -> str:
     name = canonical_kind(kind)
     name = _STANDS_FOR.get(name, name)
     return name if name in GPU_TYPES else GPU_TYPES[-1]
+
+
+def _slice_of(kind: str) -> Slice | None:
+    """The MIG slice that a GPU type is, None for whole GPUs."""
+    if not is_slice(kind):
+        return None
+    from rlsched.models.mig import slice_of  # as above
+
+    return slice_of(kind)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -152,7 +167,26 @@ class Catalogue:
                 out[field][1:, column] = values
                 latent = field in ("sensitivity", "pressure")
                 out[field][0, column] = np.nan if latent else np.median(values)
+        for column, kind in enumerate(kinds):
+            self._cut(out[:, column], kind)
         return out.view(np.recarray)
+
+    def _cut(self, traits: Records, gpu_type: str) -> None:
+        """Make (W,) TRAIT of a whole GPU those of its MIG slice, where this type is one.
+
+        All that follows the work done falls with the speed: dynamic power and the cores that feed the job.
+        The slice is busy for as much of the time as the work takes of what it can do.
+        """
+        cut = _slice_of(gpu_type)
+        if cut is None:
+            return
+        from rlsched.models.mig import speed_on_slice
+
+        for row, name in zip(traits, ("", *self.names), strict=True):
+            speed = speed_on_slice(name, row["util_frac"], cut)
+            row["util_frac"] = min(row["util_frac"] * speed / cut.size_frac, 1.0)
+            for field in FOLLOWS_SLICE:
+                row[field] *= speed
 
     def pair_speeds(self, kinds: Sequence[str]) -> NDArray[np.float64]:
         """(K, W, W) measured speed of the first beside the second; nan where the pair is unknown."""
@@ -220,7 +254,8 @@ class Catalogue:
         """Share of the cells that a result uses which are measured or fitted; nan where it uses none.
 
         A cell counts as often as its workload occurs. What is so by definition (speed on the reference type)
-        or is not known does not count, and all that is taken for the unknown workload is assumed.
+        or is not known does not count, and all that is taken for the unknown workload is assumed. What
+        follows the speed on a MIG slice is assumed wherever that speed was not measured.
 
         Args:
             workloads: Numbers of the jobs' workloads, as `draw` gives them.
@@ -234,15 +269,19 @@ class Catalogue:
             if field not in FIELDS:
                 raise InputError(f"expected a field of {', '.join(FIELDS)}, got {field!r}")
         sure = used = 0
+        columns = {(catalogue_type(kind), _slice_of(kind)) for kind in kinds}
         numbers, counts = np.unique(np.asarray(workloads, dtype=np.int32), return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            for kind in {catalogue_type(kind) for kind in kinds}:
+            for kind, cut in columns:
                 for field in fields:
                     if number == UNKNOWN:
                         used += count
                         continue
-                    cell = self.cells.get((self.names[number - 1], kind, field))
+                    name = self.names[number - 1]
+                    cell = self.cells.get((name, kind, field))
                     if cell is not None and cell.status != DEFINED:
+                        follows = cut is not None and field in (*FOLLOWS_SLICE, "util_frac")
+                        known = cut is None or not follows or cut.was_measured(name)
                         used += count
-                        sure += count * (cell.status in (MEASURED, FITTED))
+                        sure += count * (known and cell.status in (MEASURED, FITTED))
         return sure / used if used else float("nan")
