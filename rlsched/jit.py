@@ -1,7 +1,8 @@
 """`kernel`: numba's njit with an on-disk cache that is keyed by the source of every kernel.
 
 numba notices a change of the function's own file only, not of the kernels that it calls in other files.
-So the cache lives in a directory named after a digest of all kernel sources.
+So the cache lives in a directory named after a digest of all kernel sources. A file of plain functions that
+another compiles has to say so, «compiled by ... as kernels», to be one of them.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _cache_dir(folder: Path) -> Path:
     ):
         for source in sorted(source_folder.glob("*.py")):
             text = source.read_bytes()
-            if b"kernel\n" in text or b"NamedTuple" in text:
+            if b"kernel\n" in text or b"NamedTuple" in text or b" as kernels" in text:
                 digest.update(text)
     return root / digest.hexdigest()[:16]
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.decide.windows import WindowArrays
 from rlsched.jit import kernel
+from rlsched.models.arrays import ModelArrays
 from rlsched_envs.episode import DECIDE, DONE, EpisodeArrays, advance, begin, observe, step
 from rlsched_envs.simulation import ProgressArrays, SimArrays
 
@@ -29,7 +30,7 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 @kernel
 def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
-    """Episode `k` of a batch: views, nothing is copied."""
+    """Episode `k` of a batch: views, nothing is copied. Where nothing is learnt, all share one `trait`."""
     s, i, r, w = b.sim.state, b.sim.state.derived, b.sim.progress, b.window
     index = Index(
         i.slot[k],
@@ -42,7 +43,9 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         i.queue[k],
         i.running_len[k],
     )
-    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], s.models)
+    trait = s.models.trait[min(k, s.models.trait.shape[0] - 1)]
+    models = ModelArrays(s.models.gpu, trait, s.models.pair)
+    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], models)
     progress = ProgressArrays(
         r.ends[k],
         r.run[k],

@@ -19,8 +19,8 @@ from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch
 from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
-from rlsched_envs.modelling import set_watts
-from rlsched_envs.physics import NOISE
+from rlsched_envs.modelling import MOST_LUCK, set_watts
+from rlsched_envs.physics import LEARNS, LUCK, NOISE
 from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
@@ -159,6 +159,7 @@ class Fleet:
         state.node.kind[k] = kind
         state.derived.part.kind[k] = kind
         keys = self._arrays.sim.progress.outcome.key
+        self._arrays.sim.progress.clock[k, LUCK] = key % MOST_LUCK
         keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
     def reference_row(self, k: int) -> int:
@@ -222,7 +223,10 @@ def _blank_batch(
     window = stacked.window._replace(
         picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places
     )
-    state = stacked.sim.state._replace(models=one.sim.state.models)
+    models = one.sim.state.models
+    learners = num_envs if config.learning and config.modelled_frac > 0 else 1
+    models = models._replace(trait=batch.stack(models.trait, learners))
+    state = stacked.sim.state._replace(models=models)
     return stacked._replace(window=window, sim=stacked.sim._replace(state=state))
 
 
@@ -250,7 +254,7 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     truth.fixed_end_s = truth.limit_s = np.nan
     truth.vc = truth.own_partition = truth.reference_kind = -1
     progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
-    progress.clock[NOISE] = 1.0
+    progress.clock[NOISE], progress.clock[LEARNS] = 1.0, config.learning
     instants = 2 * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,8 +22,11 @@ from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
-from rlsched_envs.physics import NOISE, begin_books
+from rlsched_envs.physics import LEARNS, LUCK, NOISE, begin_books
 from rlsched_envs.simulation import SimArrays
+
+MOST_LUCK: Final = 2**53
+"""Runs have so many kinds of luck: a whole number below it is exact as a float."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,11 @@ class Models:
     """Models of a run.
 
     Attributes:
-        seed: Of the draw of workloads for jobs whose trace names none.
+        seed: Of the draw of workloads for jobs whose trace names none, and of how pairs of them scatter.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        learn: Whether what is predicted of pairs follows what was observed of them; without noise, there is
+            nothing to learn.
         energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
         power_cap_frac: Power cap of every GPU, of its board's limit.
         sharing_mode: How processes share a GPU: by turns, or under MPS, where a fault ends all of them.
@@ -44,6 +50,7 @@ class Models:
     seed: int = 0
     assumed_scale: float = 1.0
     noise: bool = True
+    learn: bool = True
     energy_weight: float = 0.0
     power_cap_frac: float = 1.0
     sharing_mode: SharingMode = "time-sliced"
@@ -135,6 +142,8 @@ def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: 
     """Begin the books of a run of these rows of a trace; nothing has happened yet."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
     arrays.progress.clock[NOISE] = models.noise
+    arrays.progress.clock[LUCK] = models.seed % MOST_LUCK
+    arrays.progress.clock[LEARNS] = models.learn and models.noise
     begin_books(arrays.progress, arrays.state)
 
 

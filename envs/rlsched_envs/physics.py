@@ -25,7 +25,8 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
-from rlsched.models.sharing import pair_noise, with_noise
+from rlsched.models.observing import forget_all
+from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched.models.speed import (
     added_power_w,
     at_work_frac,
@@ -56,7 +57,13 @@ CAP_HALVINGS: Final = 30
 """Of the interval in which the clock under a power cap is sought: to 1e-9 of it."""
 DYNAMIC_W: Final = 14
 """From here on, scratch: what each job of a group adds to the power of a GPU."""
-NUM_CLOCKS: Final = DYNAMIC_W + MAX_TENANTS
+LUCK: Final = DYNAMIC_W + MAX_TENANTS
+"""What the deviates of pairs of workloads go by: a whole number below 2^53."""
+LEARNS: Final = LUCK + 1
+"""1: pairs that have run for long enough reveal their speeds (`lessons`); 0: nothing is learnt."""
+NEXT_SEEN: Final = LEARNS + 1
+"""When the next pair may have; infinite while none is watched."""
+NUM_CLOCKS: Final = NEXT_SEEN + 1
 
 RUN: Final = np.dtype(
     [
@@ -71,6 +78,8 @@ RUN: Final = np.dtype(
         ("share_s", np.float64),  # integral of `share_frac` over the attempt
         ("used_s", np.float64),  # integral of `used_frac`
         ("clock_s", np.float64),  # integral of its group's SM clock
+        ("seen_s", np.float64),  # when it will have been watched beside another for long enough
+        ("watched", np.int64),  # number of the job that it is watched beside, -1: none
         ("first_gpu", np.int32),  # group that it is in, -1 where it has no GPU
         ("killed", np.int32),  # 1: its planned end is its time limit
         ("planned", np.int32),  # 1: its end is queued
@@ -138,6 +147,7 @@ def begin(
     run.share_s[slot] = run.used_s[slot] = run.clock_s[slot] = 0.0
     run.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
     run.planned[slot] = run.killed[slot] = 0
+    run.seen_s[slot], run.watched[slot] = np.inf, -1
 
 
 @kernel
@@ -233,26 +243,35 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
-    total, strangers, kind = 0.0, 0, gpu_kind(s, g)
+    total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.clock[LUCK])
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:
-            measured = s.models.pair[kind, s.job.workload[slot], s.job.workload[other]]
+            mine, theirs = s.job.workload[slot], s.job.workload[other]
+            measured = s.models.pair[kind, mine, theirs]
             if measured != measured:
-                total += pair_noise(x.outcome.key[x.ends.row[slot]], x.outcome.key[x.ends.row[other]])
+                of_jobs = pair_noise(x.outcome.key[x.ends.row[slot]], x.outcome.key[x.ends.row[other]])
+                total += share_deviate(luck, kind, mine, theirs, of_jobs)
                 strangers += 1
     return total / np.sqrt(strangers) if strangers > 0 else 0.0
+
+
+@large_kernel
+def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
+    """True speed of a job beside all the others on its GPU `g`, alone = 1."""
+    shared = shared_on(s, slot, g)
+    if tenants_of(s, g) > 1 and x.clock[NOISE] > 0.0:
+        deviate = _deviate(x, s, slot, g)
+        if deviate != 0.0:
+            shared = with_noise(shared, deviate)
+    return shared
 
 
 @large_kernel
 def _rate(x: ProgressArrays, s: StateArrays, slot: int, clock: float) -> float:
     """True rate of a job: of the slowest of its GPUs, fed by its cores."""
     head, g = s.job.head[slot], x.run.first_gpu[slot]
-    shared = shared_on(s, slot, g)
-    if tenants_of(s, g) > 1 and x.clock[NOISE] > 0.0:
-        deviate = _deviate(x, s, slot, g)
-        if deviate != 0.0:
-            shared = with_noise(shared, deviate)
+    shared = true_share(x, s, slot, g)
     nodes, last_node, place = 0, -1, head
     while place >= 0:
         n = s.gpu.node[place // MAX_TENANTS]
@@ -404,9 +423,12 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
-    """All nodes are as their status says, and nothing runs."""
+    """All nodes are as their status says, nothing runs, and nothing has been learnt."""
     x.clock[TOTAL_W:NOISE] = 0.0
     x.clock[LOST_RATE:DYNAMIC_W] = 0.0
+    x.clock[NEXT_SEEN] = np.inf
+    if x.clock[LEARNS] > 0.0:
+        forget_all(s.models)
     x.outcome.energy_j[:] = 0.0
     for n in range(s.node.shape[0]):
         add_idle_w(x, node_idle_w(s, n, s.node.status[n]))

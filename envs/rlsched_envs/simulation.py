@@ -25,7 +25,7 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.rules import RuleCode, next_by_rule
 from rlsched.jit import array_kernel, kernel, large_kernel
-from rlsched_envs import physics
+from rlsched_envs import lessons, physics
 from rlsched_envs.physics import is_joint
 
 MOVED: Final = 0
@@ -253,6 +253,8 @@ def pass_time(sim: SimArrays, at_s: float, waiting: int) -> None:
     r.clock[TIMER] = np.inf
     if sim.state.counters[MODELLED]:
         physics.pass_time(sim.progress, seconds)
+        if r.clock[physics.NEXT_SEEN] <= at_s:
+            lessons.learn_due(r, sim.state, at_s)
 
 
 @kernel
@@ -277,6 +279,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
     """The group of GPU `g` has changed: new rates for its jobs, and new ends for those whose rate changed."""
     s, x, now_s = sim.state, sim.progress, sim.progress.clock[NOW]
     physics.refresh(x, s, g, now_s)
+    lessons.watch(x, s, g, now_s)
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0 and x.run.planned[slot] != 1:

@@ -52,11 +52,24 @@ TRAIT: Final = np.dtype(
         ("cores_each", np.float64),  # CPU cores a GPU that just feed it at full speed
         ("node_penalty", np.float64),  # time added by each doubling of nodes beyond the fewest, fraction
         ("checkpoint_s", np.float64),  # to save and load again: the cost of a preemption
-        ("beside", np.float64, (MAX_WORKLOADS,)),  # predicted speed beside each other one; `fill_beside`
+        ("more_sensitive", np.float64),  # factor on the slowdown beside others, learnt; 1: as modelled
+        ("more_pressing", np.float64),  # ... and on that of others beside it
+        ("sensitivity_sd", np.float64),  # doubt about the logarithms of the two
+        ("pressure_sd", np.float64),
+        (
+            "beside",
+            np.float64,
+            (MAX_WORKLOADS,),
+        ),  # predicted speed beside each other one: modelled and learnt
+        ("modelled", np.float64, (MAX_WORKLOADS,)),  # the same before anything was observed; `fill_beside`
+        ("times_seen", np.float32, (MAX_WORKLOADS,)),  # observations of each pair ...
+        ("seen_log", np.float32, (MAX_WORKLOADS,)),  # ... and their mean ln(speed)
     ],
     align=True,
 )
 """One entry a workload and GPU type."""
+WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitive") :]
+"""Fields that no catalogue has: what the models predict (`speed.fill_beside`) and what is learnt."""
 
 
 class ModelArrays(NamedTuple):

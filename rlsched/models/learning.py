@@ -1,10 +1,10 @@
 """Learning from observation how workloads share a GPU: an observed speed comes in, better parameters come
 out.
 
-No I/O and no compiled code: the simulator, the broker and a node's telemetry may all run it. Each workload
-has on each GPU type two factors, *sensitivity* and *pressure*; a job beside another runs at 1 / (1 +
-sensitivity x pressure) (`sharing.latent_speed`). Their logarithms are believed to be normal, with a mean and
-a variance, and each observed pair moves both by Bayes' rule."""
+No I/O and no compiled code: the broker and a node's telemetry may run it, and `observing` compiles the same
+formulas for the simulator. Each workload has on each GPU type two factors, *sensitivity* and *pressure*; a
+job beside another runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`). Their logarithms are
+believed to be normal, with a mean and a variance, and each observed pair moves both by Bayes' rule."""
 
 from __future__ import annotations
 
@@ -118,10 +118,8 @@ class PairKnowledge:
 
     def predicted_speed(self, workload: str, partner: str, kind: str, job: str = "") -> float:
         """Speed of a job beside another, in (0, 1]."""
-        log_speed = self._modelled(workload, partner, kind)
         count, mean = self._pairs.get((kind, workload, partner), (0.0, 0.0))
-        trust = count / (count + (REPEAT_SD / OBSERVATION_SD) ** 2)
-        log_speed += trust * (mean - log_speed)
+        log_speed = with_pair(self._modelled(workload, partner, kind), count, mean)
         return math.exp(min(log_speed + self._job_ratio(job), 0.0))
 
     def observe(self, seen: Observed) -> None:
@@ -229,26 +227,22 @@ class PairKnowledge:
         both = of_mine + of_theirs
         before = mine.log_sensitivity + theirs.log_pressure
         after = most_likely(before, both, log_speed)
-        slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) with the logarithm of the product
-        gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)
-        self._factors[seen.kind, seen.workload] = replace(
-            mine,
-            log_sensitivity=_within(mine.log_sensitivity + (after - before) * of_mine / both),
-            sensitivity_sd=max(math.sqrt(of_mine * (1.0 - of_mine * gain)), FLOOR_SD),
-        )
+        log_factor, sd = moved(mine.log_sensitivity, of_mine, both, before, after)
+        self._factors[seen.kind, seen.workload] = replace(mine, log_sensitivity=log_factor, sensitivity_sd=sd)
         theirs = self.factors(seen.partner, seen.kind)  # again: a workload may be its own partner
-        self._factors[seen.kind, seen.partner] = replace(
-            theirs,
-            log_pressure=_within(theirs.log_pressure + (after - before) * of_theirs / both),
-            pressure_sd=max(math.sqrt(of_theirs * (1.0 - of_theirs * gain)), FLOOR_SD),
-        )
+        log_factor, sd = moved(theirs.log_pressure, of_theirs, both, before, after)
+        self._factors[seen.kind, seen.partner] = replace(theirs, log_pressure=log_factor, pressure_sd=sd)
+
+
+# ---- formulas, compiled by `observing` as kernels: each calls nothing but `math` ----------------------
 
 
 def most_likely(before: float, variance: float, log_speed: float) -> float:
     """The likeliest z = ln(sensitivity x pressure) after one observation of ln(speed) = -ln(1 + e^z) + noise.
 
-    The likelihood's slope changes sign between what was believed and what was seen, so halving that interval
-    finds a maximum however far apart they are, where Newton's step may leave it.
+    The likelihood's slope changes sign between what was believed and what was seen: Newton's step is taken
+    where it stays within that interval, else the interval is halved, so a maximum is found however far
+    apart they are.
 
     Args:
         before: Mean of z before.
@@ -257,15 +251,49 @@ def most_likely(before: float, variance: float, log_speed: float) -> float:
     """
     seen = math.log(math.expm1(-log_speed))
     low, high = min(before, seen), max(before, seen)
-    for _ in range(50):
-        middle = 0.5 * (low + high)
-        pull = (math.log1p(math.exp(middle)) + log_speed) / (1.0 + math.exp(-middle))
-        if (middle - before) / variance + pull / OBSERVATION_SD**2 > 0.0:
-            high = middle
+    z = before
+    for _ in range(60):
+        product = math.exp(z)
+        share = product / (1.0 + product)  # slope of -ln(speed) with z
+        miss = math.log1p(product) + log_speed
+        climb = (z - before) / variance + miss * share / OBSERVATION_SD**2
+        if climb > 0.0:
+            high = z
         else:
-            low = middle
-    return 0.5 * (low + high)
+            low = z
+        bend = 1.0 / variance + share * (share + miss * (1.0 - share)) / OBSERVATION_SD**2
+        last, z = z, 0.5 * (low + high)
+        if bend > 0.0 and low < last - climb / bend < high:
+            z = last - climb / bend
+        if abs(z - last) < 1e-13:
+            break
+    return z
 
 
-def _within(log_factor: float) -> float:
-    return min(max(log_factor, -WIDEST), WIDEST)
+def moved(
+    log_factor: float, variance: float, both: float, before: float, after: float
+) -> tuple[float, float]:
+    """Logarithm of a factor, and the doubt about it (sd), after an observation.
+
+    Args:
+        log_factor: Before it.
+        variance: Of the doubt before.
+        both: The same plus that of the other factor of the product.
+        before: ln of the product before ...
+        after: ... and after, by `most_likely`. The factor moves by its share of the doubt.
+    """
+    slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) with the logarithm of the product
+    gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)
+    sd = max(math.sqrt(variance * (1.0 - variance * gain)), FLOOR_SD)
+    return min(max(log_factor + (after - before) * variance / both, -WIDEST), WIDEST), sd
+
+
+def with_pair(log_speed: float, count: float, mean: float) -> float:
+    """ln(speed) of a pair by the factors, and by what the pair itself was observed at.
+
+    Args:
+        log_speed: By the factors.
+        count: Observations of this pair.
+        mean: Their mean ln(speed).
+    """
+    return log_speed + count / (count + (REPEAT_SD / OBSERVATION_SD) ** 2) * (mean - log_speed)

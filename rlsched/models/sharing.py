@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
+from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds to a GPU that is full. Fitted, as are the next three,
@@ -32,12 +33,22 @@ RESIDUAL_SD: Final = 0.10
 """Spread of ln(speed) about what the formula or latent factors say: .10 about the formula on Lucid's pairs
 (RTX 3090); about latent factors, on pairs that were held out, .11 on P100, .10 on K80 and .32 on V100
 (Gavel)."""
+OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
+"""Part of a deviate that is of the pair of jobs. The rest is the same whenever their workloads meet."""
+OF_SINGLES: Final = math.sqrt(0.55)
+"""Part that is of single workloads, of how the one suffers and the other presses. On Lucid's pairs (RTX 3090)
+.60 of the variance is left by the formula, .27 by factors of each workload, both on pairs held out: .55 of
+what the formula leaves is of workloads one by one."""
+OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
+"""Part that is of the two workloads together. The squares of the three add up to 1."""
 NOISE_FLOOR: Final = 0.2
 """Noise takes no speed below this."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
+_SUFFERS: Final = np.uint64(1)
+_PRESSES: Final = np.uint64(2)
 
 
 @kernel
@@ -155,12 +166,12 @@ def _mixed(z: np.uint64) -> np.uint64:
 
 @kernel
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
-    """A standard normal deviate of two jobs, the same whichever is named first, in any process and any order.
+    """A standard normal deviate of two jobs or workloads, whichever is named first, in any process and order.
 
     The keys' hash is the counter of SplitMix64; two of its numbers make a deviate (Box and Muller, 1958).
 
     Args:
-        key_a: 64-bit key of a job.
+        key_a: 64-bit key of a job, or of a workload.
         key_b: ... of its partner.
     """
     a, b = np.uint64(key_a), np.uint64(key_b)
@@ -173,6 +184,34 @@ def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
 
 
 @kernel
+def _workload_key(luck: np.uint64, kind: int, workload: int) -> np.uint64:
+    of_run = _mixed(np.uint64(luck) + _GOLDEN)
+    return _mixed(_mixed(of_run ^ (np.uint64(kind) + _GOLDEN)) ^ (np.uint64(workload) + _GOLDEN))
+
+
+@kernel
+def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jobs: float) -> float:
+    """A standard normal deviate of a job beside another: of workloads, of pairs of them, and of the two jobs.
+
+    What is of workloads is the same for all their jobs in a run, which is what makes learning worth while; it
+    is another on another GPU type (a pair's combined throughput correlates by no more than .43 to .55
+    between types: Gavel).
+
+    Args:
+        luck: Of the run.
+        kind: GPU type.
+        workload: Of the job; of one that is unknown (0), or beside one, nothing but the jobs' part is there.
+        partner: Of the other.
+        of_jobs: `pair_noise` of the two jobs.
+    """
+    if workload <= 0 or partner <= 0:
+        return of_jobs
+    mine, theirs = _workload_key(luck, kind, workload), _workload_key(luck, kind, partner)
+    of_singles = (pair_noise(mine, _SUFFERS) + pair_noise(theirs, _PRESSES)) * math.sqrt(0.5)
+    return OF_SINGLES * of_singles + OF_PAIRS * pair_noise(mine, theirs) + OF_JOBS * of_jobs
+
+
+@kernel
 def with_noise(speed: float, deviate: float) -> float:
     """What a pair that the table does not know really runs at: ln-noise of `RESIDUAL_SD` about the model's
     speed.
@@ -182,6 +221,6 @@ def with_noise(speed: float, deviate: float) -> float:
 
     Args:
         speed: By `shared_speed`.
-        deviate: By `pair_noise`; 0 leaves a speed of at most 1 as it is.
+        deviate: By `share_deviate`; 0 leaves a speed of at most 1 as it is.
     """
     return min(max(speed * math.exp(RESIDUAL_SD * deviate), min(speed, NOISE_FLOOR)), 1.0)

@@ -13,6 +13,7 @@ from rlsched.jit import array_kernel, kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
 from rlsched.models.cores import input_speed
+from rlsched.models.observing import forget_all
 from rlsched.models.scaling import node_spread_speed
 from rlsched.models.sharing import shared_speed
 
@@ -25,13 +26,16 @@ def gpu_kind(s: StateArrays, g: int) -> int:
 
 @array_kernel
 def fill_beside(m: ModelArrays) -> None:
-    """Work out `beside`: the predicted speed of every workload beside every other, on every GPU type."""
+    """Work out the predicted speed of every workload beside every other, on every GPU type.
+
+    Nothing has been observed: `beside` is what is modelled."""
     other = np.zeros(1, np.int64)
     for a in range(m.trait.shape[0]):
         for kind in range(m.trait.shape[1]):
             for b in range(m.trait.shape[0]):
                 other[0] = b
-                m.trait.beside[a, kind, b] = shared_speed(m, kind, a, other, 1)
+                m.trait.modelled[a, kind, b] = shared_speed(m, kind, a, other, 1)
+    forget_all(m)
 
 
 @kernel

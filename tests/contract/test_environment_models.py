@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -53,15 +54,19 @@ def play(fleet: Fleet, choose: Any, episodes: int) -> list[dict[str, Any]]:
     return found
 
 
-def test_following_the_reference_costs_exactly_what_the_reference_costs(source: EpisodeSource) -> None:
+@pytest.mark.parametrize("learning", [False, True])
+def test_following_the_reference_costs_exactly_what_the_reference_costs(
+    source: EpisodeSource, learning: bool
+) -> None:
     """Whatever energy weighs: the same starts, clocks, partners and cores, so a return of 0."""
-    fleet = Fleet([source], CLUSTERS, CONFIG, 1)
+    fleet = Fleet([source], CLUSTERS, msgspec.structs.replace(CONFIG, learning=learning), 1)
 
     def reference(rows: NDArray[np.int64]) -> None:
         rows[:] = [fleet.reference_row(k) for k in range(CLUSTERS)]
 
     infos = play(fleet, reference, 24)
     assert {info["episode"]["r"] for info in infos} == {0.0}
+    assert (fleet._arrays.sim.state.models.trait.times_seen.sum() > 0) == learning
 
 
 def test_random_choices_cost_more(source: EpisodeSource) -> None:

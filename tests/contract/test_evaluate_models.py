@@ -21,6 +21,7 @@ DEFAULTS = {
     "workload_seed": 0,
     "assumed_scale": 1.0,
     "noise": True,
+    "learning": True,
     "energy_weight": 0.0,
     "power_cap_frac": 1.0,
     "sharing_mode": "time-sliced",
@@ -207,6 +208,25 @@ def test_the_weight_of_energy_reaches_a_policy(workload: Files, monkeypatch: pyt
     assert set(seen) == {0.25}
 
 
+def test_learning_can_be_left_out(workload: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlsched_envs import engine
+    from rlsched_envs.physics import LEARNS
+
+    seen: list[float] = []
+    open_books = engine.open_books
+
+    def opened(arrays: Any, *rest: Any) -> None:
+        open_books(arrays, *rest)
+        seen.append(float(arrays.progress.clock[LEARNS]))
+
+    monkeypatch.setattr(engine, "open_books", opened)
+    for flags, learns in (((), 1.0), (("--no-learning",), 0.0), (("--no-noise",), 0.0)):
+        seen.clear()
+        report = report_of(workload, tmp_path, "fifo", "--models", *flags)
+        assert set(seen) == {learns}
+        assert report["models"]["learning"] == ("--no-learning" not in flags)
+
+
 def test_models_go_along_to_other_processes(workload: Files, tmp_path: Path) -> None:
     """Policies that are no compiled rules run beside, in processes of their own."""
     words = ("random", "--models", "--assumed-scale 0.7", "--seed 1 --seed 2")
@@ -282,6 +302,7 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("fifo", "--sharing-mode mps"), InputError, "--sharing-mode sets the models of a run"),
         (("fifo+tenants=3", "--models"), UnknownSchedulerError, "add +share"),
         (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
+        (("fifo", "--no-learning"), InputError, "--no-learning sets the models of a run"),
         (("fifo", "--power-down default"), InputError, "--power-down sets the models of a run"),
         (
             ("fifo", "--models", "--power-down often"),

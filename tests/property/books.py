@@ -26,9 +26,10 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.models.power import NodePower
-from rlsched.models.sharing import pair_noise, with_noise
+from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import job_keys
+from rlsched_envs.physics import LUCK
 
 
 class Holder(NamedTuple):
@@ -189,7 +190,7 @@ def recount(engine: Watched, *, noise: bool, power: NodePower | None = None) -> 
 class _Count:
     def __init__(self, engine: Watched, noise: bool, power: NodePower) -> None:
         self.state, self.truth, self.noise = engine.state, engine.arrays.truth, noise
-        self.m = engine.state.arrays.models
+        self.m, self.luck = engine.state.arrays.models, int(engine.arrays.progress.clock[LUCK])
         self.keys = job_keys(engine.trace.select(engine._rows))
         self.nodes = engine.spec.expand()
         self.node_of = engine.state.arrays.gpu.node.tolist()
@@ -314,7 +315,7 @@ class _Count:
             theirs = self.trait(other, kind)
             speed = self.measured(one, other, kind)
             if math.isnan(speed):
-                deviates.append(float(pair_noise(self.keys[one.row], self.keys[other.row])))
+                deviates.append(self.deviate(one, other, kind))
             elif len(others) == 1:
                 return speed
             factors = float(mine.sensitivity * theirs.pressure)
@@ -330,6 +331,11 @@ class _Count:
         if self.noise and deviates:
             return float(with_noise(speed, sum(deviates) / math.sqrt(len(deviates))))
         return speed
+
+    def deviate(self, one: Holder, other: Holder, kind: int) -> float:
+        a, b = int(self.truth.workload[one.row]), int(self.truth.workload[other.row])
+        of_jobs = float(pair_noise(self.keys[one.row], self.keys[other.row]))
+        return float(share_deviate(np.uint64(self.luck), kind, a, b, of_jobs))
 
     def measured(self, one: Holder, other: Holder, kind: int) -> float:
         a, b = int(self.truth.workload[one.row]), int(self.truth.workload[other.row])

@@ -99,6 +99,11 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     "--no-noise", is_flag=True, help="With --models: pairs that were never measured keep to the formula."
 )
 @click.option(
+    "--no-learning",
+    is_flag=True,
+    help="With --models: what is predicted of pairs stays as modelled, whatever they are seen to do.",
+)
+@click.option(
     "--power-cap",
     type=float,
     metavar="FRAC",
@@ -151,6 +156,7 @@ def evaluate(
     workload_seed: int | None,
     energy_weight: float | None,
     no_noise: bool,
+    no_learning: bool,
     power_cap: float | None,
     sharing_mode: SharingMode | None,
     power_down: str | None,
@@ -206,6 +212,7 @@ def evaluate(
         ("--workload-seed", workload_seed is not None),
         ("--energy-weight", energy_weight is not None),
         ("--no-noise", no_noise),
+        ("--no-learning", no_learning),
         ("--power-cap", power_cap is not None),
         ("--sharing-mode", sharing_mode is not None),
         ("--power-down", power_down is not None),
@@ -219,6 +226,7 @@ def evaluate(
             workload_seed,
             energy_weight,
             noise=not no_noise,
+            learn=not no_learning,
             power_cap_frac=power_cap,
             sharing_mode=sharing_mode or "time-sliced",
             power_down=power_down,

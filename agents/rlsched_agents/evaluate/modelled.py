@@ -36,6 +36,7 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
         workload_seed: Of the draw of workloads for jobs whose trace names none.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
+        learning: Whether predictions of pairs followed what was observed of them.
         energy_weight: What energy counted against time for policies that weigh them, 0 to 1.
         power_cap_frac: Power cap of every GPU, of its board's limit.
         sharing_mode: How processes share a GPU: `time-sliced` or `mps`.
@@ -45,6 +46,7 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
     workload_seed: int
     assumed_scale: float
     noise: bool
+    learning: bool = True
     energy_weight: float = 0.0
     power_cap_frac: float = 1.0
     sharing_mode: SharingMode = "time-sliced"
@@ -57,6 +59,7 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
             workload_seed=models.seed,
             assumed_scale=models.assumed_scale,
             noise=models.noise,
+            learning=models.learn,
             energy_weight=models.energy_weight,
             power_cap_frac=models.power_cap_frac,
             sharing_mode=models.sharing_mode,
@@ -101,6 +104,7 @@ def make_models(
     energy_weight: float | None = None,
     *,
     noise: bool,
+    learn: bool = True,
     power_cap_frac: float | None = None,
     sharing_mode: SharingMode = "time-sliced",
     power_down: str | None = None,
@@ -127,6 +131,7 @@ def make_models(
         seed=workload_seed or 0,
         assumed_scale=scale,
         noise=noise,
+        learn=learn,
         energy_weight=weight,
         power_cap_frac=cap_frac,
         sharing_mode=sharing_mode,

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from rlsched.models.arrays import TRAIT
+from rlsched.models.arrays import TRAIT, WORKED_OUT
 
 FOLDER: Final = Path(__file__).resolve().parent
 REFERENCE_TYPE: Final = "V100"
 """GPU type on which every workload's speed is 1."""
 GPU_TYPES: Final = (REFERENCE_TYPE, "P100", "A100", "H100", "T4", "generic")
-FIELDS: Final = tuple(name for name in TRAIT.names or () if name != "beside")
+FIELDS: Final = tuple(name for name in TRAIT.names or () if name not in WORKED_OUT)
 
 MEASURED: Final = "measured"
 FITTED: Final = "fitted"

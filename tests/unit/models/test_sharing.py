@@ -224,3 +224,39 @@ def test_noise_has_the_spread_that_is_stated() -> None:
     deviates = np.random.default_rng(1).standard_normal(4000)
     logs = np.log([sharing.with_noise(0.5, z) / 0.5 for z in deviates])
     assert logs.std() == pytest.approx(sharing.RESIDUAL_SD, rel=0.05)
+
+
+def test_deviates_of_pairs_are_standard_normal_and_mostly_of_their_workloads() -> None:
+    """Over the same workloads in many jobs, over all workloads, and over other luck."""
+    rng = np.random.default_rng(3)
+    jobs = rng.standard_normal((2, 40, 40))
+
+    def deviates(of_jobs: np.ndarray, luck: int, kind: int = 0) -> np.ndarray:
+        return np.array(
+            [
+                [
+                    sharing.share_deviate(np.uint64(luck), kind, a, b, of_jobs[a - 1, b - 1])
+                    for b in range(1, 41)
+                ]
+                for a in range(1, 41)
+            ]
+        )
+
+    many = np.array([deviates(jobs[0], luck) for luck in range(12)])
+    assert many.std() == pytest.approx(1.0, abs=0.05)
+    assert abs(many.mean()) < 0.12
+    first, again, other = many[0], deviates(jobs[1], 0), many[1]
+    same = sharing.OF_SINGLES**2 + sharing.OF_PAIRS**2
+    assert same == pytest.approx(1 - (0.03 / sharing.RESIDUAL_SD) ** 2)
+    assert np.corrcoef(first.ravel(), again.ravel())[0, 1] == pytest.approx(same, abs=0.04)
+    for unlike in (other, deviates(jobs[1], 0, kind=1)):
+        assert abs(np.corrcoef((first - sharing.OF_JOBS * jobs[0]).ravel(), unlike.ravel())[0, 1]) < 0.3
+    rows = first - first.mean()  # what each workload suffers and presses
+    by_singles = rows.mean(1)[:, None] + rows.mean(0)[None]
+    assert 1 - (rows - by_singles).var() / rows.var() == pytest.approx(sharing.OF_SINGLES**2, abs=0.15)
+
+
+def test_deviates_of_unknown_workloads_are_of_the_jobs_alone() -> None:
+    assert sharing.share_deviate(np.uint64(5), 0, 0, 3, 0.7) == 0.7
+    assert sharing.share_deviate(np.uint64(5), 0, 3, 0, 0.7) == 0.7
+    assert sharing.share_deviate(np.uint64(5), 0, 3, 3, 0.7) != 0.7

@@ -1,0 +1,96 @@
+"""Learning from observed pairs in compiled runs: the formulas of `learning` on the arrays of the models.
+
+What a run learns are factors on what was modelled, so that a pair is predicted as modelled until one of its
+workloads was observed: 1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). For workloads with
+latent factors that is the form of `PairKnowledge`; where the formula for strangers is all there is, the
+same, begun from that formula. Pairs of the table are known, and are not learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.arrays import ModelArrays
+from rlsched.models.learning import (
+    FASTEST,
+    INTRODUCED_SD,
+    SLOWEST,
+    most_likely,
+    moved,
+    with_pair,
+)
+from rlsched.models.sharing import known_pair
+
+LEAST_SLOWDOWN: Final = 1e-6
+"""Modelled slowdowns count as this much at least: no factor moves a slowdown of 0."""
+
+_most_likely = large_kernel(most_likely)
+_moved = kernel(moved)
+_with_pair = kernel(with_pair)
+
+
+@kernel
+def forget_all(m: ModelArrays) -> None:
+    """Nothing has been observed: every pair is predicted as modelled."""
+    t = m.trait
+    for a in range(t.shape[0]):
+        for kind in range(t.shape[1]):
+            t.more_sensitive[a, kind] = t.more_pressing[a, kind] = 1.0
+            t.sensitivity_sd[a, kind] = t.pressure_sd[a, kind] = INTRODUCED_SD
+            for b in range(t.shape[0]):
+                t.beside[a, kind, b] = t.modelled[a, kind, b]
+                t.times_seen[a, kind, b] = t.seen_log[a, kind, b] = 0.0
+
+
+@kernel
+def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
+    """1 / speed - 1 of a workload beside another by the models and what was learnt of both."""
+    t = m.trait
+    modelled = max(1.0 / t.modelled[a, kind, b] - 1.0, LEAST_SLOWDOWN)
+    return modelled * t.more_sensitive[a, kind] * t.more_pressing[b, kind]
+
+
+@kernel
+def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
+    """Work out anew the predicted speed of a workload beside another; pairs of the table stay."""
+    t = m.trait
+    measured = known_pair(m, kind, a, b)
+    if measured == measured:
+        return
+    speed = 1.0 / (1.0 + _slowdown(m, kind, a, b))
+    if t.times_seen[a, kind, b] > 0.0:
+        log_speed = _with_pair(
+            math.log(speed), float(t.times_seen[a, kind, b]), float(t.seen_log[a, kind, b])
+        )
+        speed = math.exp(min(log_speed, 0.0))
+    t.beside[a, kind, b] = speed
+
+
+@large_kernel
+def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
+    """A job of workload `a` ran at this speed beside one of `b`, on GPUs of this type, alone = 1.
+
+    Moves the sensitivity of the one and the pressure of the other and remembers the pair, as
+    `PairKnowledge.observe` does; then all predictions that hang on these follow. The pair must not be in
+    the table, and both workloads be known.
+    """
+    t = m.trait
+    log_speed = math.log(min(max(speed, SLOWEST), FASTEST))
+    of_mine, of_theirs = t.sensitivity_sd[a, kind] ** 2, t.pressure_sd[b, kind] ** 2
+    before = math.log(_slowdown(m, kind, a, b))
+    after = _most_likely(before, of_mine + of_theirs, log_speed)
+    mine, t.sensitivity_sd[a, kind] = _moved(
+        math.log(t.more_sensitive[a, kind]), of_mine, of_mine + of_theirs, before, after
+    )
+    theirs, t.pressure_sd[b, kind] = _moved(
+        math.log(t.more_pressing[b, kind]), of_theirs, of_mine + of_theirs, before, after
+    )
+    t.more_sensitive[a, kind], t.more_pressing[b, kind] = math.exp(mine), math.exp(theirs)
+    t.times_seen[a, kind, b] += 1.0
+    t.seen_log[a, kind, b] += (log_speed - t.seen_log[a, kind, b]) / t.times_seen[a, kind, b]
+    for other in range(1, t.shape[0]):
+        _predict(m, kind, a, other)
+        if other != a:
+            _predict(m, kind, other, b)
