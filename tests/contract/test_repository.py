@@ -42,3 +42,18 @@ def test_every_verb_loads(point: object) -> None:
     command = point.load()  # type: ignore[attr-defined]
     assert isinstance(command, click.Command)
     assert command.name == point.name  # type: ignore[attr-defined]
+
+
+def test_no_merge_was_left_half_done() -> None:
+    texts = [
+        path
+        for folder in ("docs", "rlsched", "envs", "agents", "node_daemon")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    texts += ROOT.glob("*.md")
+    kept = [path for path in texts if path.suffix in (".md", ".py", ".toml")]
+    assert len(kept) > 200
+    marked = [
+        path.name for path in kept if re.search(r"^(<{7}|>{7}) ", path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert marked == []

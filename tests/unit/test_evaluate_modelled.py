@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -190,10 +191,15 @@ def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
     catalogue = load_catalogue()
     workloads = catalogue.draw(table.trace, 4)[table.trace.num_gpus > 0]
     basis = Basis(table.trace, table.spec, measured, models)
-    always = ("util_frac", "dynamic_w", "node_penalty", "cores_each")
+    gangs = catalogue.draw(table.trace, 4)[table.trace.num_gpus > 1]
+    assert 0 < len(gangs) < len(workloads)
+    always = ("util_frac", "dynamic_w", "cores_each")
 
-    def expected(*more: str) -> float:
-        return catalogue.measured_share(workloads, ["V100"], (*always, *more))
+    def expected(*more: str, kinds: Sequence[str] = ("V100",)) -> float:
+        """One GPU is on one node: what more of them cost is no figure behind such a job."""
+        of_all = catalogue.cells_behind(workloads, kinds, (*always, *more))
+        of_gangs = catalogue.cells_behind(gangs, kinds, ["node_penalty"])
+        return (of_all[0] + of_gangs[0]) / (of_all[1] + of_gangs[1])
 
     none = ModelMetrics(shared_frac=0.0, sm_clock_mean_frac=1.0)
     assert basis.measured_frac(none) == expected()
@@ -201,5 +207,5 @@ def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
     sharing = expected("memory_mib", "sensitivity", "pressure")
     assert basis.measured_frac(none._replace(shared_frac=0.1)) == sharing != expected()
     mixed = ClusterSpec(name="m", nodes=(*table.spec.nodes, NodeGroup(count=1, gpus=8, gpu_type="P100")))
-    both = catalogue.measured_share(workloads, ["P100", "V100"], (*always, "speed"))
+    both = expected("speed", kinds=("P100", "V100"))
     assert Basis(table.trace, mixed, measured, models).measured_frac(none) == both

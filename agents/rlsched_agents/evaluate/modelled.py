@@ -252,6 +252,7 @@ class Basis:
         self._catalogue = models.catalogue()
         drawn = self._catalogue.draw(trace, models.seed)
         self._workloads = drawn[measured & (trace.num_gpus > 0)]
+        self._gangs = drawn[measured & (trace.num_gpus > 1)]
         self._kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
         self._has_cores = any(group.cpus for group in spec.nodes)
         self._has_slices = spec.num_slices > 0
@@ -259,11 +260,12 @@ class Basis:
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
         """Share of the catalogue's cells behind a result that are measured or fitted, not assumed.
 
-        A cell counts as often as its workload is measured. Those of sharing count where jobs shared GPUs, the
+        A cell counts as often as its workload is measured; the cost of more nodes where a job has more than
+        one GPU. Those of sharing count where jobs shared GPUs, the
         clock-bound share where clocks were lowered, speeds where there are several GPU types, cores where the
         cluster tells them, and memory and speeds where GPUs are cut into MIG slices.
         """
-        fields = ["util_frac", "dynamic_w", "node_penalty"]
+        fields = ["util_frac", "dynamic_w"]
         if metrics.shared_frac or self._has_slices:
             fields.append("memory_mib")
         if metrics.shared_frac:
@@ -272,8 +274,10 @@ class Basis:
             fields.append("clock_bound")
         fields += ["speed"] if len(self._kinds) > 1 or self._has_slices else []
         fields += ["cores_each"] if self._has_cores else []
-        share = self._catalogue.measured_share(self._workloads, self._kinds, fields)
-        return None if np.isnan(share) else share
+        sure, used = self._catalogue.cells_behind(self._workloads, self._kinds, fields)
+        of_gangs = self._catalogue.cells_behind(self._gangs, self._kinds, ["node_penalty"])
+        sure, used = sure + of_gangs[0], used + of_gangs[1]
+        return sure / used if used else None
 
 
 def asked_shares(trace: Trace) -> Floats:

@@ -253,6 +253,19 @@ class Catalogue:
     ) -> float:
         """Share of the cells that a result uses which are measured or fitted; nan where it uses none.
 
+        See `cells_behind`.
+        """
+        sure, used = self.cells_behind(workloads, kinds, fields)
+        return sure / used if used else float("nan")
+
+    def cells_behind(
+        self,
+        workloads: Iterable[int] | NDArray[np.int32],
+        kinds: Sequence[str],
+        fields: Sequence[str] = FIELDS,
+    ) -> tuple[int, int]:
+        """Cells that a result uses: how many are measured or fitted, and how many there are.
+
         A cell counts as often as its workload occurs. What is so by definition (speed on the reference type)
         or is not known does not count, and all that is taken for the unknown workload is assumed. What
         follows the speed on a MIG slice is assumed wherever that speed was not measured.
@@ -284,4 +297,4 @@ class Catalogue:
                         known = cut is None or not follows or cut.was_measured(name)
                         used += count
                         sure += count * (known and cell.status in (MEASURED, FITTED))
-        return sure / used if used else float("nan")
+        return sure, used
