@@ -35,6 +35,8 @@ class Recording:
         temperature: float = 0.0,
         value: float | None = None,
         marks_hold: bool = False,
+        samples: int = 0,
+        overruled: int = -1,
     ) -> Decision:
         """The decision, its time up to now; arguments are those of `Decision` and `DecisionRecord`."""
         record = None
@@ -52,5 +54,7 @@ class Recording:
                 value=value,
                 action=action,
                 took_us=(time.perf_counter() - self._began) * 1e6,
+                samples=samples,
+                overruled=overruled,
             )
         return Decision(action=action, source=source, record=record, marks_hold=marks_hold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -89,6 +90,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     """The scheduler of this name; `NAME:ARGUMENT` passes ARGUMENT on (`ppo:PATH`).
 
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
+    `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo:PATH+search=5ms`.
 
     Args:
         name: An entry point of the group `rlsched.schedulers`, called as `factory(argument, seed)`.
@@ -97,6 +99,13 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     Raises:
         UnknownSchedulerError: listing the known names.
     """
+    plain, amount = split_search(name)
+    if amount is not None:
+        searching = getattr(load_scheduler(plain, seed=seed), "with_search", None)
+        if searching is None:
+            raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no +search; ppo does")
+        searcher: Scheduler = searching(name, amount)
+        return searcher
     plain, plus, words = name.partition("+")
     if plus and not plain.startswith("ppo:"):
         able = getattr(load_scheduler(plain, seed=seed), "with_abilities", None)
@@ -115,6 +124,27 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
             f"known: {', '.join(scheduler_names())}"
         )
     raise UnknownSchedulerError(f"unknown policy {name!r}; known: {', '.join(scheduler_names())}")
+
+
+def split_search(name: str) -> tuple[str, str | None]:
+    """A policy's name without its search, and AMOUNT of `+search=AMOUNT` at its end, None where there is none."""
+    plain, mark, amount = name.rpartition("+search=")
+    return (plain, amount) if mark else (name, None)
+
+
+def add_search(names: Sequence[str], amount: str) -> list[str]:
+    """These policies, with `+search=AMOUNT` behind each that can search and does not say how.
+
+    Raises:
+        UnknownSchedulerError: a name is unknown, or none of these policies can search.
+    """
+    added = []
+    for name in names:
+        can = split_search(name)[1] is None and hasattr(load_scheduler(name), "with_search")
+        added.append(f"{name}+search={amount}" if can else name)
+    if all(split_search(name)[1] is None for name in added):
+        raise UnknownSchedulerError(f"a search was asked for, and none of these policies has one: {', '.join(names)}; ppo has")
+    return added
 
 
 def _points() -> list[EntryPoint]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +23,7 @@ from rlsched.decide.candidates import (
     variant_candidates,
     weighs_energy,
 )
-from rlsched.decide.record import Half
+from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.decide.schema import SCHEMA
@@ -29,6 +32,9 @@ from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 
+if TYPE_CHECKING:
+    from rlsched_agents.search.search import Search
+
 _QUEUE = SCHEMA.column("queue_log")
 _WORK = SCHEMA.column("queued_work_log")
 _PREDICTED = SCHEMA.column("predicted_log")
@@ -36,9 +42,19 @@ _PREDICTED = SCHEMA.column("predicted_log")
 
 @dataclass
 class _Asked:
-    """What the network was asked within one decision; `halves` and `value` are kept for records alone."""
+    """What was asked within one decision; `halves` and `value` are kept for records alone.
+
+    Attributes:
+        times: How often the network was asked.
+        logits: What it said last.
+        samples: Futures that the search played.
+        overruled: Row of the first half that the network would have taken where the search took another.
+    """
 
     times: int = 0
+    logits: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    samples: int = 0
+    overruled: int = -1
     halves: list[Half] = field(default_factory=list)
     value: float | None = None
 
@@ -76,11 +92,45 @@ class PpoScheduler:
         self.temperature = temperature
         self.seed = seed
         self._forward = Forward(weights, network)
+        self._search: Search | None = None
 
     @property
     def shares(self) -> bool:
         """Where models say how fast jobs run, it may start them on GPUs that others have."""
         return True
+
+    @property
+    def draws(self) -> bool:
+        """Whether another seed may decide otherwise."""
+        return self.temperature != 0 or self._search is not None
+
+    @property
+    def search_ms(self) -> float:
+        """Time that a decision may spend on its search, milliseconds; 0 where that is not bounded by time."""
+        return float(getattr(self._search.budget, "budget_ms", 0.0)) if self._search is not None else 0.0
+
+    def with_search(self, name: str, amount: str) -> PpoScheduler:
+        """The same network, which looks ahead before it decides (`search.Search`), by another name.
+
+        Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and its
+        choice is replaced where another one is clearly better. Which variant of a job is started, and starts
+        on GPUs that others have, stay the network's.
+
+        Args:
+            name: The new name.
+            amount: `8` for so many samples a decision, `5ms` for as many as fit; `0ms` for none.
+
+        Raises:
+            UnknownSchedulerError: the amount is neither.
+        """
+        from rlsched_agents.search.search import Search, read_budget
+
+        other, budget = copy.copy(self), read_budget(name, amount)
+        other.name = name
+        if budget is not None:
+            other.policy_id = f"{self.policy_id}+search={amount}"
+            other._search = Search(budget, self.seed)
+        return other
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0) -> PpoScheduler:
@@ -103,15 +153,20 @@ class PpoScheduler:
         """
         recording = Recording(state, partition, now_s, wanted=record)
         asked = _Asked()
+        if self._search is not None:
+            self._search.remember(state)
         action = self._act(state, partition, now_s, asked, record)
+        source: Source = "policy" if asked.times else "automatic"
         return recording.decision(
             action,
-            "policy" if asked.times else "automatic",
+            source if asked.overruled < 0 else "search",
             self.policy_id,
             halves=asked.halves,
             temperature=self.temperature,
             value=asked.value,
             marks_hold=isinstance(action, Wait),
+            samples=asked.samples,
+            overruled=asked.overruled,
         )
 
     def _act(self, state: ClusterState, partition: int, now_s: float, asked: _Asked, record: bool) -> Action:
@@ -121,12 +176,35 @@ class PpoScheduler:
                 return variant_action(state, partition, seq)
         else:
             jobs = job_candidates(state, partition, now_s)
-            seq = int(jobs.seqs[self._pick(jobs, state.decisions, asked, record)])
+            row = self._pick(jobs, state.decisions, asked, record)
+            if self._search is not None and asked.times:
+                row = self._look_ahead(self._search, state, partition, now_s, jobs, row, asked)
+            seq = int(jobs.seqs[row])
             if seq < 0:
                 return Wait()
         variants = variant_candidates(state, partition, seq, now_s)
         row = self._pick(variants, state.decisions, asked, record) if len(variants.nodes) > 1 else 0
         return variants.action(state, partition, row)
+
+    @staticmethod
+    def _look_ahead(
+        search: Search,
+        state: ClusterState,
+        partition: int,
+        now_s: float,
+        jobs: Window,
+        row: int,
+        asked: _Asked,
+    ) -> int:
+        """The row that the search takes in the place of the network's, mostly the same."""
+        from rlsched_agents.search.search import rows_of_network
+
+        found = search.best(state, partition, now_s, jobs, rows_of_network(state, jobs, asked.logits, row))
+        asked.samples = found.samples
+        if found.row != row:
+            asked.overruled = row
+            asked.halves = [msgspec.structs.replace(half, choice=found.row) for half in asked.halves]
+        return found.row
 
     def _pick(self, window: Window, number: int, asked: _Asked, record: bool) -> int:
         """The row to take; asks the network where more than one is legal."""
@@ -143,6 +221,7 @@ class PpoScheduler:
             half=0 if window.kind == "job" else 1,
         )
         asked.times += 1
+        asked.logits = logits
         if record:
             asked.halves.append(window.half(logits, choice))
             if asked.value is None:
@@ -164,7 +243,7 @@ class PpoScheduler:
 
 
 def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`.
+    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+search=AMOUNT` behind any of them is `with_search`.
 
     Args:
         argument: "" for the default checkpoint, `untrained` for the same network before training (by arg

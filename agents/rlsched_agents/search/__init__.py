@@ -1,0 +1,1 @@
+"""Looking ahead in sampled futures: what `rollout` and `ppo` with a search decide by."""

@@ -1,0 +1,74 @@
+"""The arrivals that a scheduler has seen, which imagined ones are drawn from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rlsched.cluster.arrays import NEXT_SEQ, SLOT_EMPTY
+from rlsched.cluster.state import ClusterState
+
+MEMORY: Final = 512
+"""Latest arrivals that imagined ones are drawn from; their rate is that of the latest `RATE_OVER`."""
+RATE_OVER: Final = 128
+
+
+class Arrivals:
+    """The latest `MEMORY` arrivals of a partition, in a ring.
+
+    Attributes:
+        ring: (MEMORY,) the first `count` entries are in use.
+    """
+
+    _MARK: Final = np.dtype(
+        [("submit_s", np.float64), ("predicted_s", np.float64), ("spread", np.float64), ("demand", np.int32)]
+    )
+
+    def __init__(self) -> None:
+        self.ring = np.zeros(MEMORY, self._MARK)
+        self._total = 0
+
+    @property
+    def count(self) -> int:
+        """How many are remembered."""
+        return min(self._total, MEMORY)
+
+    def add(self, job: np.void) -> None:
+        """One more job has come."""
+        names = self._MARK.names or ()
+        self.ring[self._total % MEMORY] = tuple(job[name] for name in names)
+        self._total += 1
+
+    def mean_gap_s(self, now_s: float) -> float:
+        """Mean time between the latest arrivals, up to now."""
+        over = min(self.count, RATE_OVER)
+        since_s = float(self.ring[(self._total - over) % MEMORY]["submit_s"])
+        return max(now_s - since_s, 0.0) / over
+
+
+class Seen:
+    """What has come to each partition. A restarted scheduler has to see it again."""
+
+    def __init__(self) -> None:
+        self._next_seq = 0
+        self._of: dict[int, Arrivals] = {}
+
+    def of(self, partition: int) -> Arrivals:
+        """What has come to this partition."""
+        return self._of.setdefault(partition, Arrivals())
+
+    def remember(self, state: ClusterState) -> None:
+        """Keep the jobs that have come since the last decision; all of them are still live now."""
+        next_seq = int(state.arrays.counters[NEXT_SEQ])
+        if next_seq < self._next_seq:
+            self._next_seq, self._of = 0, {}
+        if next_seq == self._next_seq:
+            return
+        job = state.arrays.job.view(np.ndarray)
+        fresh = np.flatnonzero((job["seq"] >= self._next_seq) & (job["status"] != SLOT_EMPTY))
+        for slot in fresh[np.argsort(job["seq"][fresh])].tolist():
+            for partition in (int(job["own_partition"][slot]), int(job["shared_partition"][slot])):
+                if partition >= 0:
+                    self.of(partition).add(job[slot])
+        self._next_seq = next_seq
