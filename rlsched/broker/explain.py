@@ -188,6 +188,7 @@ def _last_decision(book: Book, record: DecisionRecord) -> str:
         "policy": f"the policy {record.policy_id}",
         "rule": f"the rule {record.policy_id}",
         "guard": f"the guard ({record.guard})",
+        "search": f"look-ahead over the policy {record.policy_id}",
         "automatic": "nobody had to choose:",
     }[record.source]
     if isinstance(record.action, Start):

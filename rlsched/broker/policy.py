@@ -6,13 +6,15 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.scheduler import Scheduler, load_scheduler, may_preempt, needs_models
+from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
 DEFAULT_FALLBACK = "qssf-backfill"
 
 
-def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int = 0) -> tuple[Scheduler, str]:
+def load_policy(
+    name: str, fallback: str | None, budget_ms: float, *, search_ms: float | None = None, seed: int = 0
+) -> tuple[Scheduler, str]:
     """The guarded policy, and the name of the rule behind it ("" where a rule needs none).
 
     Args:
@@ -20,12 +22,21 @@ def load_policy(name: str, fallback: str | None, budget_ms: float, *, seed: int 
         fallback: The rule that decides where the policy fails; None: `qssf-backfill` where both keep the
             queue in the same order, none otherwise.
         budget_ms: Time that one decision may take.
+        search_ms: Time of it that the policy may spend on look-ahead; None: what its name says.
         seed: Seed of the policy's draws.
 
     Raises:
         InputError: a name is unknown, the policy cannot be loaded, or the two do not go together.
     """
+    if search_ms is not None:
+        (name,) = add_search([name], f"{search_ms:g}ms")
     policy = _load(name, seed)
+    searches_ms = float(getattr(policy, "search_ms", 0.0))
+    if searches_ms >= budget_ms:
+        raise InputError(
+            f"a search of {searches_ms:g} ms leaves nothing of the {budget_ms:g} ms that a decision may "
+            "take; lower --search-ms, or raise --decision-budget-ms"
+        )
     if policy.information != "causal":
         raise InputError(
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"

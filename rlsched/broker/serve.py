@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         policy: Name of the policy.
         fallback: Rule behind the policy; None: see `load_policy`.
         decision_budget_ms: Time that one decision may take.
+        search_ms: Time of a decision that the policy may spend on look-ahead; None: what its name says.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
@@ -71,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "ppo"
     fallback: str | None = None
     decision_budget_ms: float = 100.0
+    search_ms: float | None = None
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
@@ -175,7 +177,11 @@ class Broker:
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir)
             opened.callback(self._log.close)
             scheduler, fallback = load_policy(
-                settings.policy, settings.fallback, settings.decision_budget_ms, seed=settings.seed
+                settings.policy,
+                settings.fallback,
+                settings.decision_budget_ms,
+                search_ms=settings.search_ms,
+                seed=settings.seed,
             )
             book = self._recovered(scheduler.order)
             self._fits = Fits(book.predictions, say)

@@ -56,6 +56,12 @@ _DECIDING = (
         help="A decision that takes longer is the fallback's.",
     ),
     click.option(
+        "--search-ms",
+        type=click.FloatRange(min=0, max=10_000),
+        metavar="B",
+        help="Let `ppo` look ahead for so long a contested decision. [default: not at all]",
+    ),
+    click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
         help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
@@ -75,7 +81,8 @@ def asking(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `prediction`, `logdir`."""
+    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `search_ms`, `prediction`,
+    `logdir`."""
     return _with(_DECIDING, command)
 
 

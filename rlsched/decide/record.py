@@ -48,9 +48,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: `RECORD_VERSION`.
-        source: Who decided: the policy, a rule, the guard in the policy's place, a look-ahead that found better
-            than what the policy would have done (`search`), or nobody (`automatic`: there was one way only,
-            or everything waiting fits at once).
+        source: Who decided: the policy, a rule, the guard in the policy's place, a look-ahead that found
+            something better than the policy would have done (`search`), or nobody (`automatic`: there was one
+            way only, or everything waiting fits at once).
         policy_id: Name or content hash of the policy.
         schema_hash: Hash of the feature schema.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
@@ -64,7 +64,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         took_us: Time from state to action, microseconds.
         guard: Why the guard stepped in, "" if it did not.
         samples: Futures that a policy's search played, 0 for none.
-        overruled: Row of the first half that the policy would have taken where its search took another, else -1.
+        overruled: Row of the first half that the policy would have taken where its search took another,
+            else -1.
     """
 
     version: int = RECORD_VERSION

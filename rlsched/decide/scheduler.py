@@ -127,7 +127,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
 
 
 def split_search(name: str) -> tuple[str, str | None]:
-    """A policy's name without its search, and AMOUNT of `+search=AMOUNT` at its end, None where there is none."""
+    """A policy's name without its search, and AMOUNT of `+search=AMOUNT` at its end, None without."""
     plain, mark, amount = name.rpartition("+search=")
     return (plain, amount) if mark else (name, None)
 
@@ -143,7 +143,9 @@ def add_search(names: Sequence[str], amount: str) -> list[str]:
         can = split_search(name)[1] is None and hasattr(load_scheduler(name), "with_search")
         added.append(f"{name}+search={amount}" if can else name)
     if all(split_search(name)[1] is None for name in added):
-        raise UnknownSchedulerError(f"a search was asked for, and none of these policies has one: {', '.join(names)}; ppo has")
+        raise UnknownSchedulerError(
+            f"a search was asked for, and none of these policies has one: {', '.join(names)}; ppo has"
+        )
     return added
 
 

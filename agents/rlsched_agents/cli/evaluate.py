@@ -30,7 +30,20 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     multiple=True,
     metavar="NAME",
     help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another. "
-    "With --models a rule takes abilities: `qssf-backfill+share+slowdown=0.05+cores`.",
+    "With --models a rule takes abilities: `qssf-backfill+share+slowdown=0.05+cores`. "
+    "`ppo+search=8` looks ahead in 8 futures a decision, `ppo+search=5ms` in those that fit 5 ms.",
+)
+@click.option(
+    "--search-ms",
+    type=click.FloatRange(min=0, max=10_000),
+    metavar="B",
+    help="Let `ppo` look ahead for so long a contested decision; not the same in every run.",
+)
+@click.option(
+    "--search-samples",
+    type=click.IntRange(min=2, max=1000),
+    metavar="N",
+    help="Let `ppo` look ahead in so many futures a contested decision; the same in every run.",
 )
 @click.option("--baseline", metavar="NAME", help="Policy to compare the others with [default: the first].")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes instead of the cluster's own.")
@@ -142,6 +155,8 @@ def evaluate(
     trace_path: str,
     cluster_path: str,
     policies: tuple[str, ...],
+    search_ms: float | None,
+    search_samples: int | None,
     baseline: str | None,
     nodes: int | None,
     load: float | None,
@@ -186,6 +201,7 @@ def evaluate(
     from rich.console import Console
 
     from rlsched.cluster.spec import ClusterSpec
+    from rlsched.decide.scheduler import add_search
     from rlsched.errors import InputError
     from rlsched.workload.load import offered_load
     from rlsched.workload.trace import Trace
@@ -207,6 +223,13 @@ def evaluate(
         sweep = partial(run_tasks, workers=workers or len(os.sched_getaffinity(0)))
     if baseline is not None and baseline not in policies:
         raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(policies)}")
+    if search_ms is not None and search_samples is not None:
+        raise InputError("--search-ms is a time and --search-samples a number of futures; give one of them")
+    if search_ms is not None or search_samples is not None:
+        amount = f"{search_ms:g}ms" if search_ms is not None else f"{search_samples}"
+        at = policies.index(baseline) if baseline is not None else 0
+        policies = tuple(add_search(policies, amount))
+        baseline = policies[at] if baseline is not None else None
     for flag, given in (
         ("--assumed-scale", assumed_scale is not None),
         ("--workload-seed", workload_seed is not None),

@@ -28,6 +28,7 @@ import ray
 import rlsched
 import rlsched_agents
 import rlsched_envs
+from rlsched.decide.scheduler import split_search
 from rlsched.errors import InputError, RlschedError
 from rlsched_agents.evaluate.recording import RecordFile
 from rlsched_agents.evaluate.run import (
@@ -231,7 +232,9 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
         if order.checkpoint is not None:
             path = Path(folder) / "policy.zip"
             path.write_bytes(order.checkpoint)
-            task = replace(task, policy=f"{task.policy.partition(':')[0]}:{path}")
+            plain, amount = split_search(task.policy)
+            searching = "" if amount is None else f"+search={amount}"
+            task = replace(task, policy=f"{plain.partition(':')[0]}:{path}{searching}")
         try:
             outcome = run_task(task, _teller(order.number, reports))
         except RlschedError as failure:
@@ -256,7 +259,7 @@ def _teller(number: int, reports: Any) -> Callable[[float], None]:
 
 def _checkpoint_of(policy: str) -> bytes | None:
     """Bytes of the file that a policy's argument names; the default checkpoint is installed everywhere."""
-    base, _, argument = policy.partition(":")
+    base, _, argument = split_search(policy)[0].partition(":")
     if base != "ppo" or argument in ("", "default", "untrained"):
         return None
     return checkpoint_file(argument).read_bytes()

@@ -240,11 +240,11 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def _needs_seeds(policy: str, seeds: list[int]) -> bool:
-    """Whether seeds can differ: not for a rule, nor for one and the same network by arg max."""
+    """Whether seeds can differ: not for a rule, nor for one network by arg max without a search."""
     schedulers = [load_scheduler(policy, seed=seed) for seed in seeds]
     if _rule(schedulers[0]) is not None:
         return False
-    drawn = any(getattr(one, "temperature", None) != 0 for one in schedulers)
+    drawn = any(getattr(one, "draws", True) for one in schedulers)
     return drawn or len({getattr(one, "policy_id", None) for one in schedulers}) > 1
 
 

@@ -54,7 +54,9 @@ class Rollout:
             row = int(np.argmax(window.legal))
             if np.count_nonzero(window.legal) > 1:
                 source = "rule"
-                rows = starts_to_try(state, window, [window.reference, *np.flatnonzero(window.legal).tolist()])
+                rows = starts_to_try(
+                    state, window, [window.reference, *np.flatnonzero(window.legal).tolist()]
+                )
                 rows += [0] if window.legal[0] else []
                 row = self._search.best(state, partition, now_s, window, rows).row
                 halves = [window.half(None, row)] if record else []

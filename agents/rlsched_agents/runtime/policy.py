@@ -112,8 +112,8 @@ class PpoScheduler:
     def with_search(self, name: str, amount: str) -> PpoScheduler:
         """The same network, which looks ahead before it decides (`search.Search`), by another name.
 
-        Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and its
-        choice is replaced where another one is clearly better. Which variant of a job is started, and starts
+        Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and
+        its choice is replaced where another one is clearly better. Which variant of a job is started, and starts
         on GPUs that others have, stay the network's.
 
         Args:
@@ -243,7 +243,7 @@ class PpoScheduler:
 
 
 def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+search=AMOUNT` behind any of them is `with_search`.
+    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `with_search` is for `+search=AMOUNT` behind them.
 
     Args:
         argument: "" for the default checkpoint, `untrained` for the same network before training (by arg

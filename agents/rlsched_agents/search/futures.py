@@ -1,4 +1,4 @@
-"""What may come, drawn: run times about the predictions, ends of running jobs, arrivals like those seen lately."""
+"""What may come, drawn: run times about the predictions, ends of running jobs, arrivals like the latest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The race of actions in the same futures, and how many futures it is run in: a number, or what fits a time."""
+"""The race of actions in the same futures, and how many of them it is run in: a number, or what fits a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST: Final = 256
 """Samples of a timed race, at most."""
 
 Play = Callable[[NDArray[np.intp], slice], NDArray[np.float64] | None]
-"""(S, K) costs of some actions in a slice of the samples; None where the time was up before they were played."""
+"""(S, K) costs of some actions in a slice of the samples; None where the time was up before."""
 
 
 class Raced(NamedTuple):
@@ -109,7 +109,7 @@ class TimeBudget:
         self._plays = 0
 
     def more(self, played: int, actions: int) -> int:
-        """One, then as many as there are (to `FEWEST`, then doubling), if the latest pace lets them end in time."""
+        """One, those up to `FEWEST`, then as many again, as far as the latest pace lets them end in time."""
         now_s = self._clock()
         left_s = self._began_s + self.budget_ms / 1e3 - now_s
         if left_s <= 0 or played >= MOST:
