@@ -17,9 +17,10 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics import rollout
 from rlsched_agents.heuristics.queue_order import RULES
-from rlsched_agents.heuristics.rollout import Rollout, best_action, draw_time_left, make_rollout, race
+from rlsched_agents.heuristics.rollout import Rollout, make_rollout
+from rlsched_agents.search.futures import MAX_SIGMA, draw_time_left
+from rlsched_agents.search.race import FixedSamples, Raced, best_action, race
 from rlsched_envs import simulation as sim
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
@@ -189,7 +190,7 @@ def test_what_is_left_follows_the_conditional_lognormal(ran_s: float) -> None:
 
 def test_a_job_that_outlives_its_prediction_by_far_is_given_time() -> None:
     """Beyond `MAX_SIGMA` an approximation takes over, without a jump, and nothing runs out of range."""
-    edge_s = 1000 * math.exp(0.5 * rollout.MAX_SIGMA)
+    edge_s = 1000 * math.exp(0.5 * MAX_SIGMA)
     below, beyond = (draw_time_left(0.5, edge_s * factor, 1000, 0.5) for factor in (0.9999, 1.0001))
     assert beyond == pytest.approx(below, rel=0.15)
     for spread in (0.0, 0.3, 4.0):
@@ -213,10 +214,10 @@ def test_the_race_drops_what_is_no_better_at_half_time() -> None:
         asked.append((some.tolist(), part.stop - part.start))
         return np.tile([10.0, 12.0, 4.0], (part.stop - part.start, 1))[:, some]
 
-    assert race(costs_of, 3, 5) == 2
+    assert race(costs_of, 3, FixedSamples(5)) == Raced(2, 5)
     assert asked == [([0, 1, 2], 3), ([0, 2], 2)]
     asked.clear()
-    assert race(lambda some, part: costs_of(some, part)[:, :2], 2, 8) == 0
+    assert race(lambda some, part: costs_of(some, part)[:, :2], 2, FixedSamples(8)) == Raced(0, 4)
     assert [count for _, count in asked] == [4]
 
 

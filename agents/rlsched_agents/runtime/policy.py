@@ -113,8 +113,8 @@ class PpoScheduler:
         """The same network, which looks ahead before it decides (`search.Search`), by another name.
 
         Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and
-        its choice is replaced where another one is clearly better. Which variant of a job is started, and starts
-        on GPUs that others have, stay the network's.
+        its choice is replaced where another one is clearly better. Which variant of a job is started, and
+        starts on GPUs that others have, stay the network's.
 
         Args:
             name: The new name.
@@ -243,7 +243,7 @@ class PpoScheduler:
 
 
 def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `with_search` is for `+search=AMOUNT` behind them.
+    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+search=AMOUNT` behind: `with_search`.
 
     Args:
         argument: "" for the default checkpoint, `untrained` for the same network before training (by arg

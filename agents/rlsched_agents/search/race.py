@@ -1,4 +1,4 @@
-"""The race of actions in the same futures, and how many of them it is run in: a number, or what fits a time."""
+"""The race of actions in the same futures, and how many: a number of them, or what fits a time."""
 
 from __future__ import annotations
 
