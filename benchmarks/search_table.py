@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/search_table.py --out runs/search --budget-s 600     # call again for the rest
 
 The cases are cut as those of docs/results.md (`results.workload_of`): validation windows of real traces with
-causal predictions, and helios-like sequences of 4,000 jobs with informative ones. One run at a time, so that
-a time budget is not shared. Each case is a file in OUT; those that are there already are not run again.
+causal predictions, and helios-like sequences with informative ones; of each the first jobs alone are
+measured (`--jobs`). One run at a time, so that a time budget is not shared. Each case is a file in OUT;
+those that are there already are not run again.
 """
 
 from __future__ import annotations
@@ -16,39 +17,43 @@ import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from results import REAL, Case, workload_of
 
 from rlsched_agents.evaluate.pairs import Ratio, geometric_mean
 from rlsched_agents.evaluate.report import Report, build_report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
+from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
 
 ALONE = "ppo"
-POLICIES = (ALONE, "qssf-backfill", "ppo+search=8", "ppo+search=32", "ppo+search=5ms", "rollout")
-LOADS = (0.85, 1.0)
+POLICIES = (ALONE, "qssf-backfill", "ppo+search=8", "ppo+search=5ms", "rollout")
 FIRST_SEED = 97_000
 """Of the synthetic sequences: none that another page reports on, or that the policy was trained on."""
 
 
-def cases(seeds: int) -> list[Case]:
-    """All cases, real windows first."""
+def cases(seeds: int, loads: list[float]) -> list[Case]:
+    """All cases, real windows and synthetic sequences by turns."""
     common = {"policy": ALONE, "policy_id": "search"}
     real = [
         Case(family="real", workload=workload, vc=vc, load=load, **common)
-        for load in reversed(LOADS)
+        for load in loads
         for workload, vc in REAL
     ]
     synthetic = [
         Case(family="synthetic", workload="helios", load=load, seed=FIRST_SEED + k, **common)
         for k in range(seeds)
-        for load in reversed(LOADS)
+        for load in loads
     ]
     return [one for pair in zip(real, synthetic, strict=False) for one in pair] + synthetic[len(real) :]
 
 
-def run_case(case: Case, traces: Path, path: Path) -> None:
-    """Run one case and write its report, whole or not at all."""
+def run_case(case: Case, traces: Path, path: Path, jobs: int) -> None:
+    """Run one case, of which so many jobs are measured at most, and write its report, whole or not at all."""
     trace, spec, window, seeds = workload_of(case, traces)
+    submit_s = trace.submit_s[window.measured(trace)]
+    if len(submit_s) > jobs:
+        window = Window(window.since_s, float(submit_s[jobs]))
     stamps = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
     tasks = replay_tasks(trace, spec, window, stamps, list(POLICIES), seeds[:1])
     outcomes = run_tasks(tasks, workers=1)
@@ -74,8 +79,6 @@ def changed_frac(report: Report, name: str) -> str:
 
 def table(found: list[tuple[Case, Report]]) -> str:
     """Both families as Markdown: mean queueing over that of the network alone."""
-    import numpy as np
-
     others = [name for name in POLICIES if name != ALONE]
     head = "| workload | load | `ppo` alone, s | " + " | ".join(f"`{name}`" for name in others) + " |"
     lines = [head, "|---|---:|---:|" + "---:|" * len(others)]
@@ -88,7 +91,7 @@ def table(found: list[tuple[Case, Report]]) -> str:
             ]
             title = f"{case.workload} {case.vc}".strip()
             lines.append(f"| {title} | {case.load:g} | {alone:,.0f} | " + " | ".join(cells) + " |")
-    for load in LOADS:
+    for load in sorted({case.load for case, _ in found}):
         some = [report for case, report in found if case.family == "synthetic" and case.load == load]
         if not some:
             continue
@@ -118,6 +121,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/search"), help="folder of the cases")
     parser.add_argument("--seeds", type=int, default=8, help="synthetic sequences a load")
+    parser.add_argument("--jobs", type=int, default=2000, help="jobs that are measured in a case, at most")
+    parser.add_argument("--load", type=float, action="append", help="offered load [default: 1.0]")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="start no case after this long")
     arguments = parser.parse_args()
     traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"
@@ -126,10 +131,10 @@ def main() -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     found = []
-    for case in cases(arguments.seeds):
+    for case in cases(arguments.seeds, arguments.load or [1.0]):
         path = arguments.out / case.file_name
         if not path.exists() and time.monotonic() < deadline and (traces.is_dir() or case.family != "real"):
-            run_case(case, traces, path)
+            run_case(case, traces, path, arguments.jobs)
         if path.exists():
             found.append((case, msgspec.json.decode(path.read_bytes(), type=Report)))
     print(table(found))

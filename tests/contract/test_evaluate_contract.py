@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.record import read_records
 from rlsched.errors import InputError, UnknownSchedulerError
+from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
 CONTRACT_FIELDS = (
@@ -270,6 +271,29 @@ def test_seeds_are_averaged_and_rules_run_once(workload: tuple[Path, Path], tmp_
     }
 
 
+def test_a_search_is_part_of_the_policys_name_and_is_counted(tmp_path: Path) -> None:
+    trace, spec = synthesize("helios", jobs=150, load=1.1, gpus=16, seed=4, predictability="informative")
+    workload = tmp_path / "w.csv", tmp_path / "c.toml"
+    trace.write(workload[0])
+    workload[1].write_text(spec.to_toml(), encoding="utf-8")
+    policies = ("--policy", "fifo-backfill", "--policy", "ppo:untrained", "--baseline", "ppo:untrained")
+    alone = report_of(workload, tmp_path, *policies)["policies"]["ppo:untrained"]
+    none = report_of(workload, tmp_path, *policies, "--search-ms", "0")
+    assert list(none["policies"]) == ["fifo-backfill", "ppo:untrained+search=0ms"]
+    assert none["baseline"] == "ppo:untrained+search=0ms"
+    without = none["policies"]["ppo:untrained+search=0ms"]
+    assert (without["queue_mean_s"], without["by_source"]) == (alone["queue_mean_s"], alone["by_source"])
+    both = (*policies, "--policy", "ppo:untrained+search=4", "--records", str(tmp_path))
+    searched = report_of(workload, tmp_path, *both)["policies"]["ppo:untrained+search=4"]
+    assert searched["by_source"]["search"] > 0
+    records = read_records(tmp_path / "ppo_untrained+search=4.msgpack")
+    changed = [record for record in records if record.source == "search"]
+    assert len(changed) == searched["by_source"]["search"]
+    assert all(record.overruled >= 0 and record.samples == 4 for record in changed)
+    named = report_of(workload, tmp_path, *policies, "--search-samples", "4")["policies"]
+    assert named["ppo:untrained+search=4"]["queue_mean_s"] == searched["queue_mean_s"]
+
+
 def test_processes_give_the_same_numbers(workload: tuple[Path, Path], tmp_path: Path) -> None:
     policies = ("--policy", "random", "--policy", "ppo:untrained")
     alone = report_of(workload, tmp_path, *policies, "--workers", "1")
@@ -322,6 +346,11 @@ def test_table_cuts_no_number_in_a_narrow_terminal(
         (["--policy", "fifo", "--nodes", "2", "--load", "1"], InputError, "got both"),
         (["--policy", "fifo", "--since", "9", "--until", "8"], InputError, "since below"),
         (["--policy", "fifo", "--baseline", "qssf"], InputError, "not among"),
+        (["--policy", "ppo", "--search-ms", "5", "--search-samples", "8"], InputError, "give one of them"),
+        (["--policy", "fifo", "--search-ms", "5"], UnknownSchedulerError, "none of these policies has one"),
+        (["--policy", "ppo:untrained+search=x"], UnknownSchedulerError, "of 2 to 1000 samples"),
+        (["--policy", "ppo", "--search-ms", "-1"], SystemExit, "0<=x<=10000"),
+        (["--policy", "ppo", "--search-samples", "1"], SystemExit, "2<=x<=1000"),
     ],
 )
 def test_bad_input(
@@ -329,7 +358,7 @@ def test_bad_input(
 ) -> None:
     result = run(workload, *arguments)
     assert isinstance(result.exception, error)
-    assert message in str(result.exception)
+    assert message in str(result.exception) + result.output
 
 
 def test_ray_that_is_missing_is_asked_for_by_its_extra(
