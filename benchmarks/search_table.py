@@ -49,11 +49,17 @@ def cases(seeds: int, loads: list[float]) -> list[Case]:
 
 
 def run_case(case: Case, traces: Path, path: Path, jobs: int) -> None:
-    """Run one case, of which so many jobs are measured at most, and write its report, whole or not at all."""
+    """Run one case and write its report, whole or not at all.
+
+    So many jobs are measured at most, and half as many come behind them: the replay goes on until all that
+    are measured have started, which with all that comes may take months.
+    """
     trace, spec, window, seeds = workload_of(case, traces)
     submit_s = trace.submit_s[window.measured(trace)]
     if len(submit_s) > jobs:
         window = Window(window.since_s, float(submit_s[jobs]))
+    behind = np.flatnonzero(trace.submit_s >= window.until_s)[: jobs // 2]
+    trace = trace.select(slice(0, int(behind[-1]) + 1 if len(behind) else len(trace)))
     stamps = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
     tasks = replay_tasks(trace, spec, window, stamps, list(POLICIES), seeds[:1])
     outcomes = run_tasks(tasks, workers=1)
