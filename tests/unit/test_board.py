@@ -116,6 +116,7 @@ def test_summary_of_four_decisions() -> None:
     assert {tag: scalars[tag] for tag in scalars if tag.endswith("_count")} == {
         "decisions/source_policy_count": 2,
         "decisions/source_rule_count": 0,
+        "decisions/source_search_count": 0,
         "decisions/source_guard_count": 1,
         "decisions/source_automatic_count": 1,
         "decisions/kind_start_count": 3,
