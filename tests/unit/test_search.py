@@ -49,13 +49,20 @@ def untrained(prior: float = 3.5) -> PpoScheduler:
     return PpoScheduler(initial_weights(config, 0), config)
 
 
+def free(policy: PpoScheduler) -> PpoScheduler:
+    """It looks ahead however little predictions tell."""
+    assert policy._search is not None
+    policy._search.max_spread = math.inf
+    return policy
+
+
 def replay(
-    jobs: tuple[tuple[float, float, int], ...], scheduler: Scheduler
+    jobs: tuple[tuple[float, float, int], ...], scheduler: Scheduler, spreads: tuple[float, ...] = ()
 ) -> tuple[JobTable, list[DecisionRecord]]:
     """Jobs as (submission, duration, GPUs) on one node of four GPUs, predicted well."""
     submit, duration, gpus = zip(*jobs, strict=True)
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
-    stamps = Predictions(trace.duration_s.copy(), np.full(len(trace), 0.2))
+    stamps = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
     records: list[DecisionRecord] = []
     table = Engine(trace, ONE_NODE, predictions=stamps).run(scheduler, on_record=records.append)
     return table, records
@@ -106,6 +113,19 @@ def test_it_waits_for_a_blocked_gang_where_the_network_would_not(amount: str) ->
     assert changed.halves[0].logits[changed.overruled] == max(changed.halves[0].logits)
     assert changed.samples >= 4
     assert (kept.overruled, kept.policy_id) == (-1, f"ppo+search={amount}")
+
+
+def test_where_predictions_tell_little_the_network_decides_alone() -> None:
+    """The median counts: a few predictions that tell nothing do not stop it."""
+    for spreads, starts, samples in (
+        ((1.1, 1.2, 0.2), [0, 36_020, 20], 0),
+        ((0.2, 0.2, 1.2), [0, 300, 900], 8),
+    ):
+        table, records = replay(BLOCKED_GANG, untrained().with_search("p", "8"), spreads)
+        assert table.start_s.tolist() == starts
+        assert max(record.samples for record in records) == samples
+    table, records = replay(BLOCKED_GANG, free(untrained().with_search("p", "8")), (1.1, 1.2, 0.2))
+    assert max(record.samples for record in records) > 0
 
 
 def test_it_starts_the_short_job_where_the_network_would_start_the_long_one() -> None:
@@ -231,7 +251,7 @@ def test_a_search_begins_nothing_once_its_time_is_up() -> None:
 @given(case=cases())
 def test_schedules_are_valid_on_any_cluster(case: Case) -> None:
     """Partitions, VCs, cores, shares of GPUs and all."""
-    scheduler = lively().with_search("p", "2")
+    scheduler = free(lively().with_search("p", "2"))
     check_valid(case.engine(scheduler).run(scheduler))
 
 

@@ -123,13 +123,13 @@ class PpoScheduler:
         Raises:
             UnknownSchedulerError: the amount is neither.
         """
-        from rlsched_agents.search.search import Search, read_budget
+        from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
 
         other, budget = copy.copy(self), read_budget(name, amount)
         other.name = name
         if budget is not None:
             other.policy_id = f"{self.policy_id}+search={amount}"
-            other._search = Search(budget, self.seed)
+            other._search = Search(budget, self.seed, MAX_SPREAD)
         return other
 
     @classmethod

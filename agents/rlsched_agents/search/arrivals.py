@@ -28,11 +28,19 @@ class Arrivals:
     def __init__(self) -> None:
         self.ring = np.zeros(MEMORY, self._MARK)
         self._total = 0
+        self._spread, self._spread_of = 0.0, 0
 
     @property
     def count(self) -> int:
         """How many are remembered."""
         return min(self._total, MEMORY)
+
+    @property
+    def median_spread(self) -> float:
+        """Median spread of their predictions, 0 where nothing has come."""
+        if self._spread_of != self._total:
+            self._spread, self._spread_of = float(np.median(self.ring["spread"][: self.count])), self._total
+        return self._spread
 
     def add(self, job: np.void) -> None:
         """One more job has come."""
