@@ -187,6 +187,23 @@ def test_a_hold_by_the_policy_tells_its_probability_alternatives_and_the_referen
     assert told.details[0] == "it is kept back, for 30 min at most, or until half of the GPUs are free"
 
 
+class Searching(Holding):
+    """The same, as found by look-ahead."""
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        made = super().decide(state, partition, now_s, record=record)
+        noted = made.record and msgspec.structs.replace(made.record, source="search")
+        return msgspec.structs.replace(made, source="search", record=noted)
+
+
+def test_a_hold_that_look_ahead_found_says_so(journal: Journal) -> None:
+    broker = HandBroker(Searching(), journal)  # type: ignore[arg-type]
+    broker.says("n0", Hello(name="n0", gpus=4))
+    submit(broker, 3, 1)
+    submit(broker, 2)
+    assert "look-ahead over the policy holder chose to wait" in why(broker, 2).summary
+
+
 def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: Journal) -> None:
     broker = HandBroker(Holding(), journal)  # type: ignore[arg-type]
     broker.says("n0", Hello(name="n0", gpus=4))
