@@ -6,7 +6,8 @@ from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.decide.rules import PLAIN, RuleCode, next_move
 from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place
-from rlsched_envs.life import NEED_ROOM, UNDECIDED, LifeArrays, has_room, next_instant, note_start
+from rlsched_envs.life import has_room, next_instant, note_start
+from rlsched_envs.life_arrays import NEED_ROOM, UNDECIDED, LifeArrays
 from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, SimArrays, nothing_new
 
 

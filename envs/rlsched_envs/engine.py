@@ -33,6 +33,17 @@ from rlsched.workload.trace import Trace
 from rlsched_envs import able_loop, life, room_loop
 from rlsched_envs import simulation as sim
 from rlsched_envs.job_table import JobTable
+from rlsched_envs.life_arrays import (
+    ENDED,
+    NEED_ROOM,
+    NEXT_NODE_EVENT,
+    PREEMPTED,
+    REVIEW_DUE,
+    TIMEOUT,
+    UNDECIDED,
+    LifeArrays,
+    grown_life,
+)
 from rlsched_envs.lives import LifeRules, has_lives, new_life, segments_of
 from rlsched_envs.modelling import (
     Energy,
@@ -166,7 +177,7 @@ class Engine:
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
         self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
-        self.life: life.LifeArrays | None = None
+        self.life: LifeArrays | None = None
         self._models = models
         if models is not None:
             self._use(models)
@@ -239,15 +250,15 @@ class Engine:
         while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
                 self._grow()
-            elif moved == life.NEED_ROOM:
+            elif moved == NEED_ROOM:
                 self._grow_life()
-            elif moved == life.REVIEW_DUE:
+            elif moved == REVIEW_DUE:
                 self._review()
             elif stop.now():
                 break
         decisions = int(self.arrays.progress.tally[sim.STARTS])
         if self.life is not None:
-            decisions += int((self.life.segments.reason == life.PREEMPTED).sum())
+            decisions += int((self.life.segments.reason == PREEMPTED).sum())
         return self._table(decisions, np.empty(0), {"rule": decisions})
 
     def _charge_profiler(self, rule: Rule) -> None:
@@ -337,7 +348,7 @@ class Engine:
         progress, state = self.arrays.progress, self.state.arrays
         if progress.tally[sim.HEAP_LEN] > 0 or progress.tally[sim.NEXT_ROW] < len(self._rows):
             return False
-        if self.life is not None and self.life.counts[life.NEXT_NODE_EVENT] < len(self.life.node_events):
+        if self.life is not None and self.life.counts[NEXT_NODE_EVENT] < len(self.life.node_events):
             return False
         return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
@@ -355,7 +366,7 @@ class Engine:
         assert self._sleeping is not None
         assert self.life is not None
         came_up = self._sleeping.review(self.arrays, self.life)
-        self.life.counts[life.UNDECIDED] = came_up
+        self.life.counts[UNDECIDED] = came_up
         return came_up
 
     def _next_instant(self) -> int:
@@ -380,7 +391,7 @@ class Engine:
 
     def _grow_life(self) -> None:
         assert self.life is not None
-        self.life = life.grown_life(self.life)
+        self.life = grown_life(self.life)
 
     def _grow(self) -> None:
         self.state.grow()
@@ -412,8 +423,8 @@ class Engine:
         if self.life is None:
             late = self.trace.time_limit_s < self.trace.duration_s
             late[self._rows] &= np.isnan(self.arrays.truth.fixed_end_s)
-            ended_by[~np.isnan(end_s)] = life.ENDED
-            ended_by[~np.isnan(end_s) & late] = life.TIMEOUT
+            ended_by[~np.isnan(end_s)] = ENDED
+            ended_by[~np.isnan(end_s) & late] = TIMEOUT
             return replace(table, ended_by=ended_by)
         ended_by[self._rows] = self.life.jobs.over_by
         eligible_s = np.full(len(self.trace), math.nan)

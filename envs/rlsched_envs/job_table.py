@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
-from rlsched_envs import life
+from rlsched_envs import life_arrays as life
 from rlsched_envs.lives import Segments
 from rlsched_envs.modelling import Energy
 from rlsched_envs.sleeping import Slept
@@ -34,8 +34,8 @@ class JobTable:
         decisions: Decisions taken.
         decision_us: (decisions,) time of each, microseconds; empty for a compiled rule.
         by_source: Decisions by who took them.
-        ended_by: (J,) how each job ended, position in `life.REASONS`: 0 not yet or never, 1 it finished, 2 by
-            its time limit, 3 by a failure. None: every job that ended finished.
+        ended_by: (J,) how each job ended, position in `life_arrays.REASONS`: 0 not yet or never, 1 it
+            finished, 2 by its time limit, 3 by a failure. None: every job that ended finished.
         eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
             array has room. None: at its submission.
         segments: Every attempt. None: one for each job that started, from its start to its end.

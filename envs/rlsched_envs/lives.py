@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records, records
 from rlsched.workload.relations import dependencies, failures, flags
 from rlsched.workload.trace import Trace
-from rlsched_envs import life as kernels
-from rlsched_envs.life import LifeArrays
+from rlsched_envs import life_arrays as kernels
+from rlsched_envs.life_arrays import LifeArrays
 from rlsched_envs.node_events import NodeEvent
 
 UNLIMITED: Final = 2**31 - 1
@@ -75,7 +75,7 @@ class Segments:
         start_s: (S,) when it started.
         end_s: (S,) when it was over, nan while it runs.
         useful_s: (S,) work of it that was not done again, seconds; 0 while it runs.
-        reason: (S,) why it was over, position in `life.REASONS`.
+        reason: (S,) why it was over, position in `life_arrays.REASONS`.
         gpu_at: (S + 1,) where its GPUs stand in `gpu`.
         gpu: Global GPU numbers; empty where placements were not kept.
         done_s: (S,) work done in it, lost or not and restart costs included, seconds at full speed; 0 while

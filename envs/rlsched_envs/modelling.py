@@ -132,7 +132,7 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
     for group in spec.nodes:
         part = state.arrays.node[at : at + group.count]
         part.idle_w = power.idle_w(group.cpus, group.devices, 0.0) + unmade_w(group)
-        part.core_w = power.cpu_active_w_per_core - power.cpu_idle_w_per_core
+        part.core_w = power.busy_core_w
         by_state = PowerByState.of(power, group.devices, group.gpu_type, group.cpus)
         part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
         at += group.count

@@ -31,7 +31,7 @@ from rlsched.power_down.service import PowerDown
 from rlsched.power_down.states import NodeState, NodeStates
 from rlsched.workload.predict.node_demand import SLOT_S
 from rlsched_envs import life as lives
-from rlsched_envs.life import LifeArrays
+from rlsched_envs.life_arrays import LifeArrays
 from rlsched_envs.node_need import NodeNeed, NodeSet, node_sets
 from rlsched_envs.simulation import HEAP_LEN, NEXT_ROW, NOW, REVIEW, SimArrays
 

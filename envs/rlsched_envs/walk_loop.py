@@ -8,15 +8,8 @@ from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.cluster.placement import fits_slot
 from rlsched.decide.quota_walk import is_tick, next_look_s, walk
 from rlsched.jit import array_kernel, kernel
-from rlsched_envs.life import (
-    NEED_ROOM,
-    UNDECIDED,
-    LifeArrays,
-    has_room,
-    next_instant,
-    note_start,
-    preempt_slot,
-)
+from rlsched_envs.life import has_room, next_instant, note_start, preempt_slot
+from rlsched_envs.life_arrays import NEED_ROOM, UNDECIDED, LifeArrays
 from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, TIMER, SimArrays, allocate_slot
 
 

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from rlsched.jit import kernel
 from rlsched.models.arrays import GPU_MODEL, Records
 from rlsched.models.clocks import SWITCH_S
 from rlsched.models.mig import slice_of
@@ -222,6 +221,11 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Cores that count for power: those of the description, or as many as are usual for its GPUs."""
         return cpus or self.unknown_cpus_per_gpu * gpus
 
+    @property
+    def busy_core_w(self) -> float:
+        """What a job adds to its node's power with each core that it keeps busy, W."""
+        return self.cpu_active_w_per_core - self.cpu_idle_w_per_core
+
     def idle_w(self, cpus: int, gpus: int, gpu_idle_w: float) -> float:
         """A node that is on and does nothing, W, its GPUs included.
 
@@ -236,32 +240,3 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def booting_w(self, cpus: int, gpus: int, gpu_idle_w: float) -> float:
         """The node while it boots, W."""
         return self.idle_w(cpus, gpus, gpu_idle_w) if self.boot_w is None else self.boot_w
-
-
-@kernel
-def node_power_w(
-    base_w: float,
-    cpu_idle_w_per_core: float,
-    cpu_active_w_per_core: float,
-    cores: float,
-    busy_cores: float,
-    gpu_sum_w: float,
-) -> float:
-    """A node that is on, W.
-
-    Args:
-        base_w: See `NodePower`, as for the next two.
-        cpu_idle_w_per_core: Of an idle core.
-        cpu_active_w_per_core: Of a busy core.
-        cores: Cores of the node.
-        busy_cores: Cores that jobs hold; more than `cores` count as `cores`.
-        gpu_sum_w: Sum of `gpu_power_w` over its GPUs.
-    """
-    busy = min(busy_cores, cores)
-    return base_w + (cores - busy) * cpu_idle_w_per_core + busy * cpu_active_w_per_core + gpu_sum_w
-
-
-@kernel
-def busy_core_w(cpu_idle_w_per_core: float, cpu_active_w_per_core: float) -> float:
-    """What a job adds to its node's power with each core that it holds, W."""
-    return cpu_active_w_per_core - cpu_idle_w_per_core

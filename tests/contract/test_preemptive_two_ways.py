@@ -20,7 +20,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.preemptive import QuotaWalk, srtf, tiresias
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life import ENDED, REASONS
+from rlsched_envs.life_arrays import ENDED, REASONS
 from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.node_events import NodeEvent
 

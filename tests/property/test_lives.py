@@ -21,7 +21,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.life_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 from rlsched_envs.lives import LifeRules, PreemptionCosts, Segments
 from rlsched_envs.node_events import NodeEvent
 

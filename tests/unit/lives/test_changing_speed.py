@@ -19,7 +19,7 @@ from rlsched.models.power import NodePower
 from rlsched.models.sharing import stranger_speed
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life import ENDED, TIMEOUT
+from rlsched_envs.life_arrays import ENDED, TIMEOUT
 from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent

@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.life import ENDED, FAILED, TIMEOUT
+from rlsched_envs.life_arrays import ENDED, FAILED, TIMEOUT
 from rlsched_envs.lives import LifeRules
 from tests.unit.lives.play import Scripted, attempts, run, trace_of
 

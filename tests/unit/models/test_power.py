@@ -14,11 +14,9 @@ from rlsched.models.power import (
     GPU_FIGURES,
     MEASURED,
     NodePower,
-    busy_core_w,
     canonical_kind,
     gpu_models,
     named_memory_mib,
-    node_power_w,
 )
 
 
@@ -124,9 +122,5 @@ def test_an_idle_node_of_eight_v100() -> None:
     assert node.asleep_w < 0.05 * idle_w
 
 
-def test_power_of_a_busy_node_by_hand() -> None:
-    assert node_power_w(300.0, 2.0, 6.75, 40.0, 0.0, 328.0) == 708.0
-    assert node_power_w(300.0, 2.0, 6.75, 40.0, 10.0, 500.0) == 300 + 30 * 2 + 67.5 + 500
-    assert node_power_w(300.0, 2.0, 6.75, 40.0, 99.0, 0.0) == 300 + 40 * 6.75
-    added_w = node_power_w(300.0, 2.0, 6.75, 40.0, 1.0, 0.0) - node_power_w(300.0, 2.0, 6.75, 40.0, 0.0, 0.0)
-    assert added_w == pytest.approx(busy_core_w(2.0, 6.75))
+def test_a_busy_core_adds_what_it_draws_more_than_an_idle_one() -> None:
+    assert NodePower(cpu_idle_w_per_core=2.0, cpu_active_w_per_core=6.75).busy_core_w == 4.75
