@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.energy_rows import put_between
 from benchmarks.policy.cases import LOADS, TRACES, Case, cases
 from benchmarks.policy.journal import LOG_FILE, append_run
-from benchmarks.policy.opponents import TUNED_FILE, Entry, TunedFile, digest, entries, policy_id, read_tuned
+from benchmarks.policy.opponents import TUNED_FILE, Entry, digest, entries, policy_id, read_tuned, untuned
 from benchmarks.policy.options import add_common, reported
 from benchmarks.policy.runs import Job, missing, read_result, run_all
 from benchmarks.policy.tables import MARKERS, Results, section
@@ -63,7 +63,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     ids = {name: policy_id(name) for name in policies}
     traces = arguments.trace or ([QUICK_TRACE] if arguments.quick else list(TRACES))
     loads = arguments.load or ([QUICK_LOAD] if arguments.quick else list(LOADS))
-    tuned: TunedFile = read_tuned(arguments.tuned)
+    tuned = read_tuned(arguments.tuned) if arguments.tuned.exists() else None
+    without = untuned(tuned)
+    if arguments.split == "test" and without:
+        raise InputError(
+            f"{arguments.tuned}: no values for {', '.join(without)} from their grids; the test split is read "
+            "when all rules are tuned: run `python -m benchmarks.policy.tune`, and commit the file"
+        )
     rows = {trace: entries(tuned, trace, policies, rollout=arguments.rollout) for trace in traces}
     todo = cases(traces, [arguments.split], loads, preemptible_frac=arguments.preemptible)
     folder, jobs = arguments.out / arguments.split, jobs_of(todo, rows)
@@ -80,7 +86,14 @@ def _compare(arguments: argparse.Namespace) -> int:
         new, arguments.traces, folder, workers=arguments.workers, budget_s=arguments.budget_s
     )
     print(f"{done} of {len(new)} results run, {len(missing(jobs, folder))} missing", file=sys.stderr)
-    text = section(todo, rows, read_results(jobs, folder), split=arguments.split, ids=sorted(ids.values()))
+    text = section(
+        todo,
+        rows,
+        read_results(jobs, folder),
+        split=arguments.split,
+        ids=sorted(ids.values()),
+        untuned=without,
+    )
     print(text)
     if arguments.docs is not None and not stopped:
         put_between(arguments.docs, text, MARKERS)

@@ -37,16 +37,21 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GRIDS: Final[dict[str, Grid]] = {
-    "sgf-age": Grid(values=tuple(f"sgf-age:{age}" for age in ("3h", "6h", "12h", "1d", "2d", "4d", "8d"))),
+    "sgf-age": Grid(
+        values=tuple(f"sgf-age:{age}" for age in ("3h", "6h", "12h", "1d", "2d", "4d", "8d", "16d"))
+    ),
     "reserve": Grid(
         values=tuple(
             f"reserve:{time},{share}"
-            for time in ("30m", "1h", "4h", "12h", "1d")
+            for time in ("30m", "1h", "4h", "12h", "1d", "2d")
             for share in ("0.05", "0.1", "0.25", "0.4")
         )
     ),
     "tiresias": Grid(
-        values=tuple(f"tiresias:{gpu_s}" for gpu_s in (900, 3250, 9000, 18000, 36000, 72000, 144000, 288000)),
+        values=tuple(
+            f"tiresias:{gpu_s}"
+            for gpu_s in (900, 3250, 9000, 18000, 36000, 72000, 144000, 288000, 576000, 1152000)
+        ),
         measure="jct",
     ),
     "pack": Grid(
@@ -153,24 +158,39 @@ def policy_id(policy: str) -> str:
     return str(getattr(load_scheduler(policy), "policy_id", policy))
 
 
-def entries(tuned: TunedFile, trace: str, policies: list[str], *, rollout: bool = False) -> list[Entry]:
+def untuned(tuned: TunedFile | None) -> list[str]:
+    """Rules without a value that was chosen from their grid as it is now; rules that look ahead aside."""
+    known = {} if tuned is None else tuned.rules
+    return [
+        rule
+        for rule, grid in GRIDS.items()
+        if not grid.slow and (rule not in known or known[rule].grid != list(grid.values))
+    ]
+
+
+def entries(
+    tuned: TunedFile | None, trace: str, policies: list[str], *, rollout: bool = False
+) -> list[Entry]:
     """All rows of one trace: references, those under test, rules as tuned, and bounds.
 
-    A tuned rule is there twice where the best value of this trace is not that of all: `reserve` has the one
-    value for all traces, `reserve (by trace)` the one of this.
+    A tuned rule is there twice: `reserve` has the one value for all traces, `reserve (by trace)` the best of
+    this. A rule that is not tuned has its default value.
     """
     found = [Entry(policy=name, label=name, role="reference") for name in REFERENCES]
     found += [Entry(policy=name, label=name, role="policy") for name in policies]
     found += [Entry(policy=name, label=name, role="rule") for name in FIXED]
     shared = [Entry(policy=name, label=name, role="reference", models=True) for name in REFERENCES]
-    for rule, one in tuned.rules.items():
-        if GRIDS[rule].slow and not rollout:
+    without = untuned(tuned)
+    for rule, grid in GRIDS.items():
+        if grid.slow and not rollout:
             continue
-        here = one.chosen_by_trace.get(trace, one.chosen)
-        rows = [Entry(policy=one.chosen, label=rule, role="rule", models=one.models)]
-        rows.append(Entry(policy=here, label=f"{rule} (by trace)", role="rule", models=one.models))
-        (shared if one.models else found).extend(rows)
-    if rollout and "rollout" not in tuned.rules:
-        found.append(Entry(policy="rollout", label="rollout", role="rule"))
+        one = tuned.rules.get(rule) if tuned is not None and rule not in without else None
+        values = {rule: rule}
+        if one is not None:
+            values = {rule: one.chosen, f"{rule} (by trace)": one.chosen_by_trace.get(trace, one.chosen)}
+        (shared if grid.models else found).extend(
+            Entry(policy=value, label=label, role="rule", models=grid.models)
+            for label, value in values.items()
+        )
     found += [Entry(policy=name, label=name, role="oracle") for name in ORACLES]
-    return found + shared if any(one.role == "rule" for one in shared) else found
+    return found + shared

@@ -34,7 +34,13 @@ def of_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> R
 
 
 def section(
-    cases: Sequence[Case], entries: dict[str, list[Entry]], results: Results, *, split: str, ids: list[str]
+    cases: Sequence[Case],
+    entries: dict[str, list[Entry]],
+    results: Results,
+    *,
+    split: str,
+    ids: list[str],
+    untuned: Sequence[str] = (),
 ) -> str:
     """The whole text.
 
@@ -44,14 +50,20 @@ def section(
         results: What is there.
         split: Part of the time that is measured.
         ids: What the policies under test are.
+        untuned: Rules at their default values.
     """
     done = [case for case in cases if best_reference(results, case, models=False)]
     lines = [
         f"{split.capitalize()} split, {len(done)} of {len(cases)} cases there; under test: {', '.join(ids)}. "
         "Ratios are to the better of `qssf` and `qssf-backfill`, case by case; below 1 is better.",
         "",
-        *over_all(done, entries, results),
     ]
+    if untuned:
+        lines += [
+            f"**Not tuned**, at their default values: {', '.join(f'`{rule}`' for rule in untuned)}.",
+            "",
+        ]
+    lines += over_all(done, entries, results)
     for case in done:
         lines += ["", *one_case(case, entries[case.trace], results)]
     return "\n".join(lines) + "\n"
@@ -73,14 +85,15 @@ def over_all(cases: Sequence[Case], entries: dict[str, list[Entry]], results: Re
                 if one.models == models and one.role != "reference"
             )
         )
-        if not rows:
+        if not any(best_reference(results, case, models=models) for case in cases):
             continue
         lines += [f"**{title}**, over all cases:", ""]
         lines += _header(
             *("policy", "cases", "queue mean", "JCT mean", "JCT p50", "queue p99", "queue p99.9", "longest"),
             *("better : worse", "worst case"),
         )
-        lines += [_over_all_row(cases, entries, results, label, role, models) for label, role in rows]
+        made = [_over_all_row(cases, entries, results, label, role, models) for label, role in rows]
+        lines += [row for row in made if row]
         lines.append("")
     return lines[:-1]
 
@@ -102,6 +115,8 @@ def _over_all_row(
         best = best_reference(results, case, models=models)
         if ours and best:
             pairs.append((ours.metrics, best.metrics))
+    if not pairs:
+        return ""
 
     def ratio(value: Callable[[Metrics], float | None]) -> str:
         return _ratio(of_ratios((value(one) for one, _ in pairs), (value(other) for _, other in pairs)))

@@ -52,6 +52,11 @@ def score(ratios: Iterable[float | None]) -> float:
     return 1.0 if found is None else round(found.ratio, 4)
 
 
+def least(scores: dict[str, float]) -> str:
+    """The value with the least score; of values that are alike the first in the grid."""
+    return min(scores, key=lambda value: scores[value])
+
+
 def ratio_of(result: Result, grid: Grid) -> float | None:
     """What a value came to on a case, against `qssf-backfill`."""
     against = result.against[TUNING_REFERENCE]
@@ -60,7 +65,7 @@ def ratio_of(result: Result, grid: Grid) -> float | None:
 
 
 def tuned_rule(grid: Grid, results: Sequence[Result]) -> Tuned:
-    """Choose from a complete grid; of values that are alike the first in the grid."""
+    """Choose from a complete grid."""
     traces = list(dict.fromkeys(one.case.trace for one in results))
     ratios: dict[str, dict[str, float | None]] = {value: {} for value in grid.values}
     by_trace: dict[str, dict[str, list[float | None]]] = {
@@ -76,10 +81,8 @@ def tuned_rule(grid: Grid, results: Sequence[Result]) -> Tuned:
         grid=list(grid.values),
         measure=grid.measure,
         models=grid.models,
-        chosen=min(scores, key=lambda value: scores[value]),
-        chosen_by_trace={
-            trace: min(some, key=lambda value, some=some: some[value]) for trace, some in here.items()
-        },
+        chosen=least(scores),
+        chosen_by_trace={trace: least(some) for trace, some in here.items()},
         scores=scores,
         scores_by_trace=here,
         ratios=ratios,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.policy import compare, journal, opponents, runs, tables, tune
@@ -105,22 +106,40 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log.jsonl"
-    words = words_of(traces, tuned, tmp_path, "--split", "test", "--policy", "reserve:1h,0.1")
+    more = ("--split", "test", "--policy", "reserve:1h,0.1")
+    assert compare.main(words_of(traces, tuned, tmp_path, *more)) == 2
+    assert "no values for reserve, tiresias, pack, lucid from their grids" in capsys.readouterr().err
+    assert not log.exists()
+
+    found = opponents.read_tuned(tuned)
+    chosen = found.rules["sgf-age"]
+    for rule, grid in opponents.GRIDS.items():
+        first = grid.values[0]
+        found.rules.setdefault(
+            rule,
+            msgspec.structs.replace(chosen, grid=list(grid.values), chosen=first, chosen_by_trace={}),
+        )
+    complete = tmp_path / "complete.json"
+    complete.write_bytes(msgspec.json.encode(found))
+    words = words_of(traces, complete, tmp_path, *more)
     assert compare.main(words) == 0
     assert compare.main(words) == 0  # nothing is left to run
     [run] = journal.read_log(log)
     assert run.cases == ["toy-test-0.95"]
     assert run.checkpoints == {"reserve:1h,0.1": "reserve:1h,0.1"}
-    assert run.tuned == opponents.digest(tuned)
-    assert set(run.policies) >= {"qssf", "reserve:1h,0.1", "srtf"}
-    assert compare.main([*words, "--load", "0.7"]) == 0
-    assert [one.cases for one in journal.read_log(log)] == [["toy-test-0.95"], ["toy-test-0.7"]]
+    assert run.tuned == opponents.digest(complete)
+    assert set(run.policies) >= {"qssf", "reserve:1h,0.1", "srtf", "pack:0.6", "lucid:80"}
+    assert compare.main([*words, "--preemptible", "0.5", "--budget-s", "0"]) == 0
+    assert [one.cases for one in journal.read_log(log)] == [
+        ["toy-test-0.95"],
+        ["toy-test-0.95-preemptible0.5"],
+    ]
 
-    before = tuned.read_bytes()
+    before = complete.read_bytes()
     capsys.readouterr()
-    assert tune.main(["--traces", str(traces), "--tuned", str(tuned), "--log", str(log)]) == 2
+    assert tune.main(["--traces", str(traces), "--tuned", str(complete), "--log", str(log)]) == 2
     assert "the test split has been read" in capsys.readouterr().err
-    assert tuned.read_bytes() == before
+    assert complete.read_bytes() == before
 
 
 def test_what_was_done_stays_after_ctrl_c(
@@ -146,8 +165,6 @@ def test_nothing_is_started_after_the_budget(
 def test_what_is_missing_is_one_line(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare.main(words_of(traces, tmp_path / "none.json", tmp_path)) == 2
-    assert "run `python -m benchmarks.policy.tune` first" in capsys.readouterr().err
     assert compare.main(words_of(tmp_path, tuned, tmp_path, "--policy", "fifo")) == 2
     assert "set RLSCHED_DATA" in capsys.readouterr().err
     assert compare.main(words_of(traces, tuned, tmp_path, "--preemptible", "2")) == 2

@@ -270,10 +270,10 @@ def test_choices_by_hand() -> None:
     by_jct = tune.tuned_rule(msgspec.structs.replace(grid, measure="jct"), results)
     assert set(by_jct.scores.values()) == {1.5}
     assert by_jct.chosen == "sgf-age:3h"
-    rows = opponents.entries(a_tuned_file(**{"sgf-age": found}), "t/a", ["ppo"])
+    whole = msgspec.structs.replace(found, grid=list(opponents.GRIDS["sgf-age"].values))
+    rows = opponents.entries(a_tuned_file(**{"sgf-age": whole}), "t/a", ["ppo"])
     assert ("sgf-age", "sgf-age:6h") in [(one.label, one.policy) for one in rows]
     assert ("sgf-age (by trace)", "sgf-age:3h") in [(one.label, one.policy) for one in rows]
-    assert not any(one.models for one in rows)
 
 
 def test_scores_leave_out_what_nobody_waited_for() -> None:
@@ -293,16 +293,36 @@ def test_log_lines_are_appended_and_checked(tmp_path: Path) -> None:
         journal.read_log(path)
 
 
-def test_the_committed_values_are_those_of_the_grids() -> None:
-    tuned = opponents.read_tuned()
-    assert set(tuned.rules) >= {rule for rule, grid in opponents.GRIDS.items() if not grid.slow}
-    assert tuned.parts == list(cases.TUNING_PARTS)
-    assert tuned.traces == list(cases.TRACES)
-    for rule, one in tuned.rules.items():
-        assert one.grid == list(opponents.GRIDS[rule].values)
-        assert one.chosen == min(one.scores, key=lambda value, one=one: one.scores[value])
-        for ratios in one.ratios.values():
-            assert list(ratios) == list(tuned.cases)
+def a_choice(rule: str, *, grid: list[str] | None = None) -> opponents.Tuned:
+    values = opponents.GRIDS[rule].values
+    return opponents.Tuned(
+        grid=list(values) if grid is None else grid,
+        measure="queue",
+        models=opponents.GRIDS[rule].models,
+        chosen=values[0],
+        chosen_by_trace={"t/a": values[1]},
+        scores={},
+        scores_by_trace={},
+        ratios={},
+    )
+
+
+def test_rules_that_are_not_tuned_from_their_grid_have_default_values() -> None:
+    fast = [rule for rule, grid in opponents.GRIDS.items() if not grid.slow]
+    assert opponents.untuned(None) == fast
+    stale = a_tuned_file(
+        **{rule: a_choice(rule) for rule in fast} | {"pack": a_choice("pack", grid=["pack:1"])}
+    )
+    assert opponents.untuned(stale) == ["pack"]
+    rows = {one.label: one for one in opponents.entries(stale, "t/a", ["ppo"])}
+    assert rows["pack"].policy == "pack"
+    assert rows["pack"].models
+    assert "pack (by trace)" not in rows
+    assert (rows["lucid"].policy, rows["lucid (by trace)"].policy) == ("lucid:80", "lucid:200")
+    assert "rollout" not in rows
+    assert "rollout" in {one.label for one in opponents.entries(stale, "t/a", ["ppo"], rollout=True)}
+    text = tables.section(CASES, {"t/a": list(rows.values())}, {}, split="test", ids=["x"], untuned=["pack"])
+    assert "**Not tuned**, at their default values: `pack`." in text
 
 
 def test_tuning_on_shared_data_is_of_the_largest_vcs(shared_data: Path) -> None:
