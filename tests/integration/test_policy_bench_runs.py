@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.policy import compare, journal, opponents, runs, tables, tune
+from benchmarks.policy.cases import Case
 from rlsched.workload.synth import synthesize
 
 
@@ -41,7 +42,7 @@ def count_runs(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> l
     def counted(job: runs.Job, traces: Path, folder: Path) -> Path:
         if len(ran) == stop_at:
             raise KeyboardInterrupt
-        ran.append(job.policy)
+        ran.append(f"{job.policy} under models" if job.models else job.policy)
         return run_job(job, traces, folder)
 
     monkeypatch.setattr(runs, "run_job", counted)
@@ -70,6 +71,7 @@ def test_quick_run_is_resumed_and_put_into_a_page(
     assert compare.main(words) == 0
     printed = capsys.readouterr().out
     assert {"ppo", "qssf", "qssf-backfill", "easy", "fifo-backfill", "srtf", "sjf-backfill"} <= set(ran)
+    assert {"tiresias", "reserve", "pack under models", "lucid under models"} <= set(ran)  # not tuned here
     assert any(name.startswith("sgf-age:") for name in ran)
     assert len(set(ran)) == len(ran)
     assert "Validation split, 1 of 1 cases there; under test: default@" in printed
@@ -93,7 +95,7 @@ def test_playing_the_reference_is_a_ratio_of_one(traces: Path, tuned: Path, tmp_
     assert compare.main(words_of(traces, tuned, tmp_path, "--policy", "ppo:untrained")) == 0
     found = [runs.read_result(path) for path in (tmp_path / "validation").glob("*.json")]
     [untrained] = [one for one in found if one.policy == "ppo:untrained"]
-    [reference] = [one for one in found if one.policy == "qssf-backfill"]
+    [reference] = [one for one in found if one.policy == "qssf-backfill" and not one.models]
     ratio = untrained.against["qssf-backfill"].queue_mean_ratio
     assert ratio is not None
     assert ratio.ratio == 1.0
@@ -169,3 +171,18 @@ def test_what_is_missing_is_one_line(
     assert "set RLSCHED_DATA" in capsys.readouterr().err
     assert compare.main(words_of(traces, tuned, tmp_path, "--preemptible", "2")) == 2
     assert "expected --preemptible from 0 to 1, got 2" in capsys.readouterr().err
+
+
+def test_processes_come_to_the_same_results(traces: Path, tmp_path: Path) -> None:
+    jobs = [
+        runs.Job(case=Case(trace="toy", part="validation", load=load), policy=policy)
+        for load in (0.85, 1.05)
+        for policy in ("easy", "reserve:1h,0.1")
+    ]
+    assert runs.run_all(jobs, traces, tmp_path / "two", workers=2) == (4, False)
+    assert runs.run_all(jobs, traces, tmp_path / "one", workers=1) == (4, False)
+    assert runs.missing(jobs, tmp_path / "two") == []
+    for job in jobs:
+        one, two = (runs.read_result(job.path(tmp_path / name)) for name in ("one", "two"))
+        same = msgspec.structs.replace(two.metrics, wall_s=one.metrics.wall_s)
+        assert msgspec.structs.replace(two, metrics=same) == one
