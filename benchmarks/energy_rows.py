@@ -217,14 +217,14 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
 
 
-def put_between(page: Path, text: str) -> None:
-    """Replace what stands between the markers of a page.
+def put_between(page: Path, text: str, markers: tuple[str, str] = (BEGIN, END)) -> None:
+    """Replace what stands between two markers of a page.
 
     Raises:
         ValueError: the page does not have both markers, once each, in their order.
     """
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.read_text(encoding="utf-8").partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not begin or not end:
-        raise ValueError(f"{page}: expected the markers {BEGIN} and {END}, in this order")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{page}: expected the markers {' and '.join(markers)}, in this order")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")

@@ -1,0 +1,162 @@
+"""Which jobs are looked at: traces x parts of their time x offered loads, and nothing of a later part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.load import nodes_for_load, offered_load
+from rlsched.workload.split import Window as Bounds
+from rlsched.workload.split import time_split
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.windows import Window
+
+TRACES: Final = ("helios_venus", "philly/6214e9", "philly/6c71a0", "philly/11cb48")
+"""Venus, and the VCs of Philly with most jobs in the training part: 39,540, 12,935 and 10,845."""
+LOADS: Final = (0.7, 0.85, 0.95, 1.05)
+TUNING_LOADS: Final = (0.85, 0.95, 1.05)
+TUNING_PARTS: Final = ("train1", "train2", "train3")
+PARTS: Final = (*TUNING_PARTS, "validation", "test")
+WANTED_JOBS: Final = 4000
+"""Jobs that a test sequence should have; the tables say so where a VC has fewer."""
+MIN_TUNING_JOBS: Final = 1000
+"""A training part with fewer jobs is no case for tuning."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence of jobs on one cluster.
+
+    Attributes:
+        trace: Name of the trace, with `/VC` where one VC of it is looked at.
+        part: One of `PARTS`.
+        load: Offered load of the measured jobs.
+        preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
+    """
+
+    trace: str
+    part: str
+    load: float
+    preemptible_frac: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Name of the case, fit for a file."""
+        share = "" if self.preemptible_frac == 1.0 else f"-preemptible{self.preemptible_frac:g}"
+        return f"{self.trace.replace('/', '-')}-{self.part}-{self.load:g}{share}"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A case, ready to be replayed.
+
+    Attributes:
+        trace: The jobs up to the end of the part; none of a later one.
+        spec: The cluster.
+        window: Which of the jobs are measured.
+        stretch: What submission times were multiplied by, so that the load is what was asked for.
+    """
+
+    trace: Trace
+    spec: ClusterSpec
+    window: Window
+    stretch: float
+
+
+def part_bounds(trace: Trace, part: str) -> Bounds:
+    """(since, until) of a part, seconds of the trace.
+
+    `validation` and `test` are those of `time_split`. The training part has three windows as long as the test
+    part, at its end: the last 60 of the first 70 % of the time. The first tenth is their past.
+
+    Raises:
+        InputError: no such part.
+    """
+    split = time_split(trace)
+    if part == "validation":
+        return split.validation
+    if part == "test":
+        return split.test
+    if part not in TUNING_PARTS:
+        raise InputError(f"expected a part of {', '.join(PARTS)}, got {part!r}")
+    length_s = split.test[1] - split.test[0]
+    before_end = len(TUNING_PARTS) - TUNING_PARTS.index(part)
+    since_s = max(split.train[0], split.train[1] - before_end * length_s)
+    until_s = split.train[1] - (before_end - 1) * length_s
+    return since_s, until_s
+
+
+def cases(
+    traces: Iterable[str], parts: Iterable[str], loads: Iterable[float], *, preemptible_frac: float = 1.0
+) -> list[Case]:
+    """All cases, trace by trace."""
+    wanted = [(trace, part, load) for trace in traces for part in parts for load in loads]
+    return [
+        Case(trace=trace, part=part, load=load, preemptible_frac=preemptible_frac)
+        for trace, part, load in wanted
+    ]
+
+
+@lru_cache(maxsize=2)
+def read_trace(folder: Path, name: str) -> tuple[Trace, ClusterSpec]:
+    """A trace and its cluster, both whole, from `NAME.csv.gz` and `NAME.cluster.toml`.
+
+    Raises:
+        InputError: one of them is not there, or cannot be read.
+    """
+    stem = name.partition("/")[0]
+    path = folder / f"{stem}.csv.gz"
+    if not path.is_file():
+        raise InputError(f"no trace {stem!r} in {folder}; expected {path.name} there (set RLSCHED_DATA)")
+    return Trace.read(path), ClusterSpec.read(folder / f"{stem}.cluster.toml")
+
+
+def measured_jobs(folder: Path, case: Case) -> int:
+    """How many jobs a case measures."""
+    trace, _ = read_trace(folder, case.trace)
+    since_s, until_s = part_bounds(trace, case.part)
+    mine, vc = Window(since_s, until_s).measured(trace), case.trace.partition("/")[2]
+    return int(np.count_nonzero(mine & (trace.vc == vc) if vc else mine))
+
+
+def workload_of(folder: Path, case: Case) -> Workload:
+    """Cut a case out of its trace, and make its load exact.
+
+    The cuts are those of the whole trace, also for one VC of it. What is submitted after the part is dropped
+    before anything is replayed or predicted: a tuned rule or a chosen checkpoint has not met a later job,
+    not even as a competitor of the last measured ones. The nodes are scaled to the load, whole nodes that
+    hold the largest gang; submission times are then stretched until the load is what was asked for.
+
+    Raises:
+        InputError: no such trace, VC or part, or no measured job.
+    """
+    trace, spec = read_trace(folder, case.trace)
+    since_s, until_s = part_bounds(trace, case.part)
+    kept = trace.submit_s < until_s
+    vc = case.trace.partition("/")[2]
+    if vc:
+        kept &= trace.vc == vc
+        spec = ClusterSpec(
+            name=f"{spec.name} {vc}", nodes=tuple(group for group in spec.nodes if group.vc == vc)
+        )
+    trace = trace.select(kept)
+    measured = Window(since_s, until_s).measured(trace)
+    if not measured.any():
+        raise InputError(f"{case.trace}: no job is submitted in its {case.part} part")
+    spec = nodes_for_load(trace.select(measured), spec, case.load)
+    stretch = offered_load(trace.select(measured), spec) / case.load
+    if not (math.isfinite(stretch) and stretch > 0):
+        raise InputError(f"{case.trace}: the jobs of its {case.part} part are no load for {spec.name}")
+    trace = replace(trace, submit_s=trace.submit_s * stretch)
+    if case.preemptible_frac < 1.0:
+        pinned = np.random.default_rng(0).random(len(trace)) >= case.preemptible_frac
+        trace = replace(trace, extra=trace.extra | {"preemptible": np.where(pinned, "false", "true")})
+    return Workload(trace, spec, Window(since_s * stretch, until_s * stretch), stretch)
