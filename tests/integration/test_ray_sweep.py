@@ -193,13 +193,13 @@ def test_the_same_numbers_over_ray_client(place: Place, tmp_path: Path) -> None:
 
 def compare_with_here(place: Place, tmp_path: Path, address: str) -> None:
     flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other.zip"]
-    flags += ["--seed", "0", "--seed", "1", "--records"]
+    flags += ["--policy", "ppo:other.zip+search=2", "--seed", "0", "--seed", "1", "--records"]
     here = place.report(*flags, str(tmp_path / "here"), "--workers", "1")
     there = place.report(*flags, str(tmp_path / "there"), "--ray", address)
     assert there == here
     files = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "there").iterdir())
-    assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip.msgpack"} <= set(files)
+    assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip+search=2.msgpack"} <= set(files)
     for file in files:
         one, two = (untimed(tmp_path / where / file) for where in ("here", "there"))
         assert len(one) > 100
