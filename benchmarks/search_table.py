@@ -110,9 +110,9 @@ def table(found: list[tuple[Case, Report]]) -> str:
         lines.append(
             f"| helios-like, {len(some)} seeds | {load:g} | {alone:,.0f} | " + " | ".join(cells) + " |"
         )
-    lines += ["", "| policy | decision, p50 ms | p99 ms |", "|---|---:|---:|"]
+    lines += ["", "| policy, synthetic | decision, p50 ms | p99 ms |", "|---|---:|---:|"]
     for name in POLICIES:
-        times = [report.policies[name] for _, report in found]
+        times = [report.policies[name] for case, report in found if case.family == "synthetic"]
         p50, p99 = (
             [getattr(one, field) for one in times if getattr(one, field) is not None]
             for field in ("decision_p50_us", "decision_p99_us")
