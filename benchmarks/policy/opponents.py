@@ -55,7 +55,7 @@ GRIDS: Final[dict[str, Grid]] = {
         measure="jct",
     ),
     "pack": Grid(
-        values=tuple(f"pack:{speed}" for speed in ("0.6", "0.7", "0.8", "0.85", "0.9", "0.95")),
+        values=tuple(f"pack:{speed}" for speed in ("0.4", "0.5", "0.6", "0.7", "0.8", "0.85", "0.9", "0.95")),
         measure="jct",
         models=True,
     ),
