@@ -130,7 +130,13 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     assert run.cases == ["toy-test-0.95"]
     assert run.checkpoints == {"reserve:1h,0.1": "reserve:1h,0.1"}
     assert run.tuned == opponents.digest(complete)
-    assert set(run.policies) >= {"qssf", "reserve:1h,0.1", "srtf", "pack:0.6", "lucid:80"}
+    assert set(run.policies) >= {
+        "qssf",
+        "reserve:1h,0.1",
+        "srtf",
+        opponents.GRIDS["pack"].values[0],
+        "lucid:80",
+    }
     assert compare.main([*words, "--preemptible", "0.5", "--budget-s", "0"]) == 0
     assert [one.cases for one in journal.read_log(log)] == [
         ["toy-test-0.95"],

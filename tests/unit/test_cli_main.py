@@ -208,6 +208,7 @@ def test_a_reader_that_leaves_is_no_crash(tmp_path: Path) -> None:
 def test_control_c_is_no_traceback() -> None:
     code = (
         "import click, os, signal\nfrom rlsched.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have it ignored
         "@main.cli.command('hang')\ndef hang(): os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
         "main.VerbGroup.get_command = lambda self, ctx, name: hang\n"
         "import sys; sys.argv = ['rlsched', 'hang']; main.main()\n"

@@ -50,6 +50,7 @@ def test_it_quits_on_ctrl_c_and_when_terminated(calls: Path, number: signal.Sign
         "from benchmarks.gpu.profile_catalogue import _interrupt\n"
         "from benchmarks.gpu.mps import MpsDaemon\n"
         "signal.signal(signal.SIGTERM, _interrupt)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have it ignored
         "with MpsDaemon('GPU-1234'):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(60)\n"
