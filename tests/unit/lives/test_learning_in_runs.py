@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action, Start
 from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import Decision
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.synth import synthesize
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
@@ -118,14 +120,32 @@ def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
     assert (one.end_s != blind.end_s).any(), "decisions go by what was learnt"
 
 
+class Peeking:
+    """Decides as another scheduler does, and looks ahead before each decision, for nothing."""
+
+    def __init__(self, inner: QueueOrder) -> None:
+        self._inner, self._rollout, self.looked = inner, Rollout(2, 0), 0
+        self.name, self.order, self.information = inner.name, inner.order, inner.information
+        self.shares = True
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """What the other decides."""
+        self.looked += self._rollout.decide(state, partition, now_s).source == "rule"
+        return self._inner.decide(state, partition, now_s, record=record)
+
+
 def test_what_is_imagined_teaches_nothing() -> None:
-    """`rollout` starts jobs on copies by the hundred, and shares nothing itself."""
+    """Beside jobs that share and teach, starts are tried on copies by the hundred."""
     trace, spec, stamps = crowd()
-    few = trace.select(slice(0, 60))
-    engine = Engine(few, spec, predictions=type(stamps)(*(s[:60] for s in stamps)), models=Models())
-    table = engine.run(Rollout(2, 0))
-    assert np.isfinite(table.end_s).all()
-    assert engine.state.arrays.models.trait.times_seen.sum() == 0
+    few, known = trace.select(slice(0, 200)), type(stamps)(*(one[:200] for one in stamps))
+    scheduler = QueueOrder(RULES["qssf-backfill"]).with_abilities("q", ABLE)
+    peeking = Peeking(scheduler)
+    plain, peeked = (Engine(few, spec, predictions=known, models=Models()) for _ in range(2))
+    np.testing.assert_array_equal(plain.run(scheduler).end_s, peeked.run(peeking).end_s)
+    assert peeking.looked > 5
+    learnt = plain.state.arrays.models.trait
+    assert learnt.times_seen.sum() > 0
+    assert learnt.tobytes() == peeked.state.arrays.models.trait.tobytes()
 
 
 def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
