@@ -14,7 +14,10 @@ from click.testing import CliRunner, Result
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError, RlschedError, UnknownSchedulerError
+from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.modelled import ModelsUsed
+from rlsched_envs.modelling import Models
 
 KWH_J = 3.6e6
 DEFAULTS = {
@@ -241,9 +244,33 @@ def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> N
     words = " ".join(run(workload, "qssf-backfill", "pack", "--models", "--assumed-scale 0.7").output.split())
     assert "energy of the measured jobs" in words
     assert "of the catalogue's figures that these results use" in words
-    assert "assumed (here x 0.7)" in words
+    assert "Models: workloads drawn with seed 0, assumed figures x 0.7. energy" in words
     assert "mean queue mean JCT energy waits less longer" in words
     assert "energy" not in run(workload, "qssf-backfill", "fifo").output
+
+
+def test_settings_in_words_are_those_that_differ_from_the_defaults() -> None:
+    assert ModelsUsed.of(Models(seed=3)).in_words() == "workloads drawn with seed 3"
+    all_of_them = Models(
+        assumed_scale=1.3,
+        noise=False,
+        learn=False,
+        energy_weight=0.25,
+        power_cap_frac=0.6,
+        sharing_mode="mps",
+        power_down=PowerDownPlan.parse("trailing:3h,10"),
+    )
+    words = ModelsUsed.of(all_of_them).in_words().split(", ", 7)
+    assert words == [
+        "workloads drawn with seed 0",
+        "assumed figures x 1.3",
+        "pairs without scatter",
+        "nothing learnt of pairs",
+        "energy weighs 0.25",
+        "power capped at 60% of each board's limit",
+        "GPUs shared under MPS",
+        f"nodes sleep by {ModelsUsed.of(all_of_them).power_down}",
+    ]
 
 
 def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:

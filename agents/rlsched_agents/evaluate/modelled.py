@@ -66,6 +66,21 @@ class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
             power_down=models.power_down.text if models.power_down else None,
         )
 
+    def in_words(self) -> str:
+        """The draw of workloads, and every other setting that is not the default."""
+        scale, weight, cap = self.assumed_scale, self.energy_weight, self.power_cap_frac
+        settings = (
+            (f"workloads drawn with seed {self.workload_seed}", True),
+            (f"assumed figures x {scale:g}", scale != 1.0),
+            ("pairs without scatter", not self.noise),
+            ("nothing learnt of pairs", not self.learning),
+            (f"energy weighs {weight:g}", weight != 0.0),
+            (f"power capped at {cap:.0%} of each board's limit", cap != 1.0),
+            ("GPUs shared under MPS", self.sharing_mode == "mps"),
+            (f"nodes sleep by {self.power_down}", self.power_down is not None),
+        )
+        return ", ".join(words for words, said in settings if said)
+
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """What nodes that sleep did over the whole replay, warm-up included. Waits that it caused are queueing.

@@ -130,6 +130,7 @@ def _print_energy(report: Report, console: Console) -> None:
     """What the models say of each policy, and what they rest on."""
     if report.models is None:
         return
+    console.print(f"Models: {report.models.in_words()}.\n")
     _print_table(
         console,
         "energy of the measured jobs, and of the whole cluster over the whole replay, kWh",
@@ -152,10 +153,9 @@ def _print_energy(report: Report, console: Console) -> None:
     known = [share for share in shares if share is not None]
     if known:
         of = _percent(min(known)) + ("" if max(known) == min(known) else f" to {_percent(max(known))}")
-        scale = report.models.assumed_scale
         console.print(
             f"Measured or fitted: {of} of the catalogue's figures that these results use; the rest is "
-            f"assumed{'' if scale == 1 else f' (here x {scale:g})'}, see docs/model/catalogue.md.\n"
+            "assumed, see docs/model/catalogue.md.\n"
         )
 
 
