@@ -12,8 +12,9 @@ candidates, features, network, choice. «512 candidates» are 512 waiting jobs; 
 the window that the network scores has 24 rows. Decisions that need no network (one legal row) are counted,
 not timed.
 
-Times are wall times; with other processes on the machine, the CPU time of the thread says what a quiet core
-would have taken. Memory is the peak of a process's resident set, shared libraries included.
+Times are wall times. Where the load average, which is printed first, is more than the cores, they are mostly
+those of waiting for a core; the CPU time of the thread is nearer to what a quiet one takes. Memory is the
+peak of a process's resident set, shared libraries included.
 """
 
 from __future__ import annotations
@@ -270,8 +271,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in the place of tables")
     arguments = parser.parse_args()
     wanted = arguments.only or PARTS
-    found: dict[str, Any] = {"command": COMMAND, "window_rows": WINDOW_ROWS}
+    found: dict[str, Any] = {
+        "command": COMMAND,
+        "window_rows": WINDOW_ROWS,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+    }
     quiet = arguments.json
+    if not quiet:
+        print(f"{found['cores']} cores, load average {found['load_average']:.1f} before\n")
     if not quiet and ("import" in wanted or "broker" in wanted):
         print("| what | measured | target | |\n|---|---:|---:|---|")
     if "import" in wanted:

@@ -68,7 +68,7 @@ def test_json_has_what_was_asked_for(
     monkeypatch.setattr(bench, "IMPORTS", {"nothing": "pass", "numpy": "import numpy"})
     bench.main()
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"command", "window_rows", "import"}
+    assert found.keys() == {"command", "window_rows", "cores", "load_average", "import"}
     nothing, with_numpy = found["import"]
     assert nothing["peak_mb"] < with_numpy["peak_mb"]
     assert with_numpy["import_s"] > 0
