@@ -153,19 +153,18 @@ def test_rows_are_taken_as_from_the_masked_distribution_of_training(
     legal = np.zeros(rows, np.bool_)
     legal[real] = rng.random(len(real)) < legal_frac
     legal[rng.choice(real)] = True
-    row = choose(
-        default.numpy.logits(window), legal, temperature=temperature, seed=seed, number=seed % 97, half=0
-    )
-    assert legal[row]
     with torch.no_grad():
         logits = default.double.forward_actor(torch.from_numpy(window).double().unsqueeze(0))[0]
     masked = MaskableCategorical(logits=logits / (temperature or 1.0), masks=torch.from_numpy(legal))
-    shares = masked.probs.numpy()
-    if temperature == 0:
-        assert shares[row] == pytest.approx(shares.max(), rel=SINGLE)
-    else:
-        drawn = draw(seed, seed % 97, 0)
-        assert shares[:row].sum() - SINGLE <= drawn <= shares[: row + 1].sum() + SINGLE
+    shares, scores = masked.probs.numpy(), default.numpy.logits(window)
+    for number in range(25):
+        row = choose(scores, legal, temperature=temperature, seed=seed, number=number, half=0)
+        assert legal[row]
+        if temperature == 0:
+            assert shares[row] == pytest.approx(shares.max(), rel=SINGLE)
+        else:
+            drawn = draw(seed, number, 0)
+            assert shares[:row].sum() - SINGLE <= drawn <= shares[: row + 1].sum() + SINGLE
 
 
 def test_windows_of_a_live_cluster(default: Pair) -> None:
