@@ -21,6 +21,7 @@ from rlsched.cluster.spec import ClusterSpec, whole_type
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
+from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.loop import decide_all
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
@@ -32,6 +33,7 @@ from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.trace import Trace
 from rlsched_envs import able_loop, life, room_loop
 from rlsched_envs import simulation as sim
+from rlsched_envs.index_loop import run_index
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.life_arrays import (
     ENDED,
@@ -240,12 +242,12 @@ class Engine:
         """
         if rule.order != self.state.order:
             raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
-        preempts = isinstance(rule, PreemptiveRule)
+        walks = isinstance(rule, PreemptiveRule | IndexRule)
         self._check_abilities(rule)
-        if preempts and self.life is None:
+        if walks and self.life is None:
             self._give_lives()
         self._charge_profiler(rule)
-        self.state.sort_queue(preempts or rule.kind != "plain" or rule.abilities.needed)
+        self.state.sort_queue(walks or rule.kind != "plain" or rule.abilities.needed)
         stop = self._stop(until_started)
         while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
             if moved == sim.NEED_SLOTS:
@@ -275,6 +277,9 @@ class Engine:
         if self.life is None:
             run = sim.run_rule if rule.kind == "plain" else room_loop.run_rule
             return int(run(self.arrays, rule.code, until_row))
+        if isinstance(rule, IndexRule):
+            can = rule.abilities.code
+            return int(run_index(self.arrays, self.life, rule.index.code, can, rule.preempts, until_row))
         if self.state.arrays.counters[MODELLED] and not isinstance(rule, PreemptiveRule):
             return int(able_loop.run_rule(self.arrays, self.life, rule.code, until_row))
         if isinstance(rule, PreemptiveRule):

@@ -1,0 +1,76 @@
+"""The compiled loop of rules that go by an index: with or without models, preempting or not."""
+
+from __future__ import annotations
+
+import math
+
+from rlsched.cluster.arrays import LIVE_JOBS, MODELLED
+from rlsched.decide.abilities import AbilityCode
+from rlsched.decide.gittins import GittinsCode
+from rlsched.decide.index_walk import next_by_index, next_look_s
+from rlsched.jit import kernel, large_kernel, wide
+from rlsched_envs.able_starts import BY_RULE, join, place
+from rlsched_envs.life import has_room, next_instant, note_start, preempt_slot
+from rlsched_envs.life_arrays import NEED_ROOM, UNDECIDED, LifeArrays
+from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, TIMER, SimArrays, allocate_slot
+
+
+@kernel
+def _start(sim: SimArrays, life: LifeArrays, p: int, slot: int, beside: int, can: AbilityCode) -> bool:
+    """Start a job on free GPUs, or on those of `beside`; False where there is no place after all."""
+    if beside >= 0:
+        join(sim, p, wide(slot), wide(beside), BY_RULE, can)
+    elif sim.state.counters[MODELLED]:
+        if not place(sim, p, wide(slot), wide(-1), BY_RULE, can):
+            return False
+    elif not allocate_slot(sim, p, slot, -1):
+        return False
+    note_start(sim, life, slot)
+    return True
+
+
+@large_kernel
+def _decide_in(
+    sim: SimArrays, life: LifeArrays, p: int, c: GittinsCode, can: AbilityCode, preempts: bool
+) -> bool:
+    """All decisions of one partition at one instant; returns whether a job was preempted."""
+    s, now_s, preempted = sim.state, sim.progress.clock[NOW], False
+    while True:
+        out, into, beside = next_by_index(s, p, now_s, c, can, preempts)
+        if out >= 0:
+            preempt_slot(sim, life, out)
+            preempted = True
+        elif into < 0 or not _start(sim, life, p, into, beside, can):
+            return preempted
+
+
+@kernel
+def _decide(sim: SimArrays, life: LifeArrays, c: GittinsCode, can: AbilityCode, preempts: bool) -> None:
+    """All decisions of one instant, as `decide.loop.decide_all` asks for them, and the next timer."""
+    s, clock = sim.state, sim.progress.clock
+    partitions, again = s.derived.part.shape[0], True
+    while again:
+        again = False
+        for p in range(partitions):
+            again = _decide_in(sim, life, wide(p), c, can, preempts) or again
+    clock[TIMER] = math.inf
+    for p in range(partitions):
+        clock[TIMER] = min(clock[TIMER], next_look_s(s, p, clock[NOW], c, preempts))
+
+
+@large_kernel
+def run_index(
+    sim: SimArrays, life: LifeArrays, c: GittinsCode, can: AbilityCode, preempts: bool, until_row: int
+) -> int:
+    """`life.run_rule` for a rule that goes by an index."""
+    while life.counts[UNDECIDED] or sim.progress.tally[NEXT_ROW] < until_row:
+        if not life.counts[UNDECIDED]:
+            moved = next_instant(sim, life)
+            if moved != MOVED:
+                return moved
+            life.counts[UNDECIDED] = 1
+        if not has_room(sim, life, sim.state.counters[LIVE_JOBS]):
+            return NEED_ROOM
+        _decide(sim, life, c, can, preempts)
+        life.counts[UNDECIDED] = 0
+    return STOPPED

@@ -1,0 +1,171 @@
+"""The Gittins index of a job, compiled: the service that its completion costs, by what is known of it.
+
+A job has run for `a` seconds, and its run time is lognormal about its prediction. Of all times d that it
+could be given from now on, one makes E[service used] / P(it ends) least:
+
+    cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
+
+Serving the job of least cost first has the least mean JCT on one machine that interrupts for nothing (Gittins
+1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time times a power of its
+GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which takes the distribution from all jobs
+that have ended. A job that must not be preempted is served to its end once it starts: d is infinite for it,
+and its cost before it starts is its mean.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records
+from rlsched.decide.quota_walk import attained_gpu_s
+from rlsched.jit import kernel
+
+LEAST_SPREAD: Final = 0.1
+SPREAD_STEP: Final = 0.1
+_SPREADS: Final = 45
+LEAST_LOG_AGE: Final = -12.0
+LOG_AGE_STEP: Final = 0.1875
+_AGES: Final = 129
+_FAR: Final = 4.0
+"""Beyond so many standard deviations the cost grows as the age does: nothing is known of what is left."""
+
+
+class Gittins(msgspec.Struct, frozen=True, kw_only=True):
+    """How an index is made.
+
+    Attributes:
+        spread: Standard deviation of ln(run time / prediction) that is added to what comes with each
+            prediction, as the root of the sum of squares.
+        trust: Factor for the one that comes with each prediction.
+        gpus_power: Power of a gang's GPUs that its service is multiplied by.
+        margin: A running job is preempted for one whose cost is less than its own by this, of ln(cost).
+        age_step: Ages count in steps of this factor, so that an index changes seldom.
+        first_age_s: The first of these steps, seconds.
+        tick_s: Where time alone changes an index, it is looked at at multiples of this, seconds.
+    """
+
+    spread: float = 2.5
+    trust: float = 0.0
+    gpus_power: float = 0.7
+    margin: float = 0.5
+    age_step: float = 2.0
+    first_age_s: float = 60.0
+    tick_s: float = 60.0
+
+    @property
+    def code(self) -> GittinsCode:
+        """The same for kernels."""
+        return GittinsCode(
+            gittins_table(),
+            float(self.spread),
+            float(self.trust),
+            float(self.gpus_power),
+            float(self.margin),
+            float(self.age_step),
+            float(self.first_age_s),
+            float(self.tick_s),
+        )
+
+
+class GittinsCode(NamedTuple):
+    """`Gittins` as kernels take it, with the table."""
+
+    table: NDArray[np.float64]  # (_SPREADS, _AGES)
+    spread: float
+    trust: float
+    gpus_power: float
+    margin: float
+    age_step: float
+    first_age_s: float
+    tick_s: float
+
+
+@lru_cache(maxsize=1)
+def gittins_table() -> NDArray[np.float64]:
+    """(_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and by ln(age / median)."""
+    log_ages = LEAST_LOG_AGE + LOG_AGE_STEP * np.arange(_AGES)
+    given = np.exp(np.linspace(-10.0, 14.0, 97))
+    table = np.empty((_SPREADS, _AGES))
+    for k in range(_SPREADS):
+        spread = LEAST_SPREAD + SPREAD_STEP * k
+        age = np.exp(np.minimum(log_ages, _FAR * spread))[:, None]
+        until = age + given[None, :]
+        alive, alive_then = _survival(age, spread), _survival(until, spread)
+        used = until * alive_then - age * alive + _mean_below(until, spread) - _mean_below(age, spread)
+        ends = alive - alive_then
+        cost = np.where(ends > 1e-13, used / np.maximum(ends, 1e-13), np.inf).min(axis=1)
+        table[k] = np.log(cost) + np.maximum(log_ages - _FAR * spread, 0.0)
+    table.flags.writeable = False
+    return table
+
+
+_erfc: Final = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def _survival(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
+    """P(X > t) of a lognormal X with median 1."""
+    return np.asarray(0.5 * _erfc(np.log(t) / spread / math.sqrt(2.0)))
+
+
+def _mean_below(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
+    """E[X; X <= t] of it."""
+    above = 0.5 * _erfc((np.log(t) / spread - spread) / math.sqrt(2.0))
+    return np.asarray(math.exp(spread**2 / 2.0) * (1.0 - above))
+
+
+@kernel
+def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float:
+    """ln(cost / median), linear between the points of the table and constant beyond its edges."""
+    x = min(max((spread - LEAST_SPREAD) / SPREAD_STEP, 0.0), table.shape[0] - 1.001)
+    y = min(max((log_age - LEAST_LOG_AGE) / LOG_AGE_STEP, 0.0), table.shape[1] - 1.001)
+    i, j = int(x), int(y)
+    x, y = x - i, y - j
+    low = table[i, j] * (1.0 - y) + table[i, j + 1] * y
+    high = table[i + 1, j] * (1.0 - y) + table[i + 1, j + 1] * y
+    return low * (1.0 - x) + high * x
+
+
+@kernel
+def age_s(job: Records, slot: int, now_s: float) -> float:
+    """Time on its GPUs that a live job has had until now, seconds; half of it where it shared them by two."""
+    return attained_gpu_s(job, slot, now_s) / max(job.gpus[slot], 1)
+
+
+@kernel
+def _steps(c: GittinsCode, age: float) -> float:
+    """Steps of age behind the first one, of an age that is past it; a hair early, for times are rounded."""
+    return np.floor(math.log(age / c.first_age_s) / math.log(c.age_step) + 1e-9)
+
+
+@kernel
+def _age_at(c: GittinsCode, steps: float) -> float:
+    return c.first_age_s * math.exp(steps * math.log(c.age_step))
+
+
+@kernel
+def next_step_s(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
+    """When the index of a running job next changes by its age alone."""
+    age = age_s(job, slot, now_s)
+    then = c.first_age_s if age < c.first_age_s else _age_at(c, _steps(c, age) + 1.0)
+    return now_s + max(then - age, 0.0) * 1000.0 / job.share_milli[slot]
+
+
+@kernel
+def job_index(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
+    """ln(cost) of a live job, GPU-seconds where `gpus_power` is 1: the least is served first."""
+    gpus = max(job.gpus[slot], 1)
+    spread = math.sqrt((c.trust * job.spread[slot]) ** 2 + c.spread**2)
+    median = math.log(max(job.predicted_s[slot], 1.0))
+    size = c.gpus_power * math.log(gpus)
+    if job.pinned[slot] and job.placed_in[slot] < 0:
+        return median + 0.5 * spread * spread + size
+    age = age_s(job, slot, now_s)
+    if age < c.first_age_s:
+        return median + log_cost(c.table, spread, LEAST_LOG_AGE) + size
+    return median + log_cost(c.table, spread, math.log(_age_at(c, _steps(c, age))) - median) + size

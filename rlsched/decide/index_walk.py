@@ -1,0 +1,103 @@
+"""Rules that go by an index and may preempt, compiled: who starts next, and who gives way to it.
+
+The waiting jobs of a partition are gone through by their index (`decide.gittins`), the least first. The first
+one that fits starts. One that does not may share GPUs, where the rule has that ability; else running jobs
+whose index is higher by a margin are preempted for it, the cheapest that make room (`decide.evict`). Jobs
+that are not preemptible, that started at this very instant, or whose node is not up stay.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlsched.cluster.arrays import MODELLED, StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.placement import class_fits
+from rlsched.decide.abilities import LOOK_AT, NEVER, AbilityCode, best_partner
+from rlsched.decide.evict import first_to_leave
+from rlsched.decide.gittins import Gittins, GittinsCode, job_index, next_step_s
+from rlsched.decide.rules import Rule
+from rlsched.jit import array_kernel, kernel
+
+_ANY_SIZE = 1 << 30
+
+
+class IndexRule(Rule, frozen=True, kw_only=True):
+    """A rule that goes by an index.
+
+    Attributes:
+        index: How the index is made.
+        preempts: Whether it preempts; else it only starts jobs, in the order of their indices.
+    """
+
+    index: Gittins
+    preempts: bool = True
+
+
+@kernel
+def _may_leave(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
+    """Whether a running job may be preempted for one that waits for partition `p`."""
+    job = s.job
+    whole = s.demand.share_milli[job.demand[slot]] == WHOLE_GPU_MILLI
+    return job.placed_in[slot] == p and not job.pinned[slot] and job.start_s[slot] < now_s and whole
+
+
+@array_kernel
+def next_by_index(
+    s: StateArrays, p: int, now_s: float, c: GittinsCode, can: AbilityCode, preempts: bool
+) -> tuple[int, int, int]:
+    """(slot to preempt, slot to start, running slot it shares GPUs with), each -1: what comes next.
+
+    One at a time: a job that another is preempted for starts when enough of them have left.
+    """
+    queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
+    if waiting == 0:
+        return -1, -1, -1
+    keys = np.empty(waiting)
+    for position in range(waiting):
+        keys[position] = job_index(s.job, c, queue[position], now_s)
+    leave, most = np.full(s.job.shape[0], -math.inf), -math.inf
+    if preempts:
+        for position in range(s.derived.running_len[0]):
+            slot = s.derived.slot.running[position]
+            if _may_leave(s, p, slot, now_s):
+                leave[slot] = job_index(s.job, c, slot, now_s) - c.margin
+                most = max(most, leave[slot])
+    failed, looked = _ANY_SIZE, 0
+    for position in np.argsort(keys, kind="mergesort"):
+        slot = queue[position]
+        demand = s.job.demand[slot]
+        if class_fits(s, p, demand):
+            return -1, slot, -1
+        if can.share != NEVER and looked < LOOK_AT and s.counters[MODELLED]:
+            looked += 1
+            beside = best_partner(s, p, slot, can)
+            if beside >= 0:
+                return -1, slot, beside
+        if keys[position] < most and s.job.gpus[slot] < failed and s.demand.plain[demand]:
+            out = first_to_leave(s, p, s.job.gpus[slot], leave, keys[position])
+            if out >= 0:
+                return out, -1, -1
+            failed = s.job.gpus[slot]
+    return -1, -1, -1
+
+
+@kernel
+def next_look_s(s: StateArrays, p: int, now_s: float, c: GittinsCode, preempts: bool) -> float:
+    """When the age of a running job next changes what the rule says of partition `p`, at a tick; or infinite.
+
+    Nothing changes where nobody waits.
+    """
+    look_s = math.inf
+    if s.derived.part.queue_len[p] == 0 or not preempts:
+        return look_s
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.placed_in[slot] == p and not s.job.pinned[slot]:
+            look_s = min(look_s, next_step_s(s.job, c, slot, now_s))
+    if look_s == math.inf:
+        return look_s
+    tick = np.ceil(look_s / c.tick_s) * c.tick_s
+    return tick if tick > now_s else tick + c.tick_s
