@@ -14,6 +14,7 @@ from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,
@@ -38,8 +39,8 @@ def tiresias() -> QuotaWalk:
     return QuotaWalk(PreemptiveRule(name="tiresias", order="submit", threshold_gpu_s=10.0, tick_s=0.0))
 
 
-def make(journal: Journal, nodes: int = 0) -> HandBroker:
-    broker = HandBroker(tiresias(), journal, limits=LIMITS)
+def make(journal: Journal, nodes: int = 0, scheduler: Scheduler | None = None) -> HandBroker:
+    broker = HandBroker(scheduler or tiresias(), journal, limits=LIMITS)
     for number in range(nodes):
         broker.says(f"n{number}", hello(f"n{number}"))
     return broker
@@ -135,6 +136,25 @@ def test_a_gang_is_launched_whole_once_the_last_of_its_gpus_is_empty(journal: Jo
     assert state(broker, 1) == "running"
     out = broker.says("n0", killed(1, rank=0))
     assert [(launch.job, launch.rank) for launch in of_kind(out, Launch)] == [(2, 0), (2, 1)]
+
+
+def test_another_rule_that_preempts_does_it_in_the_same_way(journal: Journal) -> None:
+    """`gittins` preempts two jobs, one by one, for a gang that needs the GPUs of both."""
+    broker = make(journal, 1, load_scheduler("gittins"))
+    for job in (1, 2):
+        broker.ask(submit(2, preemptible=True))
+        broker.says("n0", launched(job))
+    for _ in range(20):
+        broker.wait(15.0, "n0")
+    broker.ask(submit(4, preemptible=True, time_limit_s=30.0))
+    assert actions(journal)[-3:] == [Preempt(seq=0), Preempt(seq=1), Start(seq=2, gpus=(0, 1, 2, 3))]
+    assert of_kind(broker.says("n0", killed(2)), Launch) == []
+    assert [launch.job for launch in of_kind(broker.says("n0", killed(1)), Launch)] == [3]
+    assert (state(broker, 1), state(broker, 2)) == ("queued", "queued")
+    records = [record for kept in broker.records for record in kept.records]
+    made = redecide(journal_events(journal.path), load_scheduler("gittins"))
+    assert [record.action for record in made] == [record.action for record in records]
+    assert [record.state_digest for record in made] == [record.state_digest for record in records]
 
 
 def test_a_small_job_waits_for_its_own_gpus_alone(journal: Journal) -> None:
