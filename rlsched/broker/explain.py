@@ -258,9 +258,10 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     elif attempt.leaving and job.live:
         lines.append(f"it {seat_reason(attempt)}")
     who = "nobody had to choose" if attempt.source == "automatic" else f"decided by {attempt.source}"
+    after = _span(attempt.start_s - job.submit_s)
     lines.append(
-        f"started after {_span(attempt.start_s - job.submit_s)} in the queue as attempt "
-        f"{attempt.number}, {who} (decision {attempt.decision})"
+        f"started {f'{after} after its submission' if job.preemptions else f'after {after} in the queue'} "
+        f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
     )
     if job.preemptions:
         lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")

@@ -10,7 +10,7 @@ from rlsched.broker.book import Book
 from rlsched.broker.entries import AttemptOver, Decided, JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.quota_walk import PreemptiveRule
@@ -312,6 +312,27 @@ def test_the_run_time_that_is_learnt_is_that_of_all_attempts(journal: Journal) -
     assert broker.book.jobs[1].earlier_s == pytest.approx(16.0, abs=0.01)
 
 
+def test_the_hedge_learns_from_preempted_jobs_and_is_rebuilt_from_them(journal: Journal) -> None:
+    pytest.importorskip("sklearn")
+    broker = HandBroker(tiresias(), journal, limits=LIMITS, prediction=HEDGE)
+    broker.says("n0", hello("n0"))
+    for job in (1, 3):
+        broker.ask(submit(4, preemptible=True))
+        broker.says("n0", launched(job))
+        broker.wait(12.0, "n0")
+        broker.ask(submit(4))
+        broker.says("n0", killed(job), after_s=4.0)
+        broker.says("n0", launched(job + 1))
+        broker.says("n0", ended(job + 1), after_s=5.0)
+        broker.says("n0", launched(job, 2))
+        broker.says("n0", ended(job, 2), after_s=7.0)
+    assert {job.state for job in broker.book.jobs.values()} == {"completed"}
+    again = Book(Predictions(HEDGE), "submit")
+    again.replay(journal.rows())
+    ours, theirs = (book.predictions.stamped([draft(99)], broker.now_s)[0] for book in (broker.book, again))
+    assert (ours.predicted_s, ours.spread) == (theirs.predicted_s, theirs.spread)
+
+
 def test_the_wait_for_empty_gpus_is_no_run_time(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", killed(1), after_s=20.0)
@@ -434,6 +455,7 @@ def test_why_says_who_was_preempted_for_whom(journal: Journal) -> None:
     broker.says("n0", launched(2))
     broker.says("n0", ended(2))
     assert "it was preempted before: 1 of its 2 attempts" in told(broker, 1)
+    assert "after its submission as attempt 2, decided by rule" in told(broker, 1)
     assert not listed(broker, 2).preemptible  # type: ignore[attr-defined]
 
 
