@@ -157,6 +157,7 @@ class Rank:
         self.limit_at_s = math.inf if limit_s is None else time.monotonic() + limit_s
         self.limit_s = limit_s
         self.exit_code: int | None = None
+        self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
         self.pid = os.fork()
         if self.pid == 0:
             run_command(launch)
@@ -177,14 +178,22 @@ class Rank:
                 self.exit_code = 128 - code if code < 0 else code
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command's process group, and to the orphans of it that left it."""
-        targets = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        mine = str(os.getpid())
-        for pid in targets:
+        """Send a signal to the command's process group, and to the orphans of it that left it.
+
+        SIGTERM comes once to each: a second one would break into what a handler is saving.
+        """
+        told = self.told if number == signal.SIGTERM else set()
+        mine, group = str(os.getpid()), str(self.pid)
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
             fields = read_stat(pid)
-            if fields is not None and fields[1] == mine and pid != self.pid and fields[0] not in "ZX":
+            if fields is None or fields[1] != mine or fields[2] == group or fields[0] in "ZX":
+                continue
+            if pid not in told:
                 _kill(os.kill, pid, number)
-        _kill(os.killpg, self.pid, number)
+                told.add(pid)
+        if self.pid not in told:
+            _kill(os.killpg, self.pid, number)
+            told.add(self.pid)
 
     def end(self, reason: str, grace_s: float) -> None:
         """SIGTERM now, SIGKILL after `grace_s` seconds; a second call can only bring SIGKILL forward."""
@@ -193,6 +202,15 @@ class Rank:
             self.signal(signal.SIGTERM)
             self.signal(signal.SIGCONT)
         self.kill_at_s = min(self.kill_at_s, time.monotonic() + grace_s)
+
+    def end_rest(self) -> None:
+        """The command is over: end what it left, in what is left of the grace where it was told to end."""
+        self.limit_at_s = math.inf
+        if not self.reason:
+            self.end("stragglers", STRAGGLER_GRACE_S)
+            return
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
 
     def step(self) -> None:
         """Wait for the next signal or deadline, and act on it."""
@@ -235,11 +253,9 @@ def supervise(directory: str, launch: dict[str, Any]) -> tuple[int, str]:
         rank.step()
     exit_code = EXIT_TIME_LIMIT if rank.reason == "time_limit" else rank.exit_code
     reason = rank.reason
-    rank.limit_at_s = math.inf
     if left:
-        rank.reason = ""
-        rank.end(reason or "stragglers", STRAGGLER_GRACE_S)
-    give_up_s = time.monotonic() + STRAGGLER_GRACE_S + 5.0
+        rank.end_rest()
+    give_up_s = rank.kill_at_s + 5.0
     while rank.reap() and time.monotonic() < give_up_s:
         rank.step()
     return exit_code, reason

@@ -202,6 +202,36 @@ def test_processes_that_left_the_group_do_not_outlive_the_job(ranks: Ranks, stor
     assert shim.start_ticks(int(output(directory))) is None
 
 
+def test_what_a_shell_leaves_is_told_once_and_has_the_whole_grace(ranks: Ranks, store: AttemptStore) -> None:
+    """SIGTERM ends the shell at once, while the script that it ran is saving."""
+    saves = (
+        "exec 2>/dev/null; trap 'echo told; sleep 2.2; echo saved; exit 0' TERM; echo up; "
+        "while :; do sleep 0.05; done"
+    )
+    directory = start(ranks, store, "sh", "-c", f'sh -c "{saves}"; true')
+    until(has_output(directory, "up"))
+    ranks.end(KEY, 30.0, "killed")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 143, "killed")
+    assert output(directory).split() == ["up", "told", "saved"]
+
+
+def test_what_a_shell_leaves_is_killed_after_the_grace(ranks: Ranks, store: AttemptStore) -> None:
+    directory = start(ranks, store, "sh", "-c", "sh -c \"trap '' TERM; echo up $$; sleep 300\"; true")
+    until(has_output(directory, "\n"))
+    ranks.end(KEY, 0.2, "killed")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 143, "killed")
+    assert shim.start_ticks(int(output(directory).split()[1])) is None
+
+
+def test_who_left_the_group_is_told_when_the_command_is_over(ranks: Ranks, store: AttemptStore) -> None:
+    away = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    directory = start(ranks, store, "sh", "-c", f'setsid sh -c "{away}"; true')
+    until(has_output(directory, "up"))
+    ranks.end(KEY, 30.0, "killed")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 143, "killed")
+    assert output(directory).split() == ["up", "told"]
+
+
 def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(ranks: Ranks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $! $$; wait")
     until(has_output(directory, "\n"))
