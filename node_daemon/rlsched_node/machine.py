@@ -73,6 +73,7 @@ class NodeMachine:
         self._open: dict[AttemptKey, Attempt] = {}  # those of `attempts` that are not over and acknowledged
         for attempt in attempts:
             self._add(attempt)
+        self._refused: dict[AttemptKey, str] = {}  # why; an order that comes twice is refused twice
         self.is_registered = False
         self.is_connected = False
         self.is_stopping = False
@@ -225,13 +226,18 @@ class NodeMachine:
             elif known.phase is Phase.RUNNING:
                 yield Send(known.launched())
             return
-        objection = self._objection(launch)
+        objection = self._refused.get(key) or self._objection(launch)
         if objection:
-            yield Send(key.refused(objection))
+            yield self._refuse(key, objection)
             return
         attempt = Attempt(key, tuple(launch.gpus), Phase.WAITING, launch=launch)
         self._add(attempt)
         yield from self._start_waiting()
+
+    def _refuse(self, key: AttemptKey, message: str) -> Effect:
+        """For good: the broker gives the attempt up, and may have sent the order again before it knew."""
+        self._refused[key] = message
+        return Send(key.refused(message))
 
     def _objection(self, launch: Launch) -> str:
         """Why this launch cannot be obeyed; "" where it can."""
@@ -300,7 +306,7 @@ class NodeMachine:
             yield from self._end_unstarted(attempt)
         else:
             self._drop(attempt)
-            yield Send(key.refused(message))
+            yield self._refuse(key, message)
         yield from self._start_waiting()
 
     def _exited(self, attempt: Attempt, exited: Exited, now_s: float) -> Iterator[Effect]:

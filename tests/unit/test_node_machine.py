@@ -202,6 +202,16 @@ def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
     assert machine.handle(Received(launch(attempt=2)), 0.0) == [StartRank(launch(attempt=2))]
 
 
+def test_an_order_that_was_refused_is_refused_when_it_comes_again() -> None:
+    """The broker has sent it twice, and gives the attempt up at the first refusal: the job runs elsewhere."""
+    machine = registered()
+    machine.handle(Received(launch()), 0.0)
+    machine.handle(StartFailed(KEY, "disk full"), 0.0)
+    assert machine.handle(Received(launch()), 0.1) == [
+        Send(LaunchRefused(job=1, attempt=1, rank=0, message="disk full"))
+    ]
+
+
 def test_kill_ends_the_rank_and_a_shim_that_hangs_is_killed_hard() -> None:
     machine = registered()
     running(machine, launch())
