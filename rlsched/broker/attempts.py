@@ -245,7 +245,9 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:
     by the order, nor lost: it failed before that arrived. Else it has been stopped.
     """
     if attempt.first_failure is None:
-        return "completed", ""
+        told = any(rank.reason == "killed" for rank in attempt.ranks)
+        done = f"it was {attempt.ending_reason}, and left exit code 0, which says that it is done"
+        return "completed", done if told else ""
     if all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks):
         return "failed", _how(*attempt.first_failure, job)
     return "queued", attempt.ending_reason

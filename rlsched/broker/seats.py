@@ -43,8 +43,9 @@ class Seats:
                 if any((rank.node, gpu) in taken for gpu in rank.gpus):
                     attempt.leaving.add((other.number, number))
             if theirs.ending == PREEMPTED and any(seat[0] == other.number for seat in attempt.leaving):
-                more = "," if " for job " in theirs.ending_reason else " for"
-                theirs.ending_reason += f"{more} job {job.number}"
+                why, _, named = theirs.ending_reason.partition(" for ")
+                takers = [*named.split(", "), f"job {job.number}"] if named else [f"job {job.number}"]
+                theirs.ending_reason = f"{why} for {', '.join(dict.fromkeys(takers))}"
         return not attempt.leaving
 
     def left(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:

@@ -64,8 +64,9 @@ def fits_now(book: Book, job: Job, room: Room) -> bool:
 
 def seat_reason(attempt: Attempt) -> str:
     """Why an attempt that has GPUs is not launched yet."""
-    others = ", ".join(f"job {number}" for number in sorted({number for number, _ in attempt.leaving}))
-    return f"waits until {others}, preempted, has left its GPUs"
+    numbers = sorted({number for number, _ in attempt.leaving})
+    others = ", ".join(f"job {number}" for number in numbers)
+    return f"waits until {others}, preempted, {'has' if len(numbers) == 1 else 'have'} left its GPUs"
 
 
 def job_info(book: Book, job: Job) -> JobInfo:

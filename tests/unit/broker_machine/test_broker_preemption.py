@@ -142,6 +142,15 @@ def test_a_job_that_finished_in_its_grace_is_finished(journal: Journal) -> None:
     assert (state(broker, 1), broker.book.jobs[1].exit_code) == ("completed", 0)
     assert [launch.job for launch in of_kind(out, Launch)] == [2]
     assert broker.book.jobs[1].preemptions == 0
+    assert broker.book.jobs[1].reason == (
+        "it was preempted by decision 1 for job 2, and left exit code 0, which says that it is done"
+    )
+
+
+def test_a_job_that_finished_before_the_order_came_says_nothing_of_it(journal: Journal) -> None:
+    broker = preempted(journal)
+    broker.says("n0", ended(1, exit_code=0))
+    assert (state(broker, 1), broker.book.jobs[1].reason) == ("completed", "")
 
 
 def test_a_job_that_failed_before_the_order_came_has_failed(journal: Journal) -> None:
@@ -232,6 +241,17 @@ def test_a_lost_node_ends_both(journal: Journal) -> None:
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(1, 2)], (
         "waiting counts for 2"
     )
+
+
+def test_who_takes_over_is_named_once_however_often_it_begins(journal: Journal) -> None:
+    """Node n1 is lost before job 1 has left n0: job 2 begins again there, and waits for job 1 again."""
+    broker = preempted(journal, nodes=2, gpus=8)
+    broker.wait(LIMITS.lease_s, "n0")
+    broker.says("n0", killed(2))
+    assert state(broker, 2) == "queued"
+    broker.says("n1", hello("n1", cluster="c1"))
+    assert broker.book.jobs[2].attempt.number == 2  # type: ignore[union-attr]
+    assert broker.book.jobs[1].attempt.ending_reason.count("job 2") == 1  # type: ignore[union-attr]
 
 
 def test_a_rank_that_never_started_is_over_too(journal: Journal) -> None:

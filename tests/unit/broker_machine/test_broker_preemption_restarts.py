@@ -149,6 +149,16 @@ def test_why_says_who_was_preempted_for_whom(journal: Journal) -> None:
     assert not listed(broker, 2).preemptible  # type: ignore[attr-defined]
 
 
+def test_why_names_all_that_are_waited_for(journal: Journal) -> None:
+    broker = make_preempting(journal, nodes=1)
+    for job in (1, 2):
+        broker.ask(submit(2, preemptible=True))
+        broker.says("n0", launched(job))
+    broker.wait(12.0, "n0")
+    broker.ask(submit(4))
+    assert "it waits until job 1, job 2, preempted, have left its GPUs" in told(broker, 3)
+
+
 def test_a_record_says_what_was_preempted(journal: Journal) -> None:
     broker = preempted(journal)
     records = [record for kept in broker.records for record in kept.records]
