@@ -41,7 +41,8 @@ def _print_json(value: object) -> None:
 @click.option(
     "--preemptible",
     is_flag=True,
-    help="It may be stopped for another job's sake (SIGTERM, then SIGKILL) and started again later.",
+    help="It may be stopped for another job's sake (SIGTERM, then SIGKILL), and is started again later, "
+    "unless it left exit code 0: then it is done.",
 )
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -99,3 +102,24 @@ def test_characterisation_names_every_key_of_describe() -> None:
 
 def test_evaluate_names_every_column_of_the_job_files() -> None:
     assert [name for name in JOB_COLUMNS if f"`{name}`" not in text("docs/evaluate.md")] == []
+
+
+def test_the_script_that_survives_preemption_does(tmp_path: Path) -> None:
+    """Stopped twice on its way, it goes on where it was, and says 143 until it is done."""
+    (script,) = re.findall(r"```\n(import.*?)```", text("docs/online.md"), re.DOTALL)
+    for long, short in (("STEPS = 600", "STEPS = 40"), ("time.sleep(1.0)", "time.sleep(0.02)")):
+        assert script.count(long) == 1
+        script = script.replace(long, short)
+    (tmp_path / "train.py").write_text(script)
+    saved = tmp_path / "train.json"
+    steps = []
+    for attempt in (1, 2):
+        with subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == f"from step {steps[-1] if steps else 0}\n".encode()
+            child.terminate()
+            assert child.wait(30.0) == 143, attempt
+        steps.append(json.loads(saved.read_text())["step"])
+    assert 0 < steps[0] < steps[1] < 40
+    assert subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=False).returncode == 0
+    assert json.loads(saved.read_text()) == {"step": 40}
