@@ -17,6 +17,8 @@ from tests.unit.models.board import add, modelled, node, running
 
 LIGHT = "a2c-b64"
 """Two of these may share a GPU."""
+SEEDS = (*range(400), 567, 765, 2017, 2312)
+"""The last ones are gangs over several nodes: one that left for a later node made room on an earlier one."""
 
 
 @dataclass
@@ -49,7 +51,9 @@ def draw(seed: int, *, alike: bool = False) -> Case | None:
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 5))
     nodes = [
-        node(f"n{k}", size if alike else int(rng.integers(1, 6)), vc=None if k and rng.random() < 0.2 else "a")
+        node(
+            f"n{k}", size if alike else int(rng.integers(1, 6)), vc=None if k and rng.random() < 0.2 else "a"
+        )
         for k in range(int(rng.integers(1, 5)))
     ]
     state = modelled(*nodes)
@@ -80,8 +84,8 @@ def draw(seed: int, *, alike: bool = False) -> Case | None:
     return None if case.fits() else case
 
 
-def cases(count: int, *, alike: bool = False) -> list[Case]:
-    drawn = (draw(seed, alike=alike) for seed in range(count))
+def cases(*, alike: bool = False) -> list[Case]:
+    drawn = (draw(seed, alike=alike) for seed in SEEDS)
     return [case for case in drawn if case is not None]
 
 
@@ -131,7 +135,7 @@ def follow(case: Case) -> set[int]:
 @pytest.mark.parametrize("alike", [False, True])
 def test_it_says_no_only_where_nothing_helps(alike: bool) -> None:
     made = [0, 0]
-    for case in cases(400, alike=alike):
+    for case in cases(alike=alike):
         allowed = {slot for slot in range(len(case.index)) if case.may_leave(slot)}
         possible = holds(case, free_of(case, left=allowed))
         assert (case.next() >= 0) == possible
@@ -142,7 +146,7 @@ def test_it_says_no_only_where_nothing_helps(alike: bool) -> None:
 @pytest.mark.parametrize("alike", [False, True])
 def test_following_it_makes_room_and_nobody_leaves_in_vain(alike: bool) -> None:
     several = shared = 0
-    for case in cases(400, alike=alike):
+    for case in cases(alike=alike):
         if case.next() < 0:
             continue
         arrays = case.state.arrays
