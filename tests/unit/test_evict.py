@@ -17,7 +17,7 @@ from tests.unit.models.board import add, modelled, node, running
 
 LIGHT = "a2c-b64"
 """Two of these may share a GPU."""
-SEEDS = (*range(400), 567, 765, 2017, 2312)
+SEEDS = (*range(200), 567, 765, 2017, 2312)
 """The last ones are gangs over several nodes: one that left for a later node made room on an earlier one."""
 
 
@@ -140,7 +140,7 @@ def test_it_says_no_only_where_nothing_helps(alike: bool) -> None:
         possible = holds(case, free_of(case, left=allowed))
         assert (case.next() >= 0) == possible
         made[possible] += 1
-    assert min(made) > 40
+    assert min(made) > 20
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -163,8 +163,8 @@ def test_following_it_makes_room_and_nobody_leaves_in_vain(alike: bool) -> None:
                     free[n] -= 1
             assert not holds(case, free), "it could have stayed"
         several += len(gone) > 2
-    assert several > 8
-    assert shared > 20
+    assert several > 4
+    assert shared > 10
 
 
 def test_the_node_is_the_one_where_fewest_gpus_are_given_up_in_all() -> None:
