@@ -19,8 +19,8 @@ def adopt_attempts(store: AttemptStore, ranks: Ranks) -> list[Attempt]:
 
     Still running (its shim is the very process in `pid`, told by start time and boot): watched again.
     Ended: to be reported until the broker acknowledges. Vanished without an exit record: its leftovers are
-    killed, and it has ended with 137; with reason `node_stopped` when the machine was booted since, so that
-    the broker may queue the job again.
+    killed, and it has ended with 137, for the reason of the order to end it, if one came; with reason
+    `node_stopped` when the machine was booted since, so that the broker may queue the job again.
     """
     attempts = []
     deadline_s = time.monotonic() + CLAIM_WAIT_S
@@ -51,7 +51,9 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks, deadline_s: flo
     if record is None:
         kill_leftovers(directory)
         is_reboot = process is not None and process.boot_id not in ("", shim.boot_id())
-        record = directory.record_exit(EXIT_VANISHED, "node_stopped" if is_reboot else "")
+        record = directory.record_exit(
+            EXIT_VANISHED, "node_stopped" if is_reboot else directory.told_to_end()
+        )
     return _ended(key, record)
 
 

@@ -148,7 +148,7 @@ class Ranks:
             return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
         if record is None:
             kill_leftovers(rank.directory)
-            record = rank.directory.record_exit(EXIT_VANISHED, "")
+            record = rank.directory.record_exit(EXIT_VANISHED, rank.directory.told_to_end())
         return Exited(rank.key, record.exit_code, record.reason, record.when_s)
 
     def _is_alive(self, rank: _Rank) -> bool:

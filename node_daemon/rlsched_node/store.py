@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -54,6 +53,13 @@ class ExitRecord(msgspec.Struct, frozen=True):
     def when_s(self) -> float | None:
         """`ended_s`; None where the record does not say."""
         return self.ended_s or None
+
+
+class KillOrder(msgspec.Struct, frozen=True):
+    """The terms on which a rank was told to end; `reason` as in `ExitRecord`."""
+
+    grace_s: float
+    reason: str
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,8 +140,13 @@ class AttemptDir:
     def order_kill(self, grace_s: float, reason: str) -> None:
         """Leave the terms of the SIGTERM that follows."""
         draft = self.path / "kill.tmp"
-        draft.write_text(json.dumps({"grace_s": grace_s, "reason": reason}), encoding="utf-8")
+        draft.write_bytes(msgspec.json.encode(KillOrder(grace_s, reason)))
         draft.rename(self.path / "kill")
+
+    def told_to_end(self) -> str:
+        """The reason of the order to end it; "" where none came."""
+        order = self._read("kill", KillOrder)
+        return order.reason if order is not None else ""
 
     def acknowledge(self) -> None:
         """The broker has the end in its journal: keep the exit record and the output alone."""

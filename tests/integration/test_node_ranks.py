@@ -251,7 +251,7 @@ def test_a_hard_kill_needs_no_help_of_the_shim(ranks: Ranks, store: AttemptStore
     os.kill(process.pid, signal.SIGSTOP)
     ranks.end(KEY, 0.0, "killed")
     ranks.hard_kill(KEY)
-    assert collect(ranks, Exited)[-1] == Exited(KEY, 137)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "killed"), "it did not vanish by itself"
 
 
 def test_a_shim_that_cannot_start_is_a_refused_launch(
@@ -283,9 +283,17 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
     second.close()
 
 
-@pytest.mark.parametrize(("ticks", "boot", "reason"), [(-1, "", ""), (0, "an earlier boot", "node_stopped")])
+@pytest.mark.parametrize(
+    ("ticks", "boot", "told", "reason"),
+    [
+        (-1, "", "", ""),
+        (-1, "", "killed", "killed"),
+        (0, "an earlier boot", "", "node_stopped"),
+        (0, "an earlier boot", "killed", "node_stopped"),
+    ],
+)
 def test_a_recorded_process_that_is_another_one_has_vanished(
-    store: AttemptStore, ranks: Ranks, ticks: int, boot: str, reason: str
+    store: AttemptStore, ranks: Ranks, ticks: int, boot: str, told: str, reason: str
 ) -> None:
     directory = store.at(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
@@ -295,6 +303,8 @@ def test_a_recorded_process_that_is_another_one_has_vanished(
         str(directory.path),
         {"pid": os.getpid(), "start_ticks": mine + ticks, "boot_id": boot or shim.boot_id()},
     )
+    if told:
+        directory.order_kill(30.0, told)
     [attempt] = adopt_attempts(store, ranks)
     assert (attempt.phase, attempt.exit_code, attempt.reason) == (Phase.ENDED, 137, reason)
     assert [a.exit_code for a in adopt_attempts(store, ranks)] == [137], "it is written down"
