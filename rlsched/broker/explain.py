@@ -10,7 +10,7 @@ import msgspec
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Job
 from rlsched.broker.predictions import HEDGE, RUNNING_MEAN
-from rlsched.broker.views import Room, fits_now, place_of, rooms, seat_reason
+from rlsched.broker.views import Room, asked_again_s, fits_now, place_of, rooms, seat_reason
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
@@ -82,6 +82,9 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     lines.append(_ahead(book, job, best))
     if not fitting:
         lines.append(_until_free(book, best, need, now_s))
+    again_s = asked_again_s(book, open_rooms)
+    if again_s > now_s:
+        lines.append(f"the policy decides again in {_span(again_s - now_s)} at the latest")
     down = [name for name, node in book.nodes.items() if not node.up]
     if down:
         lines.append(f"nodes down: {', '.join(down)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rlsched.broker.book import Book
@@ -50,9 +51,25 @@ def waiting_reason(book: Book, job: Job) -> str:
     most = max(open_rooms, key=lambda room: room.free_gpus)
     if most.free_gpus < job.spec.num_gpus:
         return f"{again}needs {job.spec.num_gpus} GPUs, {most.free_gpus} free"
-    if not any(fits_now(book, job, room) for room in open_rooms):
+    fitting = [room for room in open_rooms if fits_now(book, job, room)]
+    if not fitting:
         return f"{again}{most.free_gpus} GPUs free, but not together: {most.largest_hole} on one node at most"
+    if asked_again_s(book, fitting) > book.now_s:
+        return f"{again}held back until the policy decides again"
     return f"{again}held back: others were preferred"
+
+
+def asked_again_s(book: Book, among: Sequence[Room]) -> float:
+    """When the policy has asked to decide again in one of these partitions, Unix seconds; 0: it has not."""
+    names = book.cluster.partition_names
+    return min(
+        (
+            book.asked_for_s[names[room.partition]]
+            for room in among
+            if names[room.partition] in book.asked_for_s
+        ),
+        default=0.0,
+    )
 
 
 def fits_now(book: Book, job: Job, room: Room) -> bool:

@@ -12,6 +12,7 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.wire.messages import Explanation, Jobs, ListJobs, Why
 from rlsched_agents.heuristics.preemptive import QuotaWalk
 from tests.unit.broker_machine.hand import LIMITS, hello, launched, submit
 
@@ -54,6 +55,22 @@ def test_a_rule_that_decides_at_ticks_is_asked_at_the_very_tick(broker: HandBrok
         Start(seq=1, gpus=(0, 1, 2, 3)),
     ], "240 GPU-seconds are more than 100; nobody waits then, and nobody is asked"
     assert broker.machine.due_s() == float("inf")
+
+
+def test_people_are_told_that_it_will_be(broker: HandBroker) -> None:
+    """GPUs are free, nobody else waits, and yet nothing is started before the tick."""
+    broker.ask(submit(4, preemptible=True))
+    listed, why = broker.ask(ListJobs(job=1)), broker.ask(Why(job=1))
+    assert isinstance(listed, Jobs)
+    assert isinstance(why, Explanation)
+    assert listed.jobs[0].reason == "held back until the policy decides again"
+    assert "the policy decides again in 20 s at the latest" in why.details
+    at(broker, 1020.0)
+    broker.says("n0", launched(1))
+    broker.ask(submit(4))
+    waits = broker.ask(Why(job=2))
+    assert isinstance(waits, Explanation)
+    assert "the policy decides again in 1 min at the latest" in waits.details, "though it does not fit now"
 
 
 def test_nobody_is_asked_before_the_time(broker: HandBroker) -> None:
