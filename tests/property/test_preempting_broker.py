@@ -1,4 +1,5 @@
-"""Brokers and nodes as they are, over a world of chance: orders are lost, brokers die, jobs heed and do not.
+"""Brokers and nodes as they are, over a world of chance: orders are lost, brokers and node daemons die, ranks
+cannot be started, jobs heed and do not.
 
 No process ever meets another on a GPU, no job runs twice at a time, and every job comes to its end.
 """
@@ -26,7 +27,7 @@ from rlsched.decide.candidates import first_in_order, start_action
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage
 from rlsched_node import steps
-from rlsched_node.attempt import AttemptKey
+from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.machine import NodeMachine
 from tests.unit.broker_machine.hand import submit
 
@@ -123,6 +124,9 @@ class World:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self.broker.book.identity)
         assert (name, key) not in self.ran, "a rank is started once"
         assert not any(other.job == key.job and other.attempt != key.attempt for _, other in self.processes)
+        if self.chance.random() < 0.03:
+            self.happens(name, steps.StartFailed(key, "disk full"))
+            return
         self.ran.add((name, key))
         self.processes[name, key] = set(launch.gpus)
         self.happens(name, steps.Started(key, 1))
@@ -163,7 +167,8 @@ class World:
     def step(self) -> None:
         chance = self.chance
         match chance.choices(
-            ("deliver", "time", "submit", "cancel", "end", "cut", "broker"), (40, 20, 10, 2, 14, 2, 2)
+            ("deliver", "time", "submit", "cancel", "end", "cut", "broker", "daemon"),
+            (40, 20, 10, 2, 14, 2, 2, 2),
         )[0]:
             case "submit":
                 self.broker.ask(submit(chance.randint(1, 6), preemptible=chance.random() < 0.8))
@@ -178,6 +183,8 @@ class World:
                 self.cut(chance.choice(list(self.nodes)))
             case "broker":
                 self.restart()
+            case "daemon":
+                self.restart_daemon(chance.choice(list(self.nodes)))
             case "time":
                 self.time(chance.choice((0.001, 0.5, 2.0)))
             case _:
@@ -208,6 +215,20 @@ class World:
         self.happens(name, steps.Disconnected())
         self.words[name].clear()
         self.happens(name, steps.Connected())
+
+    def restart_daemon(self, name: str) -> None:
+        """kill -9: the processes stay, and what is on disk."""
+        old = self.nodes[name]
+        kept = []
+        for key, attempt in old.attempts.items():
+            if (name, key) in self.processes:
+                kept.append(Attempt(key, attempt.gpus, Phase.RUNNING, 1))
+            elif attempt.phase is Phase.ENDED:
+                kept.append(attempt)
+        self.nodes[name] = NodeMachine(
+            Hello(name=name, gpus=GPUS, cluster=old.cluster, epoch=old.epoch), kept
+        )
+        self.cut(name)
 
     def restart(self) -> None:
         """kill -9: the journal stays."""
