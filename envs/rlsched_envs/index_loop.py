@@ -7,8 +7,8 @@ import math
 from rlsched.cluster.arrays import LIVE_JOBS, MODELLED
 from rlsched.decide.abilities import AbilityCode
 from rlsched.decide.gittins import GittinsCode
-from rlsched.decide.index_walk import next_by_index, next_look_s
-from rlsched.jit import kernel, large_kernel, wide
+from rlsched.decide.index_walk import indices, move_index, next_look_s, next_of
+from rlsched.jit import array_kernel, kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place
 from rlsched_envs.life import has_room, next_instant, note_start, preempt_slot
 from rlsched_envs.life_arrays import NEED_ROOM, UNDECIDED, LifeArrays
@@ -29,16 +29,20 @@ def _start(sim: SimArrays, life: LifeArrays, p: int, slot: int, beside: int, can
     return True
 
 
-@large_kernel
+@array_kernel
 def _decide_in(
     sim: SimArrays, life: LifeArrays, p: int, c: GittinsCode, can: AbilityCode, preempts: bool
 ) -> bool:
     """All decisions of one partition at one instant; returns whether a job was preempted."""
     s, now_s, preempted = sim.state, sim.progress.clock[NOW], False
+    if s.derived.part.queue_len[p] == 0:
+        return False
+    key, leave = indices(s, p, now_s, c, preempts)
     while True:
-        out, into, beside = next_by_index(s, p, now_s, c, can, preempts)
+        out, into, beside = next_of(s, p, key, leave, can)
         if out >= 0:
             preempt_slot(sim, life, out)
+            move_index(s, now_s, c, out, key, leave)
             preempted = True
         elif into < 0 or not _start(sim, life, p, into, beside, can):
             return preempted

@@ -128,7 +128,7 @@ JOB: Final = np.dtype(
         ("start_s", np.float64),  # start of the current attempt, nan while it waits
         ("held_since_s", np.float64),  # first time a *wait* passed it over though it fitted, nan if never
         ("held_until_s", np.float64),  # a *wait* keeps it back until then, -inf if none does ...
-        ("attained_gpu_s", np.float64),  # service received in earlier attempts
+        ("attained_gpu_s", np.float64),  # service of earlier attempts; of this one what `share_milli` forgets
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),

@@ -361,7 +361,7 @@ def join(
         theirs = gpu.link[theirs // MAX_TENANTS, theirs % MAX_TENANTS]
     s.derived.part.changes[p] += 1
     _run(s, slot, host, p, 0, sm_clock_frac, now_s)
-    _share_out(s, first)
+    _share_out(s, first, now_s)
 
 
 @kernel
@@ -374,20 +374,27 @@ def tenants_of(s: StateArrays, g: int) -> int:
 
 
 @kernel
-def _share_out(s: StateArrays, g: int) -> None:
-    """Give all jobs that hold GPU `g`, and all the GPUs that they have in common, equal shares."""
-    count = tenants_of(s, g)
+def _share_out(s: StateArrays, g: int, now_s: float) -> None:
+    """Give all jobs that hold GPU `g`, and all the GPUs that they have in common, equal shares.
+
+    The service that they have had keeps the share that they had: attained service is counted from the start
+    of an attempt at its present share, and what that says too much or too little goes to the count before.
+    """
+    count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
     for k in range(MAX_TENANTS - 1, -1, -1):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
             count -= 1
-            s.job.share_milli[slot] = WHOLE_GPU_MILLI // tenants_of(s, g) if count > 0 else left
-            left -= s.job.share_milli[slot]
+            before = job.share_milli[slot]
+            job.share_milli[slot] = WHOLE_GPU_MILLI // tenants_of(s, g) if count > 0 else left
+            left -= job.share_milli[slot]
+            gpu_s = (now_s - job.start_s[slot]) * job.gpus[slot]
+            job.attained_gpu_s[slot] += gpu_s * (before - job.share_milli[slot]) / 1000.0
 
 
 @large_kernel
-def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int) -> None:
+def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
     """A job has left GPUs that it shared: the others get its share, and the cores that they asked for.
 
     `cpu_milli_each`: cores that it had with each GPU, free now. Those that stay may have them even where the
@@ -408,7 +415,7 @@ def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int) ->
         if s.node.cpu_milli[n] < UNCOUNTED:
             s.node.cpu_free_milli[n] -= more
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    _share_out(s, g)
+    _share_out(s, g, now_s)
 
 
 @kernel
@@ -417,7 +424,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
     job, share_milli, head = s.job, s.job.share_milli[slot], s.job.head[slot]
     vacate(s, slot, head, job.host[slot], job.placed_in[slot], share_milli)
     if share_milli < s.demand.share_milli[job.demand[slot]]:
-        _take_over(s, head // MAX_TENANTS, share_milli, job.cpu_milli_each[slot])
+        _take_over(s, head // MAX_TENANTS, share_milli, job.cpu_milli_each[slot], now_s)
         job.share_milli[slot] = s.demand.share_milli[job.demand[slot]]
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * share_milli / 1000.0

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.jit import array_kernel, kernel
 
+_MORE_GPUS = 1 << 30
+
 
 @kernel
-def _left(s: StateArrays, g: int, leaving: NDArray[np.bool_]) -> bool:
-    """Whether GPU `g` would be wholly free if all of `leaving` (J,) left."""
+def _last_tenant(s: StateArrays, g: int) -> int:
+    """The slot in the last place of GPU `g` that is taken, -1 where none is."""
+    last = -1
     for k in range(MAX_TENANTS):
-        slot = s.gpu.tenant[g, k]
-        if slot >= 0 and not leaving[slot]:
-            return False
-    return True
+        if s.gpu.tenant[g, k] >= 0:
+            last = s.gpu.tenant[g, k]
+    return last
 
 
 @kernel
@@ -39,19 +41,21 @@ def _gpu_index(s: StateArrays, g: int, index: NDArray[np.float64]) -> float:
 
 
 @kernel
-def _free_on(s: StateArrays, n: int, leaving: NDArray[np.bool_]) -> int:
-    """GPUs of node `n` that would be wholly free."""
-    free = 0
-    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
-        free += _left(s, g, leaving)
-    return free
+def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
+    """The group on GPU `g` leaves, or stays after all: its jobs have all of its GPUs in common."""
+    place = s.job.head[_last_tenant(s, g)]
+    while place >= 0:
+        free[place // MAX_TENANTS] = mark
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
 
 
 @kernel
-def _mark(s: StateArrays, g: int, leaving: NDArray[np.bool_], mark: bool) -> None:
-    for k in range(MAX_TENANTS):
-        if s.gpu.tenant[g, k] >= 0:
-            leaving[s.gpu.tenant[g, k]] = mark
+def _free_on(s: StateArrays, n: int, free: NDArray[np.bool_]) -> int:
+    """GPUs of node `n` that would be wholly free."""
+    count = 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        count += free[g]
+    return count
 
 
 @kernel
@@ -59,43 +63,51 @@ def _clear_node(
     s: StateArrays,
     n: int,
     needed: int,
-    index: NDArray[np.float64],
+    worst: NDArray[np.float64],
     above: float,
-    leaving: NDArray[np.bool_],
+    free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
     """Choose who leaves node `n` so that `needed` of its GPUs are free, beside those who are leaving anyway.
 
-    Those chosen are marked in `leaving`, and stand in `gone` (one GPU of each group). Returns how many groups
-    that are, -1 (and nobody is marked) where it cannot be done.
+    The GPUs of those chosen are marked in `free` (G,), and stand in `gone` (one GPU of each group). `worst`
+    (G,): the index of each GPU. Returns how many groups that are, -1 (and nothing is marked) where it cannot
+    be done.
     """
     first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
-    count, free = 0, _free_on(s, n, leaving)
-    while free < needed:
-        at, most = -1, above
+    count, could, frees = 0, 0, _free_on(s, n, free)
+    for g in range(first, end):
+        could += free[g] or worst[g] > above
+    if could < needed:
+        return -1
+    while frees < needed:
+        at, most = first, above
         for g in range(first, end):
-            if not _left(s, g, leaving):
-                worst = _gpu_index(s, g, index)
-                if worst > most:
-                    at, most = g, worst
-        if at < 0:
-            for k in range(count):
-                _mark(s, gone[k], leaving, False)
-            return -1
-        _mark(s, at, leaving, True)
+            if not free[g] and worst[g] > most:
+                at, most = g, worst[g]
+        _mark(s, at, free, True)
         gone[count] = at
-        count, free = count + 1, _free_on(s, n, leaving)
+        count, frees = count + 1, _free_on(s, n, free)
     k = count - 2  # the last one was needed; those before it may not be any more
     while k >= 0:
-        _mark(s, gone[k], leaving, False)
-        if _free_on(s, n, leaving) >= needed:
+        _mark(s, gone[k], free, False)
+        if _free_on(s, n, free) >= needed:
             count -= 1
             for other in range(k, count):
                 gone[other] = gone[other + 1]
         else:
-            _mark(s, gone[k], leaving, True)
+            _mark(s, gone[k], free, True)
         k -= 1
     return count
+
+
+@kernel
+def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
+    """GPUs that the groups on these GPUs hold in all, wherever they are."""
+    held = 0
+    for k in range(gone.shape[0]):
+        held += s.job.gpus[_last_tenant(s, gone[k])]
+    return held
 
 
 @array_kernel
@@ -109,44 +121,28 @@ def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64]
         index: (J,) what speaks for preempting each slot; -inf: it must not be.
         above: Only jobs with an index above this leave.
     """
-    leaving, chosen = np.zeros(s.job.shape[0], np.bool_), np.zeros(s.node.shape[0], np.bool_)
+    free, worst = np.zeros(s.gpu.shape[0], np.bool_), np.empty(s.gpu.shape[0])
+    for g in range(s.gpu.shape[0]):
+        worst[g] = _gpu_index(s, g, index)
+        free[g] = worst[g] == math.inf
+    chosen = np.zeros(s.node.shape[0], np.bool_)
     size, left, first = min(gpus, s.derived.part.node_size[p]), gpus, -1
     gone = np.empty(max(s.derived.part.node_size[p], 1), np.int32)
     while left > 0:
-        needed, node, least = min(left, size), -1, math.inf
+        needed, node, least = min(left, size), -1, _MORE_GPUS
         for n in range(s.node.shape[0]):
             in_part = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.gpus[n] >= needed
-            if in_part and not chosen[n]:
-                count = _clear_node(s, n, needed, index, above, leaving, gone)
-                cost = _gpus_held(s, gone[:count]) if count >= 0 else math.inf
+            if in_part and not chosen[n] and needed - _free_on(s, n, free) < least:
+                count = _clear_node(s, n, needed, worst, above, free, gone)
+                if count >= 0 and _gpus_held(s, gone[:count]) < least:
+                    node, least = n, _gpus_held(s, gone[:count])
                 for k in range(count):
-                    _mark(s, gone[k], leaving, False)
-                if cost < least:
-                    node, least = n, cost
+                    _mark(s, gone[k], free, False)
         if node < 0:
             return -1
         chosen[node] = True
-        count = _clear_node(s, node, needed, index, above, leaving, gone)
+        count = _clear_node(s, node, needed, worst, above, free, gone)
         if first < 0 and count > 0:
             first = _last_tenant(s, gone[0])
         left -= needed
     return first
-
-
-@kernel
-def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> float:
-    """GPUs that the groups on these GPUs hold in all, wherever they are."""
-    held = 0.0
-    for k in range(gone.shape[0]):
-        held += s.job.gpus[_last_tenant(s, gone[k])]
-    return held
-
-
-@kernel
-def _last_tenant(s: StateArrays, g: int) -> int:
-    """The slot in the last place of GPU `g` that is taken."""
-    last = -1
-    for k in range(MAX_TENANTS):
-        if s.gpu.tenant[g, k] >= 0:
-            last = s.gpu.tenant[g, k]
-    return last

@@ -139,8 +139,14 @@ def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float
 
 @kernel
 def age_s(job: Records, slot: int, now_s: float) -> float:
-    """Time on its GPUs that a live job has had until now, seconds; half of it where it shared them by two."""
+    """Time on its GPUs that a live job has had until now, seconds; half of it while it shared them by two."""
     return attained_gpu_s(job, slot, now_s) / max(job.gpus[slot], 1)
+
+
+@kernel
+def _is_young(c: GittinsCode, age: float) -> bool:
+    """Whether an age has not come to the first step; a hair early, as `_steps`."""
+    return age < c.first_age_s * (1.0 - 1e-9)
 
 
 @kernel
@@ -162,7 +168,7 @@ def next_step_s(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
         rate = job.gpus[slot] * job.share_milli[slot] / 1000.0
         return now_s + left_gpu_s / rate if left_gpu_s >= 0.0 and rate > 0.0 else math.inf
     age = age_s(job, slot, now_s)
-    then = c.first_age_s if age < c.first_age_s else _age_at(c, _steps(c, age) + 1.0)
+    then = c.first_age_s if _is_young(c, age) else _age_at(c, _steps(c, age) + 1.0)
     return now_s + max(then - age, 0.0) * 1000.0 / job.share_milli[slot]
 
 
@@ -178,6 +184,6 @@ def job_index(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
     if job.pinned[slot] and job.placed_in[slot] < 0:
         return median + 0.5 * spread * spread + size
     age = age_s(job, slot, now_s)
-    if age < c.first_age_s:
+    if _is_young(c, age):
         return median + log_cost(c.table, spread, LEAST_LOG_AGE) + size
     return median + log_cost(c.table, spread, math.log(_age_at(c, _steps(c, age))) - median) + size

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MODELLED, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
@@ -45,30 +46,75 @@ def _may_leave(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 
 
 @array_kernel
-def next_by_index(
-    s: StateArrays, p: int, now_s: float, c: GittinsCode, can: AbilityCode, preempts: bool
-) -> tuple[int, int, int]:
-    """(slot to preempt, slot to start, running slot it shares GPUs with), each -1: what comes next.
+def indices(
+    s: StateArrays, p: int, now_s: float, c: GittinsCode, preempts: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What decides in partition `p` at one instant.
 
-    One at a time: a job that another is preempted for starts when enough of them have left.
+    Neither changes while jobs start and leave at that instant, but for the slots that do (`move_index`).
+
+    Returns:
+        (J,) index of each waiting slot; (J,) index of each running slot that may be preempted, less the
+        margin, -inf of all others.
     """
-    queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
-    if waiting == 0:
-        return -1, -1, -1
-    keys = np.empty(waiting)
-    for position in range(waiting):
-        keys[position] = job_index(s.job, c, queue[position], now_s)
-    leave, most = np.full(s.job.shape[0], -math.inf), -math.inf
-    if preempts:
+    key, leave = np.empty(s.job.shape[0]), np.full(s.job.shape[0], -math.inf)
+    for position in range(s.derived.part.queue_len[p]):
+        slot = s.derived.queue[p, position]
+        key[slot] = job_index(s.job, c, slot, now_s)
+    if preempts and s.derived.part.queue_len[p] > 0:
         for position in range(s.derived.running_len[0]):
             slot = s.derived.slot.running[position]
             if _may_leave(s, p, slot, now_s):
                 leave[slot] = job_index(s.job, c, slot, now_s) - c.margin
-                most = max(most, leave[slot])
-    failed, looked = _ANY_SIZE, 0
-    for position in np.argsort(keys, kind="mergesort"):
+    return key, leave
+
+
+@kernel
+def move_index(
+    s: StateArrays,
+    now_s: float,
+    c: GittinsCode,
+    slot: int,
+    key: NDArray[np.float64],
+    leave: NDArray[np.float64],
+) -> None:
+    """A slot has just been preempted: it waits from now on."""
+    key[slot], leave[slot] = job_index(s.job, c, slot, now_s), -math.inf
+
+
+@kernel
+def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
+    """The other partition that a job of partition `p` waits for, -1 for none."""
+    own = s.job.own_partition[slot]
+    return s.job.shared_partition[slot] if own == p else own
+
+
+@array_kernel
+def next_of(
+    s: StateArrays, p: int, key: NDArray[np.float64], leave: NDArray[np.float64], can: AbilityCode
+) -> tuple[int, int, int]:
+    """`next_by_index` by these `indices`.
+
+    What fits, and what room can be made, is the same for all jobs that ask for the same and wait for the
+    same partitions: once the first of them has found nothing, the others are passed over.
+    """
+    queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
+    left, kind = np.empty(waiting), np.empty(waiting, np.int64)
+    for position in range(waiting):
         slot = queue[position]
-        demand = s.job.demand[slot]
+        left[position] = key[slot]
+        kind[position] = s.job.demand[slot] * (partitions + 1) + _elsewhere(s, p, slot) + 1
+    passed = np.zeros(s.demand.shape[0] * (partitions + 1), np.bool_)
+    most = leave.max()
+    failed, looked = _ANY_SIZE, 0
+    while True:
+        at, least = -1, math.inf
+        for position in range(waiting):
+            if left[position] < least and not passed[kind[position]]:
+                at, least = position, left[position]
+        if at < 0:
+            return -1, -1, -1
+        slot, demand = queue[at], s.job.demand[queue[at]]
         if class_fits(s, p, demand):
             return -1, slot, -1
         if can.share != NEVER and looked < LOOK_AT and s.counters[MODELLED]:
@@ -76,12 +122,29 @@ def next_by_index(
             beside = best_partner(s, p, slot, can)
             if beside >= 0:
                 return -1, slot, beside
-        if keys[position] < most and s.job.gpus[slot] < failed and s.demand.plain[demand]:
-            out = first_to_leave(s, p, s.job.gpus[slot], leave, keys[position])
-            if out >= 0:
-                return out, -1, -1
-            failed = s.job.gpus[slot]
-    return -1, -1, -1
+            left[at] = math.inf
+        else:
+            passed[kind[at]] = True
+        if least < most and s.job.gpus[slot] < failed and s.demand.plain[demand]:
+            other = _elsewhere(s, p, slot)
+            if other < 0 or not class_fits(s, other, demand):
+                out = first_to_leave(s, p, s.job.gpus[slot], leave, least)
+                if out >= 0:
+                    return out, -1, -1
+                failed = s.job.gpus[slot]
+
+
+@array_kernel
+def next_by_index(
+    s: StateArrays, p: int, now_s: float, c: GittinsCode, can: AbilityCode, preempts: bool
+) -> tuple[int, int, int]:
+    """(slot to preempt, slot to start, running slot it shares GPUs with), each -1: what comes next.
+
+    One at a time: a job that another is preempted for starts when enough of them have left. Nobody is
+    preempted for a job that fits the other partition that it waits for: it starts there.
+    """
+    key, leave = indices(s, p, now_s, c, preempts)
+    return next_of(s, p, key, leave, can)
 
 
 @kernel
