@@ -77,9 +77,9 @@ def dial_lines(cases: Sequence[Case], rows: dict[str, list[Entry]], results: Res
         return []
     means = mean_points(by_case)
     lines = [
-        "GPU energy is that of all GPUs over the whole replay, idle ones too, until the last replay of a case "
-        "has ended; CPUs and the rest of the nodes do not count. Both ratios are to `qssf-backfill` "
-        f"at full clocks, geometric means over {len(by_case)} cases; «front» counts the cases in which no hand "
+        "GPU energy is that of all GPUs over the whole replay, idle ones too, until the last replay of a "
+        "case has ended; CPUs and the rest of the nodes do not count. Both ratios are to `qssf-backfill` at "
+        f"full clocks, geometric means over {len(by_case)} cases; «front» counts the cases in which no hand "
         "rule has both a lower JCT and less energy. Only `gittins` preempts.",
         "",
         *header("policy", "mean JCT", "GPU energy", "front", "beaten over all by"),

@@ -93,8 +93,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.measures is None:
             raise InputError(
-                f"{self.case.name}, {self.policy}: a result of an older version, which measured less; expected "
-                "one of this: remove it, or give another --out"
+                f"{self.case.name}, {self.policy}: a result of an older version, which measured less; "
+                "expected one of this: remove it, or give another --out"
             )
         return self.measures
 
