@@ -50,7 +50,7 @@ def study_section(
         cases: Its cases, in the order of the lines.
         rows: By trace: who is compared.
         results: What is there.
-        untuned: Rules at their default values.
+        untuned: Rules without a value that was tuned in this setting.
     """
     done = [case for case in cases if best_reference(results, case, models=study.models)]
     lines = [f"### {study.title}", "", *_said(study, cases, done, results, untuned), ""]
@@ -79,7 +79,8 @@ def _said(
         )
     if untuned:
         words.append(
-            f"**Not tuned** here, at their default values: {', '.join(f'`{one}`' for one in untuned)}."
+            f"**Not tuned** here, at the values of the base setting or their defaults: "
+            f"{', '.join(f'`{one}`' for one in untuned)}."
         )
     return [" ".join(words)]
 

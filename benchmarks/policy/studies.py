@@ -171,15 +171,25 @@ def grid_of(setting: str, rule: str) -> tuple[str, Grid]:
 
 def tuned_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
     """What tuning came to for a rule in a setting; None: it was not tuned from its grid as it is now."""
-    if tuned is None:
-        return None
     where, grid = grid_of(setting, rule)
+    return None if tuned is None else _complete(tuned, where, rule, grid)
+
+
+def _complete(tuned: TunedFile, where: str, rule: str, grid: Grid) -> Tuned | None:
     found = (tuned.rules if where == BASE else tuned.settings.get(where, {})).get(rule)
     return found if found is not None and found.grid == list(grid.values) else None
 
 
+def usable_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
+    """The same, or what it came to in the base setting, where the rule was tuned there alone."""
+    found = tuned_of(tuned, setting, rule)
+    if found is None and tuned is not None and rule in GRIDS:
+        return _complete(tuned, BASE, rule, GRIDS[rule])
+    return found
+
+
 def untuned_in(tuned: TunedFile | None, study: Study) -> list[str]:
-    """Rules of a study without a value from their grid; they run at their default."""
+    """Rules of a study without a value from their grid; they run at that of the base, or at their default."""
     return [rule for rule in _TUNED[study.name] if tuned_of(tuned, setting_of(study, rule), rule) is None]
 
 
@@ -197,7 +207,7 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         found += _rows(study, "rule", dict.fromkeys(("fifo-backfill", "easy")))
     chosen = dict[str, str]()
     for rule in _TUNED[study.name]:
-        one = tuned_of(tuned, setting_of(study, rule), rule)
+        one = usable_of(tuned, setting_of(study, rule), rule)
         chosen[rule] = default_of(rule) if one is None else one.chosen
         if rule in _AS_IT_IS[study.name]:
             found += _rows(study, "rule", {rule: chosen[rule]})

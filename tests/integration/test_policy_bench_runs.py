@@ -166,7 +166,7 @@ def test_rows_of_the_bar_are_resumed_and_put_into_pages(
     printed = capsys.readouterr().out
     assert {"gittins", "tiresias", "tiresias:18000,clear", "srtf", "sjf", "reserve", "easy"} <= set(ran)
     assert "### Preemption, half of the jobs preemptible" in printed
-    assert "at their default values: `tiresias`, `tiresias-clear`, `gittins`" in printed
+    assert "or their defaults: `tiresias`, `tiresias-clear`, `gittins`" in printed
     assert printed.count("| toy, 0.95 |") == 2
     assert printed.strip() in (tmp_path / "results.md").read_text()
     page = (tmp_path / bar_tables.CASES_PAGE).read_text()
