@@ -24,7 +24,7 @@ from benchmarks.policy.journal import LOG_FILE
 from benchmarks.policy.opponents import TUNED_FILE, policy_id, read_tuned
 from benchmarks.policy.options import add_common, reported
 from benchmarks.policy.runs import Job, missing, run_all
-from benchmarks.policy.studies import STUDIES, Study, rows_of, untuned_in
+from benchmarks.policy.studies import STUDIES, Study, rows_of, tested_in, untuned_in
 from rlsched.errors import InputError
 
 
@@ -36,7 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--study", action="append", choices=tuple(STUDIES), help="default: all")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    parser.add_argument("--policy", action="append", help="under test; default: ppo, the default checkpoint")
+    parser.add_argument(
+        "--policy", action="append", help="under test; default: ppo, in the study of good predictions"
+    )
     parser.add_argument("--load", action="append", type=float, help="default: those of each study")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at one load alone")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
@@ -48,11 +50,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _bar(arguments: argparse.Namespace) -> int:
-    policies = list(dict.fromkeys(arguments.policy or ["ppo"]))
-    ids = {name: policy_id(name) for name in policies}
+    policies = arguments.policy or []
     traces = arguments.trace or ([QUICK_TRACE] if arguments.quick else list(TRACES))
     tuned = read_tuned(arguments.tuned) if arguments.tuned.exists() else None
     studies = [STUDIES[name] for name in dict.fromkeys(arguments.study or STUDIES)]
+    tested = dict.fromkeys(name for study in studies for name in tested_in(study, policies))
+    ids = {name: policy_id(name) for name in tested}
     without = {study.name: untuned_in(tuned, study) for study in studies}
     if arguments.split == "test" and any(without.values()):
         raise InputError(
@@ -77,7 +80,8 @@ def _bar(arguments: argparse.Namespace) -> int:
             study_section(study, todo[study.name], rows[study.name], results, untuned=without[study.name])
         )
         pages.append(case_tables(study, todo[study.name], rows[study.name], results))
-    head = f"{arguments.split.capitalize()} split; under test: {', '.join(sorted(ids.values()))}.\n\n"
+    under_test = f"; under test: {', '.join(sorted(ids.values()))}" if ids else ""
+    head = f"{arguments.split.capitalize()} split{under_test}.\n\n"
     text = head + "\n\n".join(sections)
     print(text)
     if arguments.docs is not None and not stopped:

@@ -45,7 +45,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         preemptible_frac: Share of the jobs that may be preempted.
         predictions: How well durations are predicted.
         loads: Offered loads.
-        tested: Whether policies under test are rows of it.
+        tested: Whether policies under test are rows of it: always, where they are named (the default policy
+            does not preempt, and a network takes a hundred times as long as a rule), or never.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     preemptible_frac: float = 1.0
     predictions: Foresight = "causal"
     loads: tuple[float, ...] = LOADS
-    tested: bool = True
+    tested: Literal["always", "named", "never"] = "named"
 
     @property
     def setting(self) -> str:
@@ -100,7 +101,7 @@ STUDIES: Final = {
             models=True,
             preemptible_frac=0.0,
             loads=HEADLINE_LOADS,
-            tested=False,
+            tested="never",
         ),
         Study(
             name="everything",
@@ -109,13 +110,14 @@ STUDIES: Final = {
             models=True,
             preemptible_frac=0.5,
             loads=HEADLINE_LOADS,
-            tested=False,
+            tested="never",
         ),
         Study(
             name="good",
             title="Predictions as good as published ones (a diagnostic), no preemption",
             goal="mean queueing 20 % below best QSSF; better than each rule in 10 of 12 cases",
             predictions="good",
+            tested="always",
         ),
         Study(
             name="dial",
@@ -125,7 +127,7 @@ STUDIES: Final = {
             models=True,
             preemptible_frac=0.5,
             loads=DIAL_LOADS,
-            tested=False,
+            tested="never",
         ),
     )
 }
@@ -198,11 +200,24 @@ def setting_of(study: Study, rule: str) -> str:
     return "preemptible0.5" if rule == "gittins" and not study.preemptible_frac else study.setting
 
 
+def tested_in(study: Study, named: Sequence[str]) -> list[str]:
+    """Policies under test in a study, of those that were named; the default one where none was."""
+    if study.tested == "never":
+        return []
+    return list(dict.fromkeys(named or (("ppo",) if study.tested == "always" else ())))
+
+
 def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequence[str]) -> list[Entry]:
-    """All rows of a study on one trace, references first and bounds last."""
+    """All rows of a study on one trace, references first and bounds last.
+
+    Args:
+        study: The study.
+        tuned: The chosen values.
+        trace: The trace.
+        policies: Policies under test that were named.
+    """
     found = [Entry(policy=name, label=name, role="reference", models=study.models) for name in REFERENCES]
-    if study.tested:
-        found += _rows(study, "policy", dict.fromkeys(policies))
+    found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
     if study.name == "good":
         found += _rows(study, "rule", dict.fromkeys(("fifo-backfill", "easy")))
     chosen = dict[str, str]()

@@ -66,7 +66,8 @@ class TestSettings:
             assert one.models == study.models
             assert (scheduler.information == "oracle") == (one.role == "oracle")
             assert study.models or not getattr(scheduler, "needs_models", False)
-        assert ("fifo" in labels) == study.tested
+        assert ("fifo" in labels) == (study.tested != "never")
+        assert ("ppo" in studies.tested_in(study, [])) == (study.name == "good")
 
     def test_a_value_tuned_in_the_setting_counts_and_a_stale_one_does_not(self) -> None:
         own = a_choice("preemptible0.5", "gittins", 1)
