@@ -14,9 +14,9 @@ from benchmarks.policy.studies import HEADLINE_LOADS, Study
 from benchmarks.policy.tables import (
     Results,
     best_reference,
+    bounded_ratios,
     header,
     number,
-    of_ratios,
     percent,
     ratio_text,
     row,
@@ -122,7 +122,8 @@ def over_all(study: Study, cases: Sequence[Case], rows: Rows, results: Results) 
         *header(
             *("policy", "cases", first, second, "JCT p50", "delay p99", "p99.9", "longest"),
             *(f"delay, {LARGE} GPUs", f"delay, {LONGEST}", "better : worse", "worst case"),
-            *("preemptions a job", "shared", "of these keep 85 %"),
+            *(("preemptions a job",) if _preempts(study) else ()),
+            *(("jobs that share", "of these keep 85 %") if study.models else ()),
         ),
     ]
     for label, role in labels(cases, rows).items():
@@ -139,7 +140,7 @@ def over_all(study: Study, cases: Sequence[Case], rows: Rows, results: Results) 
 
 def _over_all_row(study: Study, label: str, role: str, pairs: Sequence[tuple[Result, Result]]) -> str:
     def ratio(value: Callable[[Result], float | None]) -> str:
-        found = of_ratios([value(one) for one, _ in pairs], [value(best) for _, best in pairs])
+        found = bounded_ratios([value(one) for one, _ in pairs], [value(best) for _, best in pairs])
         return "" if found is None else str(found)
 
     def short(value: Callable[[Result], float | None]) -> str:
@@ -165,10 +166,22 @@ def _over_all_row(study: Study, label: str, role: str, pairs: Sequence[tuple[Res
         short(lambda one: one.measured.groups[LONGEST].delay_mean_s),
         f"{sum(one < 1 for one in ratios)} : {sum(one > 1 for one in ratios)}",
         f"{max(ratios):.2f}" if ratios else "",
-        f"{sum(one.metrics.preemptions for one in ours) / max(jobs, 1):.2f}",
-        percent(sum(shared) / len(shared)) if shared else "",
-        percent(sum(kept) / len(kept)) if kept else "",
+        *(
+            (f"{sum(one.metrics.preemptions for one in ours) / max(jobs, 1):.2f}",)
+            if _preempts(study)
+            else ()
+        ),
+        *((_mean_percent(shared), _mean_percent(kept)) if study.models else ()),
     )
+
+
+def _preempts(study: Study) -> bool:
+    """Whether a row of a study may preempt."""
+    return study.measure == "jct" or (study.models and study.preemptible_frac > 0)
+
+
+def _mean_percent(shares: Sequence[float]) -> str:
+    return percent(sum(shares) / len(shares)) if shares else ""
 
 
 def beside(study: Study, cases: Sequence[Case], rows: Rows, results: Results) -> list[str]:
@@ -197,7 +210,7 @@ def _beside(study: Study, cases: Sequence[Case], ours: str, other: str, rows: Ro
     both = [(result_of(case, ours, rows, results), result_of(case, other, rows, results)) for case in cases]
     pairs = [(value_of(study, a), value_of(study, b)) for a, b in both if a is not None and b is not None]
     ratios = [one for a, b in pairs if (one := _over(a, b)) is not None]
-    found = of_ratios([a for a, _ in pairs], [b for _, b in pairs])
+    found = bounded_ratios([a for a, _ in pairs], [b for _, b in pairs])
     if found is None or not ratios:
         return ""
     wins, losses = sum(one < 1 for one in ratios), sum(one > 1 for one in ratios)

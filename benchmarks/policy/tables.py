@@ -16,6 +16,9 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio, geometric_mean
 
 MARKERS: Final = ("<!-- policy/compare.py: begin -->", "<!-- policy/compare.py: end -->")
 
+LEAST_RATIO: Final = 0.01
+"""A ratio counts as no less in a geometric mean, so that a case without any queueing does not settle it."""
+
 Results = dict[tuple[str, str, bool], Result]
 """By name of the case, policy and whether it ran under models."""
 
@@ -30,6 +33,13 @@ def best_reference(results: Results, case: Case, *, models: bool) -> Result | No
 def of_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
     """Geometric mean of ours / theirs over cases; a case where either is 0 or unknown has no ratio."""
     ratios = [one / other for one, other in zip(ours, theirs, strict=True) if one and other]
+    return geometric_mean(np.array(ratios, dtype=np.float64))
+
+
+def bounded_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
+    """The same where ours can be 0, or below: each ratio counts as `LEAST_RATIO` at least."""
+    pairs = zip(ours, theirs, strict=True)
+    ratios = [max(one / other, LEAST_RATIO) for one, other in pairs if one is not None and other]
     return geometric_mean(np.array(ratios, dtype=np.float64))
 
 

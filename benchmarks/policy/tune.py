@@ -42,11 +42,9 @@ from benchmarks.policy.opponents import (
 )
 from benchmarks.policy.options import add_common, reported
 from benchmarks.policy.runs import DRAW_SEEDS, Job, Result, missing, read_result, run_all
+from benchmarks.policy.tables import LEAST_RATIO
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import geometric_mean
-
-LEAST_RATIO = 0.01
-"""A ratio counts as no less, so that a case without any queueing does not settle the mean."""
 
 
 def grid_jobs(grid: Grid, todo: Sequence[Case]) -> list[Job]:

@@ -233,7 +233,8 @@ class TestMeasures:
         share = schedule_metrics(shared, spec.num_gpus).shared_frac
         whole = np.count_nonzero(trace.num_gpus >= 1)
         assert share is not None
-        assert found.shared_jobs == pytest.approx(share * whole) > 20
+        assert found.shared_jobs == pytest.approx(share * whole)
+        assert found.shared_jobs > 20
         speeds = measures.shared_speeds(shared, everyone)
         assert speeds is not None
         assert found.kept_frac == np.mean(speeds >= 0.85) < 1
@@ -241,7 +242,7 @@ class TestMeasures:
         assert shared.energy is not None
         drawn_j = shared.energy.idle_j + shared.energy.job_j.sum()
         assert found.gpu_kwh == pytest.approx(drawn_j / 3.6e6)
-        assert found.gpus_idle_w == pytest.approx(measures.idle_w(spec)) > 0
+        assert found.gpus_idle_w == measures.idle_w(spec) > 0
         assert found.gpu_kwh * 3.6e6 > found.gpus_idle_w * found.replay_s
 
     def test_nothing_decides_by_the_power_that_is_not_counted(self) -> None:
