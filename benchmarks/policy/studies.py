@@ -246,10 +246,7 @@ def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
     base, hand = chosen.get("gittins", "gittins"), "qssf-backfill"
     if study.name == "sharing":
         gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
-        found = {"pack:0.85": "pack:0.85"}
-        for words in gates:
-            found |= {f"gittins{words}": f"{base}{words}", f"{hand}{words}": f"{hand}{words}"}
-        return found
+        return {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}
     if study.name == "everything":
         able = ("", f"+share={GATE:g}", f"+share={GATE:g}+cores", f"+share={STRICT_GATE:g}+cores")
         found = {f"gittins{words}": f"{base}{words}" for words in able}
