@@ -68,6 +68,8 @@ def rank_environment(
         "RANK": str(launch.rank),
         "WORLD_SIZE": str(launch.num_ranks),
     }
+    if launch.grace_s is not None:
+        env["RLSCHED_GRACE_S"] = f"{launch.grace_s:g}"
     return env
 
 

@@ -3,12 +3,18 @@
 A started attempt is never started twice: its number grows with every start, a node starts (job, attempt,
 rank) at most once and obeys the highest broker epoch alone, and an attempt is given up only when every rank
 is over or its node's lease is.
+
+A preempted job's GPUs are given away in the ledger at once, and in truth when its ranks are over: an attempt
+that has got such a GPU is launched, all its ranks together, once the last of them is empty. The job itself
+is no candidate before all its ranks are over.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+
+import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.entries import (
@@ -22,6 +28,7 @@ from rlsched.broker.entries import (
 )
 from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.limits import Limits
+from rlsched.broker.seats import PREEMPTED
 from rlsched.wire.messages import BrokerToNode, EndedAck, Kill, Launch
 
 MAX_RETRIES = 3
@@ -29,6 +36,7 @@ LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
 NODE_STOPPED = "node_stopped"
 TIME_LIMIT = "time_limit"
+_WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
 
 
 class Attempts:
@@ -151,8 +159,7 @@ class Attempts:
         attempt = job.active
         if attempt is None:
             return
-        weight = {"": 0, "queued": 1, "failed": 2, "cancelled": 3}
-        if weight[outcome] > weight[attempt.ending]:
+        if _WEIGHT[outcome] > _WEIGHT[attempt.ending]:
             self._note(
                 AttemptEnding(
                     job=job.number, attempt=attempt.number, outcome=outcome, reason=reason, charged=charged
@@ -162,16 +169,20 @@ class Attempts:
         if attempt.over:
             self._finish(job, attempt)
 
-    def kill(self, job: Job) -> None:
-        """Tell every node that still has a rank of the current attempt to end it."""
+    def kill(self, job: Job, *, node: str | None = None) -> None:
+        """Tell every node (or one) that still has a rank of the current attempt to end it.
+
+        Said again, that makes no grace longer.
+        """
         attempt = job.active
         if attempt is None:
             return
+        order = Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=0)
+        if attempt.ending == PREEMPTED:
+            order = msgspec.structs.replace(order, grace_s=self._limits.grace_s)
         for rank in attempt.live_ranks():
-            self._send(
-                attempt.ranks[rank].node,
-                Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=rank),
-            )
+            if node in (None, attempt.ranks[rank].node):
+                self._send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
         outcome, reason = attempt.ending, attempt.ending_reason
@@ -187,6 +198,9 @@ class Attempts:
                 reason = f"given up after {job.retries + 1} attempts, the last one: {reason}"
         elif outcome == "cancelled":
             code = None
+        elif outcome == PREEMPTED:
+            outcome, reason = _preempted_outcome(job, attempt)
+            code = None if outcome == "queued" else code
         self._note(
             AttemptOver(
                 job=job.number, attempt=attempt.number, outcome=outcome, exit_code=code, reason=reason
@@ -196,9 +210,12 @@ class Attempts:
     # ---- starting ---------------------------------------------------------------------------------
 
     def launch(self, job: Job, *, node: str | None = None) -> None:
-        """Tell the nodes (or one of them) to start the ranks that have not acknowledged."""
+        """Tell the nodes (or one of them) to start the ranks that have not acknowledged.
+
+        Nobody is told while preempted jobs have not left the GPUs.
+        """
         attempt = job.active
-        if attempt is None:
+        if attempt is None or attempt.leaving:
             return
         for number, rank in enumerate(attempt.ranks):
             if rank.state == "launching" and node in (None, rank.node):
@@ -216,8 +233,22 @@ class Attempts:
                         env=job.spec.env,
                         cwd=job.spec.cwd,
                         time_limit_s=job.spec.time_limit_s,
+                        grace_s=self._limits.grace_s if job.spec.preemptible else None,
                     ),
                 )
+
+
+def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:
+    """(what a job becomes whose preempted attempt is over, why).
+
+    It has come to its own end where every rank left exit code 0, in its grace too, or where no rank was ended
+    by the order, nor lost: it failed before that arrived. Else it has been stopped.
+    """
+    if attempt.first_failure is None:
+        return "completed", ""
+    if all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks):
+        return "failed", _how(*attempt.first_failure, job)
+    return "queued", attempt.ending_reason
 
 
 def _how(exit_code: int | None, reason: str, job: Job) -> str:

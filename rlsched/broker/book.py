@@ -25,9 +25,10 @@ from rlsched.broker.entries import (
 from rlsched.broker.jobs import Attempt, Job, Node, Rank
 from rlsched.broker.journal import Row
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Start
+from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision
 from rlsched.errors import JournalError, RlschedError
@@ -51,13 +52,16 @@ class Book:
         identity: `BrokerStarted.cluster`.
         order: The queue order of that broker.
         now_s: Time of the last entry, Unix seconds.
+        asked_for_s: Partition -> when its last *wait* asked to be asked again, Unix seconds.
         decisions: Decisions by source.
         contested: Those in which more than one row was legal, by source.
         ended: Jobs that are over.
+        seats: Which preempted jobs have not left their GPUs yet.
     """
 
     def __init__(self, predictions: Predictions, order: str) -> None:
         self.cluster = ClusterState.empty(order=order)
+        self.cluster.stops_take_time = True
         self.predictions = predictions
         self.jobs: dict[int, Job] = {}
         self.job_of_seq: dict[int, Job] = {}
@@ -71,6 +75,8 @@ class Book:
         self.decisions: dict[str, int] = {}
         self.contested: dict[str, int] = {}
         self.ended = 0
+        self.asked_for_s: dict[str, float] = {}
+        self.seats = Seats()
 
     def replay(self, rows: Iterable[Row]) -> None:
         """Apply a journal.
@@ -174,6 +180,7 @@ class Book:
                 predicted_s=entry.predicted_s,
                 spread=entry.spread,
                 time_limit_s=limit_s,
+                preemptible=entry.preemptible,
             )
             self.job_of_seq[job.seq] = job
             self.number_of_seq[job.seq] = job.number
@@ -189,15 +196,32 @@ class Book:
         self.decisions[entry.source] = self.decisions.get(entry.source, 0) + 1
         if entry.contested:
             self.contested[entry.source] = self.contested.get(entry.source, 0) + 1
-        if isinstance(entry.action, Start):
-            job = self.job_of_seq[entry.action.seq]
-            earlier = job.attempt.number if job.attempt else 0
-            ranks = self._ranks(entry.action.gpus)
-            job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
-            job.state, job.reason = "launching", ""
-            self.predictions.started(job.number, now_s)
-            for rank in ranks:
-                self.nodes[rank.node].live_jobs.add(job.number)
+        match entry.action:
+            case Start():
+                self._started(entry, entry.action, now_s)
+            case Preempt(seq=seq):
+                job = self.job_of_seq[seq]
+                assert job.attempt is not None
+                self.seats.preempted(job, job.attempt, entry.number)
+            case Wait(until_s=None):
+                self.asked_for_s.pop(entry.partition, None)
+            case Wait(until_s=float() as until_s):
+                self.asked_for_s[entry.partition] = until_s
+
+    def _started(self, entry: Decided, start: Start, now_s: float) -> None:
+        job = self.job_of_seq[start.seq]
+        earlier = job.attempt.number if job.attempt else 0
+        ranks = self._ranks(start.gpus)
+        job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
+        job.state, job.reason = "launching", ""
+        for rank in ranks:
+            self.nodes[rank.node].live_jobs.add(job.number)
+        if self.seats.take(job, job.attempt):
+            self._seated(job, job.attempt, now_s)
+
+    def _seated(self, job: Job, attempt: Attempt, now_s: float) -> None:
+        attempt.seated_s = now_s
+        self.predictions.started(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
         """One rank a node, in node order."""
@@ -223,20 +247,29 @@ class Book:
         if entry.exit_code != 0 and attempt.first_failure is None:
             attempt.first_failure = (entry.exit_code, entry.reason)
         self.nodes[rank.node].live_jobs.discard(entry.job)
+        for job in self.seats.left(entry.job, entry.rank, self.job_of_seq.values()):
+            assert job.attempt is not None
+            self._seated(job, job.attempt, now_s)
 
     def _attempt_over(self, entry: AttemptOver, now_s: float) -> None:
         job = self.jobs[entry.job]
         attempt = self._attempt(entry.job, entry.attempt)
+        end_s = max(rank.ended_s for rank in attempt.ranks)
+        run_s = max(end_s - attempt.seated_s, 0.0)  # never seated: its ranks ended before they could start
+        self.seats.over(job)
         if entry.outcome == "queued":
             job.retries += attempt.charged
+            if attempt.ending == PREEMPTED:
+                job.preemptions += 1
+                job.earlier_s += run_s
             self.cluster.requeue(job.seq, now_s)
-            self.predictions.stopped(job.number, now_s)
+            if attempt.seated_s < math.inf:
+                self.predictions.stopped(job.number, now_s)
             job.state, job.reason = "queued", entry.reason
             return
         self.cluster.release(job.seq, now_s)
-        end_s = max(rank.ended_s for rank in attempt.ranks)
-        if attempt.ending in ("", "failed"):
-            self.predictions.ended(job.spec, end_s - attempt.start_s, now_s)
+        if attempt.ending in ("", "failed", PREEMPTED):
+            self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
         else:
             self.predictions.gone(job.number)
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)

@@ -78,6 +78,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     said: bytes = b""
     """What `Foreseen` has of it, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
     then (FEATURES,) float32; empty where the running mean alone was asked."""
+    preemptible: bool = False
+    """Absent in journals from before brokers preempted."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -88,7 +90,8 @@ class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
-    """One decision. A `Start` allocates the GPUs and begins the next attempt of its job.
+    """One decision. A `Start` allocates the GPUs and begins the next attempt of its job; a `Preempt` takes
+    a job's GPUs away, and orders its attempt to end.
 
     Attributes:
         number: Decision number, which is also its record's.

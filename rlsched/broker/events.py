@@ -29,7 +29,11 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed, and everything that had arrived by now has been handed in."""
 
 
-Event = ClientAsked | NodeSaid | Tick
+class Due(msgspec.Struct, frozen=True):
+    """The time has come that the scheduler asked for (`Machine.due_s`); says nothing of what has arrived."""
+
+
+Event = ClientAsked | NodeSaid | Tick | Due
 
 
 class Journal(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ import msgspec
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Job
 from rlsched.broker.predictions import HEDGE, RUNNING_MEAN
-from rlsched.broker.views import Room, fits_now, place_of, rooms
+from rlsched.broker.views import Room, fits_now, place_of, rooms, seat_reason
 from rlsched.cluster.spec import SHARED_PARTITION
-from rlsched.decide.actions import Start
+from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
 from rlsched.decide.windows import LEGAL, REASON_TEXT
@@ -193,6 +193,8 @@ def _last_decision(book: Book, record: DecisionRecord) -> str:
     }[record.source]
     if isinstance(record.action, Start):
         what = f"started job {book.number_of_seq.get(record.action.seq, '?')}"
+    elif isinstance(record.action, Preempt):
+        what = f"preempted job {book.number_of_seq.get(record.action.seq, '?')}"
     else:
         what = "chose to wait"
     chance = _chance(record.halves[0]) if record.halves else ""
@@ -253,11 +255,16 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     lines = [lead + (f": {job.reason}" if job.reason else "")]
     if attempt.ending and job.live:
         lines.append(f"it is being ended: {attempt.ending_reason}")
+    elif attempt.leaving and job.live:
+        lines.append(f"it {seat_reason(attempt)}")
     who = "nobody had to choose" if attempt.source == "automatic" else f"decided by {attempt.source}"
+    after = _span(attempt.start_s - job.submit_s)
     lines.append(
-        f"started after {_span(attempt.start_s - job.submit_s)} in the queue as attempt "
-        f"{attempt.number}, {who} (decision {attempt.decision})"
+        f"started {f'{after} after its submission' if job.preemptions else f'after {after} in the queue'} "
+        f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
     )
+    if job.preemptions:
+        lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")
     if record is not None and record.number == attempt.decision:
         if record.halves and record.halves[0].logits:
             lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from rlsched.broker.entries import JobSubmitted, NodeUp
@@ -38,9 +39,12 @@ class Attempt:
     Attributes:
         number: 1 for the first.
         start_s: When the GPUs were allocated, Unix seconds.
+        seated_s: When its GPUs were empty, Unix seconds; infinite while preempted jobs still leave them.
+        leaving: (job, rank) of those.
         decision: Number of the decision that started it.
         source: Who decided.
-        ending: What the job becomes once all ranks are over; "" while it is to go on.
+        ending: What the job becomes once all ranks are over; "" while it is to go on. `preempted`: queued, if
+            it has not come to its own end.
         ending_reason: Why.
         charged: Whether another attempt counts against the job's retries.
         first_failure: The first exit code that was not 0, and its reason.
@@ -55,6 +59,8 @@ class Attempt:
     ending_reason: str = ""
     charged: bool = True
     first_failure: tuple[int, str] | None = None
+    seated_s: float = math.inf
+    leaving: set[tuple[int, int]] = field(default_factory=set)
 
     def live_ranks(self) -> list[int]:
         """Ranks that are not over."""
@@ -77,6 +83,8 @@ class Job:
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
         retries: Attempts that ended without its doing, and were charged.
+        preemptions: Attempts that were ended for another job's sake.
+        earlier_s: Run time of those, seconds.
     """
 
     number: int
@@ -86,6 +94,8 @@ class Job:
     state: str
     attempt: Attempt | None = None
     retries: int = 0
+    preemptions: int = 0
+    earlier_s: float = 0.0
     end_s: float | None = None  # of its last rank
     exit_code: int | None = None
     reason: str = ""

@@ -15,6 +15,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
         log_timeout_s: How long a node may take to read a log.
+        grace_s: A preempted job has so long between SIGTERM and SIGKILL.
     """
 
     heartbeat_s: float = 2.0
@@ -23,3 +24,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     kill_again_s: float = 10.0
     log_timeout_s: float = 10.0
+    grace_s: float = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rlsched.broker.attempts import Attempts
@@ -21,6 +22,7 @@ from rlsched.broker.entries import (
 from rlsched.broker.events import (
     ClientAsked,
     DropNode,
+    Due,
     Effect,
     Event,
     Journal,
@@ -35,7 +37,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.requests import Requests
-from rlsched.decide.actions import Start
+from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
@@ -83,8 +85,9 @@ class Machine:
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []
         self._records: list[DecisionRecord] = []
-        self._dirty = False
-        self._ask_again_s = next_hold_end_s(book.cluster, book.now_s)
+        self._dirty = self._forget_due(now_s)
+        self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
+        book.seats.emptied.clear()  # launched when their nodes say hello
         self._killed_s: dict[int, float] = {}
         self._attempts = Attempts(book, self.limits, self._note, self._send)
         self._members = Members(book, self._attempts, self.limits, self._note, self._send, now_s)
@@ -100,6 +103,11 @@ class Machine:
             policy=scheduler.name,
             now_s=now_s,
         )
+
+    def due_s(self) -> float:
+        """When the scheduler asked to be asked again, Unix seconds; infinite where it did not."""
+        due_s = min(self.book.asked_for_s.values(), default=math.inf)
+        return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
 
     # ---- the one entrance -------------------------------------------------------------------------
 
@@ -121,6 +129,9 @@ class Machine:
         self._requests.change([event for event in events if isinstance(event, ClientAsked)], now_s)
         if any(isinstance(event, Tick) for event in events):
             self._tick()
+        elif any(isinstance(event, Due) for event in events):
+            self._dirty = self._dirty or now_s >= self._ask_again_s
+        self._launch_seated()
         if self._dirty:
             self._decide()
         for question in (event for event in events if isinstance(event, ClientAsked)):
@@ -181,8 +192,8 @@ class Machine:
             if self.now_s - self._killed_s.setdefault(job.number, self.now_s) >= self.limits.kill_again_s:
                 self._killed_s[job.number] = self.now_s
                 self._attempts.kill(job)
-        elif job.state == "launching":
-            waited_s = self.now_s - max(attempt.start_s, self._started_s)
+        elif job.state == "launching" and not attempt.leaving:
+            waited_s = self.now_s - max(attempt.seated_s, self._started_s)
             if waited_s >= self.limits.launch_timeout_s:
                 silent = sorted({rank.node for rank in attempt.ranks if rank.state == "launching"})
                 self._attempts.end(
@@ -196,6 +207,7 @@ class Machine:
     def _decide(self) -> None:
         self._dirty = False
         cluster = self.book.cluster
+        self._forget_due(self.now_s)
         number = cluster.decisions
         for partition, decision in decide_all(cluster, self.scheduler, self.now_s, record=True):
             entry = Decided(
@@ -215,7 +227,24 @@ class Machine:
                 self.memory.add(decision.record)
             if isinstance(decision.action, Start):
                 self._attempts.launch(self.book.job_of_seq[decision.action.seq])
-        self._ask_again_s = next_hold_end_s(cluster, self.now_s)
+            elif isinstance(decision.action, Preempt):
+                self._attempts.kill(self.book.job_of_seq[decision.action.seq])
+        self._ask_again_s = min(next_hold_end_s(cluster, self.now_s), self.due_s())
+
+    def _launch_seated(self) -> None:
+        """Launch the jobs whose GPUs have just become empty."""
+        for job in self.book.seats.emptied:
+            if job.active is not None and not job.active.ending:
+                self._attempts.launch(job)
+        self.book.seats.emptied.clear()
+
+    def _forget_due(self, now_s: float) -> bool:
+        """Forget the times to ask again at that have come; whether there were any."""
+        asked_for_s = self.book.asked_for_s
+        due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
+        for partition in due:
+            del asked_for_s[partition]
+        return bool(due)
 
     # ---- what the parts call ----------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from rlsched.broker.book import Book
 from rlsched.broker.entries import Entry, NodeUp
 from rlsched.broker.limits import Limits
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
-from rlsched.wire.messages import AttemptReport, BrokerToNode, Hello, Kill, Refused, Welcome
+from rlsched.wire.messages import AttemptReport, BrokerToNode, Hello, Refused, Welcome
 
 
 class Members:
@@ -154,10 +154,6 @@ class Members:
             return
         job = self._book.jobs[report.job]
         if job.active is not None and job.active.ending:
-            self._send(
-                name,
-                Kill(epoch=self._book.epoch, job=report.job, attempt=report.attempt, rank=report.rank),
-                0,
-            )
+            self._attempts.kill(job, node=name)
         else:
             self._attempts.launched(name, report.job, report.attempt, report.rank, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from rlsched.decide.actions import Start
+from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.windows import HELD
 
@@ -13,7 +13,8 @@ MAX_JOBS = 20_000
 
 
 class RecordMemory:
-    """For each job number of the cluster state: the last record in which it was a candidate, or was started.
+    """For each job number of the cluster state: the last record in which it was a candidate, or was started
+    or preempted.
 
     Args:
         records: What is known already, oldest first.
@@ -34,7 +35,7 @@ class RecordMemory:
                 for seq, reason in zip(half.seqs, half.reasons, strict=True)
                 if reason != HELD or seq not in self._last
             }
-        if isinstance(record.action, Start):
+        if isinstance(record.action, Start | Preempt):
             seqs.add(record.action.seq)
         for seq in seqs - {-1}:
             self._last[seq] = record

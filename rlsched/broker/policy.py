@@ -43,11 +43,6 @@ def load_policy(
         )
     behind = _load(fallback or DEFAULT_FALLBACK, seed)
     for option, scheduler in (("--policy", policy), ("--fallback", behind)):
-        if may_preempt(scheduler):
-            raise InputError(
-                f"{option} {scheduler.name!r} preempts jobs, which a broker cannot do; "
-                "choose one that does not"
-            )
         if needs_models(scheduler):
             raise InputError(
                 f"{option} {scheduler.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
@@ -60,6 +55,11 @@ def load_policy(
         raise InputError(
             f"--fallback {fallback!r} keeps the queue by {behind.order}, --policy {name!r} by "
             f"{policy.order}; choose a fallback of the same order"
+        )
+    if may_preempt(behind) and not may_preempt(policy):
+        raise InputError(
+            f"--fallback {behind.name!r} preempts jobs, --policy {name!r} does not; "
+            "choose a fallback that does not either"
         )
     _warm_up(policy)
     _warm_up(behind)
@@ -76,12 +76,17 @@ def _load(name: str, seed: int) -> Scheduler:
 def _warm_up(scheduler: Scheduler) -> None:
     """Decide on a toy cluster, so that kernels are compiled before the first job waits for them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order=scheduler.order)
-    seqs = [
+    seqs = {
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=60.0 * gpus, spread=1.0)
         for gpus in (1, 3, 2, 8, 4, 1, 2)
-    ]
-    for now_s in (1.0, 2.0):
+    }
+    state.stops_take_time = True
+    for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
-        for seq in set(seqs) & set(state.running()):
+        running = sorted(seqs & set(state.running()))
+        if may_preempt(scheduler) and running:
+            state.preempt(running[0], now_s + 0.5)
+            state.requeue(running[0], now_s + 0.5)
+        for seq in running[1:]:
             state.release(seq, now_s)

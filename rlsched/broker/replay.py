@@ -38,7 +38,7 @@ class Instant:
         now_s: Unix seconds.
         changes: `NodeUp` of a node that is known and not down changes nothing but is a decision point.
             `JobSubmitted` with `rejected` does not enter the cluster. `AttemptOver` with outcome `queued`
-            requeues its job, any other releases it.
+            requeues its job, any other releases it; a preempted job has lost its GPUs before.
         decisions: In order; the first has the number that the state counted before.
     """
 
@@ -103,11 +103,13 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
     """
     state = ClusterState.empty(order=scheduler.order)
+    state.stops_take_time = True
     records: list[DecisionRecord] = []
     for instant in events.instants:
         for change in instant.changes:
             _happen(state, events.seq_of, change, instant.now_s)
-        if not all(isinstance(change, JobSubmitted) and change.rejected for change in instant.changes):
+        rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
+        if instant.decisions or not all(rejected):
             made = decide_all(state, scheduler, instant.now_s, record=True)
             records += [decision.record for _, decision in made if decision.record]
     return records
@@ -135,6 +137,7 @@ def _happen(state: ClusterState, seq_of: dict[int, int], change: Change, now_s: 
                 spread=change.spread,
                 predicted_s=change.predicted_s,
                 time_limit_s=math.nan if change.time_limit_s is None else change.time_limit_s,
+                preemptible=change.preemptible,
             )
         case JobCancelled(job=job):
             state.remove_waiting(seq_of[job])

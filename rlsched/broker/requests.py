@@ -146,6 +146,7 @@ class Requests:
             time_limit_s=message.time_limit_s,
             env=message.env,
             cwd=message.cwd,
+            preemptible=message.preemptible,
             predicted_s=math.nan,
             spread=math.nan,
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",

@@ -19,6 +19,7 @@ from rlsched.broker.entries import BrokerStarted, Entry
 from rlsched.broker.events import (
     ClientAsked,
     DropNode,
+    Due,
     Effect,
     Event,
     NodeSaid,
@@ -101,8 +102,12 @@ class Clock:
 
     def read(self) -> float:
         """Now, later than the reading before by 1 ms at least."""
-        self._last_s = round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
+        self._last_s = self.peek()
         return self._last_s
+
+    def peek(self) -> float:
+        """What `read` would return."""
+        return round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
 
 
 class CommitsEntries(Protocol):
@@ -252,7 +257,7 @@ class Broker:
             if (emptied and elapsed_s >= TICK_S) or elapsed_s >= self.settings.limits.lease_s / 2:
                 self._ticked_s = time.monotonic()
                 events.append(Tick())
-            if events:
+            if events or self._clock.peek() >= self._machine.due_s():
                 self._step(events)
             self._fits.step(self._machine.now_s)
 
@@ -265,7 +270,12 @@ class Broker:
         self._opened.close()
 
     def _step(self, events: list[Event]) -> None:
-        now_s = self._clock.read()
+        now_s, due_s = self._clock.read(), self._machine.due_s()
+        if self._machine.now_s < due_s < now_s:  # a rule that decides at ticks is asked at the very tick
+            self._handle([Due()], due_s)
+        self._handle([*events, Due()] if due_s <= now_s else events, now_s)
+
+    def _handle(self, events: list[Event], now_s: float) -> None:
         effects = self._machine.handle_batch(events, now_s)
         for kept in perform(effects, now_s, self._journal, self._transport):
             self._log.add(kept.records)

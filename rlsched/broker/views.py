@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from rlsched.broker.book import Book
-from rlsched.broker.jobs import Job
+from rlsched.broker.jobs import Attempt, Job
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.wire.messages import JobInfo, NodeInfo
 
@@ -62,6 +62,12 @@ def fits_now(book: Book, job: Job, room: Room) -> bool:
     return bool(fits(book.cluster.arrays, room.partition, job.spec.num_gpus))
 
 
+def seat_reason(attempt: Attempt) -> str:
+    """Why an attempt that has GPUs is not launched yet."""
+    others = ", ".join(f"job {number}" for number in sorted({number for number, _ in attempt.leaving}))
+    return f"waits until {others}, preempted, has left its GPUs"
+
+
 def job_info(book: Book, job: Job) -> JobInfo:
     """A job as people see it."""
     attempt = job.attempt
@@ -70,6 +76,8 @@ def job_info(book: Book, job: Job) -> JobInfo:
         reason = waiting_reason(book, job)
     elif job.active is not None and job.active.ending:
         reason = f"being ended: {job.active.ending_reason}"
+    elif job.active is not None and job.active.leaving:
+        reason = seat_reason(job.active)
     ranks = attempt.ranks if attempt is not None else []
     return JobInfo(
         job=job.number,
@@ -89,6 +97,8 @@ def job_info(book: Book, job: Job) -> JobInfo:
         gpus=[rank.gpus for rank in ranks],
         decided_by=attempt.source if attempt else "",
         reason=reason,
+        preemptible=job.spec.preemptible,
+        preemptions=job.preemptions,
     )
 
 

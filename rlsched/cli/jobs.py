@@ -38,6 +38,11 @@ def _print_json(value: object) -> None:
 )
 @click.option("--env", "variables", multiple=True, metavar="K=V", help="Environment variable; repeat it.")
 @click.option("--cwd", default=None, metavar="DIR", help="Directory to run in  [default: this one]")
+@click.option(
+    "--preemptible",
+    is_flag=True,
+    help="It may be stopped for another job's sake (SIGTERM, then SIGKILL) and started again later.",
+)
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @asking
@@ -48,6 +53,7 @@ def submit(
     time_limit: float | None,
     variables: tuple[str, ...],
     cwd: str | None,
+    preemptible: bool,
     wait_for_it: bool,
     command: tuple[str, ...],
     broker: str | None,
@@ -84,6 +90,7 @@ def submit(
             time_limit_s=time_limit,
             env=env,
             cwd=os.path.abspath(cwd or "."),
+            preemptible=preemptible,
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0

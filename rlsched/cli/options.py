@@ -62,6 +62,13 @@ _DECIDING = (
         help="Let `ppo` look ahead for so long a contested decision. [default: not at all]",
     ),
     click.option(
+        "--grace-s",
+        default=30.0,
+        show_default=True,
+        type=click.FloatRange(min=0, max=3600),
+        help="A preempted job has so long between SIGTERM and SIGKILL.",
+    ),
+    click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
         help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
@@ -81,8 +88,8 @@ def asking(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `search_ms`, `prediction`,
-    `logdir`."""
+    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `search_ms`, `grace_s`,
+    `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

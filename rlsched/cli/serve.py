@@ -42,6 +42,7 @@ def broker(
     fallback: str | None,
     decision_budget_ms: float,
     search_ms: float | None,
+    grace_s: float,
     prediction: str | None,
     lease_s: float,
     launch_timeout_s: float,
@@ -76,7 +77,10 @@ def broker(
             logdir=logdir,
             seed=seed,
             limits=Limits(
-                heartbeat_s=min(2.0, lease_s / 5), lease_s=lease_s, launch_timeout_s=launch_timeout_s
+                heartbeat_s=min(2.0, lease_s / 5),
+                lease_s=lease_s,
+                launch_timeout_s=launch_timeout_s,
+                grace_s=grace_s,
             ),
         ),
         announce=click.echo,

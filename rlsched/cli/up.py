@@ -30,6 +30,7 @@ def up(
     fallback: str | None,
     decision_budget_ms: float,
     search_ms: float | None,
+    grace_s: float,
     prediction: str | None,
     logdir: Path | None,
     address: str | None,
@@ -51,6 +52,7 @@ def up(
 
     home = (keys or default_home()).absolute()
     options = ["--policy", policy, "--decision-budget-ms", str(decision_budget_ms)]
+    options += ["--grace-s", str(grace_s)]
     options += ["--fallback", fallback] if fallback else []
     options += ["--search-ms", str(search_ms)] if search_ms is not None else []
     options += ["--prediction", prediction] if prediction else []

@@ -107,6 +107,7 @@ class Client:
         time_limit_s: float | None = None,
         env: dict[str, str] | None = None,
         cwd: str = "",
+        preemptible: bool = False,
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -121,6 +122,8 @@ class Client:
             time_limit_s: The job is ended after so long.
             env: Environment variables of its own.
             cwd: Directory to run in; default: the node's choice.
+            preemptible: It may be stopped for another job's sake, and is started again later: SIGTERM, then
+                SIGKILL after the seconds in its variable RLSCHED_GRACE_S. Exit code 0 says that it is done.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -137,6 +140,7 @@ class Client:
             time_limit_s=time_limit_s,
             env=env or {},
             cwd=cwd,
+            preemptible=preemptible,
         )
         return self._ask(submit, Submitted).job
 

@@ -29,6 +29,8 @@ NODE_BOOTING: Final = 4
 SLOT_EMPTY: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
+LEAVING: Final = 3
+"""Preempted, and not gone yet (`ClusterState.stops_take_time`): it holds no GPU, and is in no queue."""
 
 LIVE_JOBS: Final = 0
 NEXT_SEQ: Final = 1
@@ -135,7 +137,7 @@ JOB: Final = np.dtype(
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
-        ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING
+        ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING
         ("vc", np.int32),  # number of the VC's name, -1 where none
         ("own_partition", np.int32),  # partition of its VC's own nodes, -1 where it has none
         ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 where none

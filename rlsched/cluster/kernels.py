@@ -508,7 +508,7 @@ def rebuild_index(s: StateArrays) -> None:
             empty += 1
         elif s.job.status[slot] == WAITING:
             enqueue(s, slot)
-        else:
+        elif s.job.status[slot] == RUNNING:
             index.slot.running[index.running_len[0]] = slot
             index.slot.running_at[slot] = index.running_len[0]
             index.running_len[0] += 1

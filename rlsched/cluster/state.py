@@ -17,6 +17,7 @@ from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     DECISIONS,
     ENERGY_PPM,
+    LEAVING,
     LIVE_JOBS,
     MAX_TENANTS,
     MODELLED,
@@ -49,7 +50,11 @@ class ClusterState:
         kind_names: Every GPU type met so far; its position is its number.
         order: The queue order that the index keeps.
         placement: The placement rule, a key of `PLACEMENT_CODES`.
+        stops_take_time: Whether a preempted job waits again only once its processes are gone, when it is
+            requeued; until then it is nobody's candidate. As in a broker; in the simulator it waits at once.
     """
+
+    stops_take_time = False
 
     def __init__(
         self,
@@ -296,6 +301,7 @@ class ClusterState:
         predicted_s: float,
         spread: float,
         time_limit_s: float = math.nan,
+        preemptible: bool = True,
     ) -> int:
         """A job arrives and waits; returns its number.
 
@@ -307,6 +313,7 @@ class ClusterState:
             predicted_s: Its stamp: the predicted run time ...
             spread: ... and the standard deviation of ln(run time / prediction).
             time_limit_s: The user's limit, nan where there is none.
+            preemptible: Whether it may be stopped for another job's sake.
 
         Raises:
             AllocationError: it asks for less than one GPU, or has no usable time of submission or prediction.
@@ -334,6 +341,7 @@ class ClusterState:
             spread,
             time_limit_s,
         )
+        self.arrays.job.pinned[slot] = not preemptible
         return int(self.arrays.job.seq[slot])
 
     def grow(self) -> None:
@@ -420,27 +428,47 @@ class ClusterState:
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
 
     def release(self, seq: int, now_s: float) -> None:
-        """A running job's attempt is over, and the job with it.
+        """The attempt of a running job, or of one that was preempted, is over, and the job with it.
 
         Raises:
-            AllocationError: it does not run.
+            AllocationError: it neither runs nor leaves.
         """
-        slot = self._in_status(seq, RUNNING, "running")
-        kernels.release(self.arrays, slot, now_s)
-        kernels.forget(self.arrays, slot)
+        kernels.forget(self.arrays, self._stopped(seq, now_s))
 
     def requeue(self, seq: int, now_s: float) -> None:
-        """A running job's attempt is over; the job waits again, as its next attempt.
+        """The attempt of a running job, or of one that was preempted, is over; it waits, as its next attempt.
 
         Raises:
-            AllocationError: it does not run.
+            AllocationError: it neither runs nor leaves.
         """
-        slot = self._in_status(seq, RUNNING, "running")
-        kernels.release(self.arrays, slot, now_s)
-        kernels.wait_again(self.arrays, slot)
+        kernels.wait_again(self.arrays, self._stopped(seq, now_s))
+
+    def _stopped(self, seq: int, now_s: float) -> int:
+        """Slot of a job whose attempt is over; it has no GPUs from now on."""
+        slot = self.slot_of(seq)
+        if self.arrays.job.status[slot] != LEAVING:
+            self._in_status(seq, RUNNING, "running")
+            kernels.release(self.arrays, slot, now_s)
+        return slot
 
     def preempt(self, seq: int, now_s: float) -> None:
-        """Stop a running job for another one's sake; it waits again, as its next attempt.
+        """Stop a running job for another one's sake: its GPUs are free for others in this ledger.
+
+        It waits again, as its next attempt: at once, or, where `stops_take_time`, when it is requeued.
+
+        Raises:
+            AllocationError: see `check_preempt`.
+        """
+        slot = self.check_preempt(seq, now_s)
+        if self.stops_take_time:
+            kernels.release(self.arrays, slot, now_s)
+            self.arrays.job.preemptions[slot] += 1
+            self.arrays.job.status[slot] = LEAVING
+        else:
+            kernels.preempt(self.arrays, slot, now_s)
+
+    def check_preempt(self, seq: int, now_s: float) -> int:
+        """Slot of a job that may be preempted now.
 
         Raises:
             AllocationError: it does not run, must not be preempted, or started at this very instant.
@@ -450,7 +478,7 @@ class ClusterState:
             raise AllocationError(f"job {seq} must not be preempted")
         if self.arrays.job.start_s[slot] == now_s:
             raise AllocationError(f"job {seq} started at this instant, {now_s} s: preempt it later")
-        kernels.preempt(self.arrays, slot, now_s)
+        return slot
 
     def _in_status(self, seq: int, status: int, word: str) -> int:
         slot = self.slot_of(seq)
@@ -515,10 +543,10 @@ class ClusterState:
 
     def digest(self) -> str:
         """Hash of everything but the derived index, of live jobs only: equal states, equal digests."""
-        hasher = hashlib.blake2b(digest_size=16)
-        job = self.arrays.job
-        live = np.flatnonzero(job.status != SLOT_EMPTY)
-        live = live[np.argsort(job.seq[live])]
+        hasher = hashlib.sha256()  # most processors have instructions for it
+        job = self.arrays.job.view(np.ndarray)
+        live = np.flatnonzero(job["status"] != SLOT_EMPTY)
+        live = live[np.argsort(job["seq"][live])]
         for name in job.dtype.names:
             if name not in (
                 "head",
@@ -534,6 +562,8 @@ class ClusterState:
             hasher.update(node[name].tobytes())
         hasher.update((node.cpu_milli - node.cpu_free_milli).tobytes())
         hasher.update((node.memory_mib - node.memory_free_mib).tobytes())
-        tenant = self.arrays.gpu.tenant
-        hasher.update(np.where(tenant >= 0, job.seq[tenant], -1).tobytes())
-        return hasher.hexdigest()
+        tenant = self.arrays.gpu.tenant.ravel()
+        held = np.flatnonzero(tenant >= 0)
+        hasher.update(held.tobytes())
+        hasher.update(job["seq"][tenant[held]].tobytes())
+        return hasher.hexdigest()[:32]

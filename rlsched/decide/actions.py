@@ -30,9 +30,11 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
-    """Stop a running job for another one's sake, and queue it again. Legal in the simulator alone.
+    """Stop a running job for another one's sake, and queue it again.
 
-    Not legal for a job that must not be preempted (`job.pinned`), nor for one that started at this instant.
+    In a broker it is told to end, and waits again when its processes are gone; whoever is started on its GPUs
+    begins then. Not legal for a job that must not be preempted (`job.pinned`), nor for one that started at
+    this instant.
     """
 
     seq: int

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Start, Wait
-from rlsched.decide.scheduler import Decision, Information, Order, Scheduler
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.scheduler import Decision, Information, Order, Scheduler, may_preempt
 from rlsched.errors import AllocationError
 
 
@@ -24,6 +24,7 @@ class Guarded:
         name: The policy's name.
         order: The queue order of both.
         information: The policy's.
+        preempts: Whether the policy may preempt. Only then may the fallback.
         interventions: How often the guard stepped in, by reason.
     """
 
@@ -41,9 +42,12 @@ class Guarded:
                 f"fallback {fallback.name!r} keeps the queue by {fallback.order}, "
                 f"policy {policy.name!r} by {policy.order}"
             )
+        if may_preempt(fallback) and not may_preempt(policy):
+            raise ValueError(f"fallback {fallback.name!r} preempts, policy {policy.name!r} does not")
         self.name: str = policy.name
         self.order: Order = policy.order
         self.information: Information = policy.information
+        self.preempts = may_preempt(policy)
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
@@ -92,6 +96,8 @@ def _check(action: Action, state: ClusterState, now_s: float) -> None:
             action.beside,
             action.cpu_milli_each,
         )
+    elif isinstance(action, Preempt):
+        state.check_preempt(action.seq, now_s)
     elif isinstance(action, Wait):
         action.check(now_s)
     else:

@@ -31,6 +31,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unk
     time_limit_s: float | None = None
     env: dict[str, str] = {}
     cwd: str = ""
+    preemptible: bool = False
+    """It may be stopped for another job's sake, and started again later."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -97,6 +99,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One line: why it waits, or how it ended."""
     predicted_by: str = ""
     """`running-mean` or `hedge`."""
+    preemptible: bool = False
+    preemptions: int = 0
+    """Attempts that were ended for another job's sake."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +359,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     env: dict[str, str]
     cwd: str
     time_limit_s: float | None = None
+    grace_s: float | None = None
+    """Between SIGTERM and SIGKILL when the job is preempted; None where it is not."""
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):

@@ -1,6 +1,10 @@
 /* A fake libnvidia-ml with two GPUs, for the tests of rlsched_node.gpu.nvml: what it lacks, the driver lacks. */
 #include <string.h>
 
+#ifndef GPUS
+#define GPUS 2 /* on the second, somebody else computes */
+#endif
+
 enum { POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CALLS };
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7 };
 
@@ -19,9 +23,9 @@ int nvmlInitWithFlags(unsigned flags) {
     return error_of[INIT];
 }
 int nvmlShutdown(void) { open_count--; return SUCCESS; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-    if (index > 1) return INVALID_ARGUMENT;
+    if (index >= GPUS) return INVALID_ARGUMENT;
     *device = index ? &gpu_1 : &gpu_0;
     return SUCCESS;
 }

@@ -16,9 +16,8 @@ from rlsched.decide.actions import Start, Wait
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord, append_records, read_records
-from rlsched.decide.scheduler import Decision
+from rlsched.decide.scheduler import Decision, may_preempt
 from rlsched.errors import InputError, JournalError
-from rlsched_agents.heuristics.preemptive import make_tiresias
 
 
 def record(number: int) -> DecisionRecord:
@@ -60,10 +59,17 @@ def test_a_rule_of_another_order_needs_no_fallback() -> None:
     assert (scheduler.name, fallback) == ("fifo", "")
 
 
-def test_a_policy_that_preempts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlsched.broker.policy.load_scheduler", lambda _name, seed: make_tiresias("", seed))
-    with pytest.raises(InputError, match="--policy 'tiresias' preempts jobs, which a broker cannot do"):
-        load_policy("tiresias", None, 100.0)
+def test_a_policy_that_preempts_is_warm_and_serves() -> None:
+    scheduler, fallback = load_policy("tiresias", None, 100.0)
+    assert (scheduler.name, fallback, may_preempt(scheduler)) == ("tiresias", "", True)
+    scheduler, fallback = load_policy("tiresias", "fifo-backfill", 100.0)
+    assert isinstance(scheduler, Guarded)
+    assert (scheduler.name, fallback, may_preempt(scheduler)) == ("tiresias", "fifo-backfill", True)
+
+
+def test_a_fallback_that_preempts_where_the_policy_does_not_is_refused() -> None:
+    with pytest.raises(InputError, match="--fallback 'tiresias' preempts jobs, --policy 'fifo' does not"):
+        load_policy("fifo", "tiresias", 100.0)
 
 
 def test_a_fallback_of_another_order_is_refused() -> None:

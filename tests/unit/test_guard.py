@@ -118,7 +118,8 @@ def test_a_person_who_stops_it_is_obeyed() -> None:
         (Start(seq=0, gpus=(0,), share_milli=500), "milli of each GPU"),
         (Start(seq=0, gpus=(0,), sm_clock_frac=0.5), "SM clock"),
         (Wait(until_s=0.0), "has to end after now"),
-        (Preempt(seq=0), "never legal"),
+        (Preempt(seq=0), "job 0 is not running"),
+        (Preempt(seq=99), "no live job"),
         (SetClock(seq=0, sm_clock_frac=0.5), "never legal"),
     ],
 )
@@ -133,6 +134,63 @@ def test_what_the_ledger_would_refuse(action: Action, why: str) -> None:
     assert decision.record.guard.startswith("illegal: ")
     assert why in decision.record.guard
     assert guard.interventions == {"illegal": 1}
+
+
+def running(**facts: bool) -> ClusterState:
+    """Two GPUs on their own nodes: job 0 runs since 0 s, jobs 1 and 2 wait, 2 is the shortest."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 1))
+    for k in range(3):
+        state.add_job(num_gpus=1, submit_s=0.0, predicted_s=100.0 - k, spread=1.0, **facts)  # type: ignore[arg-type]
+    state.start(0, (0,), 0.0)
+    return state
+
+
+def test_a_preemption_is_checked_by_the_ledgers_rules() -> None:
+    guard = guarded(preempting(lambda: Preempt(seq=0)))
+    assert guard.preempts
+    assert guard.decide(running(), 0, 5.0) == Decision(action=Preempt(seq=0), source="policy")
+    for state, now_s, why in (
+        (running(preemptible=False), 5.0, "job 0 must not be preempted"),
+        (running(), 0.0, "job 0 started at this instant"),
+    ):
+        before = state.digest()
+        decision = guard.decide(state, 0, now_s, record=True)
+        assert state.digest() == before
+        assert decision.action == Start(seq=2, gpus=(1,))
+        assert decision.record is not None
+        assert why in decision.record.guard
+    assert guard.interventions == {"illegal": 2}
+
+
+def preempting(act: Callable[[], Action]) -> Scripted:
+    policy = Scripted(act)
+    policy.preempts = True  # type: ignore[attr-defined]
+    return policy
+
+
+@pytest.mark.parametrize("fallback", ["qssf-backfill", "qssf", "reserve", "sgf-age"])
+def test_a_rule_in_the_place_of_one_that_preempts_waits_where_nothing_fits(fallback: str) -> None:
+    state = running()
+    state.start(1, (1,), 1.0)
+    rule = load_scheduler(fallback)
+    policy = preempting(fail(ValueError("x")))
+    policy.order = rule.order
+    guard = Guarded(policy, rule)
+    ((_, decision),) = decide_all(state, guard, 5.0, record=True)
+    assert isinstance(decision.action, Wait)
+    assert decision.source == "guard"
+
+
+def test_a_fallback_preempts_only_where_the_policy_may() -> None:
+    tiresias = load_scheduler("tiresias")
+    policy = Scripted(lambda: Wait())
+    policy.order = tiresias.order
+    with pytest.raises(ValueError, match="fallback 'tiresias' preempts, policy 'scripted' does not"):
+        Guarded(policy, tiresias)
+    policy = preempting(lambda: Wait())
+    policy.order = tiresias.order
+    assert Guarded(policy, tiresias).preempts
+    assert not guarded(Scripted(lambda: Wait())).preempts
 
 
 def test_without_a_record_there_is_none() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
@@ -64,6 +65,19 @@ def test_machine_code_is_made_of_what_python_calls_alone() -> None:
     assert {type(library) for library in inside} == {InsideLibrary}
     assert any(True for library in door for _ in library.get_defined_functions())
     assert not any(True for library in inside for _ in library.get_defined_functions())
+
+
+def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
+    assert quartered(8.0) == 2.0
+    (door,) = libraries_of(quartered._door)
+    _, kind, (machine_code, names) = door.serialize_using_object_code()
+    assert kind == "object"
+    assert len(machine_code) > 0
+    kept = {each.name: each for each in llvm.parse_bitcode(names).functions}
+    assert kept.keys() == {each.name for each in door.get_defined_functions()}
+    for function in kept.values():
+        (block,) = function.blocks
+        assert [instruction.opcode for instruction in block.instructions] == ["ret"]
 
 
 CALLER = """

@@ -1,4 +1,4 @@
-"""The torch network against the numpy one, and what it may and may not look at."""
+"""What the torch network may and may not look at; that numpy agrees: `property/test_forward_agrees.py`."""
 
 from __future__ import annotations
 
@@ -47,20 +47,6 @@ def network_of(weights: Weights) -> CandidateNetwork:
     network = CandidateNetwork(CONFIG)
     network.load_weights(weights)
     return network
-
-
-@pytest.mark.parametrize("rows", [1, 2, 24, 512])
-def test_torch_and_numpy_agree(rows: int, rng: Rng) -> None:
-    weights = some_weights(rng)
-    batch = observations(rng, 16, rows)
-    with torch.no_grad():
-        logits, values = network_of(weights)(torch.from_numpy(batch))
-    forward = Forward(weights, CONFIG)
-    for i, window in enumerate(batch):
-        np.testing.assert_allclose(forward.logits(window), logits[i].numpy(), atol=1e-6, rtol=1e-6)
-        real = window[window[:, [WAIT, JOB, VARIANT]].any(axis=1)]
-        value = forward.value(real, real[0, NUM_FEATURES:])
-        assert value == pytest.approx(values[i].item(), abs=1e-6, rel=1e-6)
 
 
 def test_critic_columns_leave_the_logits_alone_to_the_last_bit(rng: Rng) -> None:

@@ -1,0 +1,312 @@
+"""What serving the policy costs: imports, a broker's start, the latency of a decision.
+
+    .venv/bin/python benchmarks/bench_runtime.py               # 2 minutes on one core
+    .venv/bin/python benchmarks/bench_runtime.py --only decision --json
+
+Three parts (`--only NAME`). `import`: fresh processes that import the runtime alone (checkpoint, network,
+draw; no kernels), that also load the default checkpoint and score a window, and that import the scheduler
+with its kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty directory, from its start until
+a client has its first answer, kernels compiled before. `decision`: `Scheduler.decide` on a live cluster,
+where one job ends and others come before each round of decisions, from the look at the queue to the action:
+candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are looked at, and
+the window that the network scores has 24 rows. Decisions that need no network (one legal row) are counted,
+not timed.
+
+Times are wall times. Where the load average, which is printed first, is more than the cores, they are mostly
+those of waiting for a core; the CPU time of the thread is nearer to what a quiet one takes. Memory is the
+peak of a process's resident set, shared libraries included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_scale import SIZE_ODDS, SIZES
+
+from rlsched.broker.policy import load_policy
+from rlsched.broker.serve import ADDRESS_FILE
+from rlsched.client.client import Client
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start
+from rlsched.decide.candidates import has_startable
+from rlsched.decide.loop import apply
+from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.schema import WINDOW_ROWS
+from rlsched.errors import BrokerUnavailableError
+
+COMMAND = "python benchmarks/bench_runtime.py"
+PARTS = ("import", "broker", "decision")
+IMPORT_TARGET, READY_TARGET = (0.3, 60.0), (2.0, 200.0)  # seconds, MB
+DECISION_TARGET_MS, DECISION_TARGET_WAITING = 1.0, 512
+WAITING, GPUS = (16, 64, 512, 4_096), (128, 10_000)
+GPUS_A_NODE = 8
+START_TIMEOUT_S = 120.0
+BUDGET_MS = 100.0
+RUNTIME = (
+    "import rlsched_agents.runtime.checkpoint, rlsched_agents.runtime.forward, rlsched_agents.runtime.choose"
+)
+SCORES = """
+import numpy as np
+found = rlsched_agents.runtime.checkpoint.load_checkpoint("default")
+forward = rlsched_agents.runtime.forward.Forward(found.weights, found.card.network)
+forward.logits(np.ones((24, found.card.network.features), np.float32))
+"""
+IMPORTS = {
+    "runtime": RUNTIME,
+    "runtime, checkpoint loaded, a window scored": RUNTIME + SCORES,
+    "scheduler with its kernels": "import rlsched_agents.runtime.policy",
+}
+CHILD = """
+import time
+began_s = time.perf_counter()
+{code}
+took_s = time.perf_counter() - began_s
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(took_s, int(status["VmHWM"].split()[0]))
+"""
+Row = dict[str, Any]
+
+
+def imports(repeats: int) -> Iterator[Row]:
+    """Import time and peak memory of fresh processes, medians."""
+    for what, code in IMPORTS.items():
+        said = [
+            subprocess.run(
+                [sys.executable, "-c", CHILD.format(code=code)], check=True, capture_output=True, text=True
+            ).stdout.split()
+            for _ in range(repeats + 1)
+        ][1:]  # the first one may write byte code
+        yield {
+            "what": what,
+            "import_s": statistics.median(float(took_s) for took_s, _ in said),
+            "peak_mb": statistics.median(int(kib) for _, kib in said) * 1024 / 1e6,
+        }
+
+
+def start_broker(home: Path) -> Row:
+    """Start a broker, ask it something, stop it."""
+    command = [sys.executable, "-m", "rlsched", "broker", "--policy", "ppo", "--address", "tcp://127.0.0.1:0"]
+    command += ["--dir", str(home / "broker"), "--keys", str(home)]
+    began_s = time.perf_counter()
+    broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        address = _address(home / "broker" / ADDRESS_FILE, broker)
+        with Client(address, home=home) as client:
+            client.nodes()
+        ready_s = time.perf_counter() - began_s
+        status = Path(f"/proc/{broker.pid}/status").read_text(encoding="utf-8")
+        peak_kib = int(status.partition("VmHWM:")[2].split()[0])
+        ticks = Path(f"/proc/{broker.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        cpu_s = (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
+        return {"ready_s": ready_s, "cpu_s": cpu_s, "peak_mb": peak_kib * 1024 / 1e6}
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        broker.wait(timeout=START_TIMEOUT_S)
+
+
+def _address(path: Path, broker: subprocess.Popen[bytes]) -> str:
+    """What a broker writes down when it is ready for clients, polled."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and broker.poll() is None:
+        try:
+            address = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            address = ""
+        if address.endswith("\n"):
+            return address.strip()
+        time.sleep(0.002)
+    raise BrokerUnavailableError(f"no broker within {START_TIMEOUT_S:g} s: exit code {broker.returncode}")
+
+
+def ready(repeats: int) -> Row:
+    """Medians over fresh brokers, after one that compiles what is not compiled yet."""
+    found = []
+    for _ in range(repeats + 1):
+        with tempfile.TemporaryDirectory() as home:
+            found.append(start_broker(Path(home)))
+    return {name: statistics.median(each[name] for each in found[1:]) for name in found[0]}
+
+
+class Crowd:
+    """A full cluster on which jobs end, come and wait: as many wait before each round of decisions.
+
+    Args:
+        scheduler: Who decides.
+        gpus: GPUs of the cluster, eight a node.
+        waiting: Jobs that wait.
+    """
+
+    def __init__(self, scheduler: Scheduler, gpus: int, waiting: int) -> None:
+        self._rng = np.random.default_rng([gpus, waiting, 2])
+        self._scheduler, self._waiting = scheduler, waiting
+        self.state = ClusterState.from_spec(
+            ClusterSpec.uniform(gpus // GPUS_A_NODE, GPUS_A_NODE),
+            order=scheduler.order,
+            slots=waiting + gpus + 16,
+        )
+        self._now_s = 1e5
+        self._running: list[int] = []
+        for node in range(gpus // GPUS_A_NODE):
+            free = list(range(GPUS_A_NODE * node, GPUS_A_NODE * (node + 1)))
+            while free:
+                seq, size = self._submit(len(free))
+                self.state.start(seq, free[:size], float(self._rng.uniform(0, self._now_s)))
+                self._running.append(seq)
+                del free[:size]
+
+    def _submit(self, most: int = GPUS_A_NODE) -> tuple[int, int]:
+        size = min(int(self._rng.choice(SIZES, p=SIZE_ODDS)), most)
+        seq = self.state.add_job(
+            num_gpus=size,
+            submit_s=float(self._rng.uniform(self._now_s - 1e4, self._now_s)),
+            predicted_s=float(self._rng.lognormal(7, 2)),
+            spread=float(self._rng.uniform(0.5, 2.0)),
+        )
+        return seq, size
+
+    def round(self, *, record: bool) -> Iterator[tuple[str, float, float]]:
+        """A job ends, others come; then (source, wall us, CPU us) of each decision until one waits."""
+        self._now_s += 10.0
+        ended = int(self._rng.integers(len(self._running)))
+        self._running[ended], self._running[-1] = self._running[-1], self._running[ended]
+        self.state.release(self._running.pop(), self._now_s)
+        for _ in range(self._waiting - len(self.state.queue(0))):
+            self._submit()
+        while has_startable(self.state, 0, self._now_s):
+            cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
+            decision = self._scheduler.decide(self.state, 0, self._now_s, record=record)
+            wall_us = (time.perf_counter_ns() - wall_ns) / 1e3
+            cpu_us = (time.thread_time_ns() - cpu_ns) / 1e3
+            apply(self.state, 0, decision, self._now_s)
+            yield decision.source, wall_us, cpu_us
+            if not isinstance(decision.action, Start):
+                break
+            self._running.append(decision.action.seq)
+
+
+def latency(scheduler: Scheduler, gpus: int, waiting: int, count: int, *, record: bool) -> Row:
+    """Percentiles over `count` decisions for which the network was asked, after a tenth that is not timed."""
+    crowd = Crowd(scheduler, gpus, waiting)
+    asked: list[tuple[float, float]] = []
+    others = 0
+    while len(asked) < count + count // 10:
+        for source, wall_us, cpu_us in crowd.round(record=record):
+            if source == "policy":
+                asked.append((wall_us, cpu_us))
+            else:
+                others += 1
+    wall_us, cpu_us = np.array(asked[count // 10 :]).T
+    return {
+        "gpus": gpus,
+        "waiting": waiting,
+        "recorded": record,
+        "decisions": count,
+        "asked_frac": len(asked) / (len(asked) + others),
+        "wall_us": dict(zip(("p50", "p99", "p99.9"), np.quantile(wall_us, (0.5, 0.99, 0.999)), strict=True)),
+        "cpu_us": dict(zip(("p50", "p99", "p99.9"), np.quantile(cpu_us, (0.5, 0.99, 0.999)), strict=True)),
+    }
+
+
+def decisions(count: int) -> Iterator[Row]:
+    """Every size, decided plainly and as a broker does it: guarded, with the record of each decision."""
+    for scheduler, record in (
+        (load_scheduler("ppo"), False),
+        (load_policy("ppo", None, BUDGET_MS)[0], True),
+    ):
+        for gpus in GPUS:
+            for waiting in WAITING:
+                yield latency(scheduler, gpus, waiting, count, record=record)
+
+
+def verdict(met: bool) -> str:
+    """A word for the last column."""
+    return "met" if met else "**missed**"
+
+
+def show_footprint(what: str, took_s: float, peak_mb: float, target: tuple[float, float], more: str) -> None:
+    """One line of the first two parts."""
+    met = took_s < target[0] and peak_mb < target[1]
+    print(
+        f"| {what} | {took_s:.2f} s{more}, {peak_mb:.0f} MB | {target[0]:g} s, {target[1]:g} MB "
+        f"| {verdict(met)} |",
+        flush=True,
+    )
+
+
+def show_decision(row: Row) -> None:
+    """One line of the third part."""
+    wall, cpu = row["wall_us"], row["cpu_us"]
+    met = "-"
+    if row["waiting"] == DECISION_TARGET_WAITING:
+        met = verdict(wall["p99"] < DECISION_TARGET_MS * 1e3)
+    print(
+        f"| {'guarded, recorded' if row['recorded'] else 'plain'} | {row['gpus']:,} | {row['waiting']:,} "
+        f"| {wall['p50']:,.0f} | {wall['p99']:,.0f} | {wall['p99.9']:,.0f} "
+        f"| {cpu['p50']:,.0f} | {cpu['p99']:,.0f} | {100 * row['asked_frac']:.0f} % | {met} |",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--repeats", type=int, default=7, help="processes of each kind")
+    parser.add_argument("--decisions", type=int, default=10_000, help="timed decisions of each size")
+    parser.add_argument("--json", action="store_true", help="print JSON in the place of tables")
+    arguments = parser.parse_args()
+    wanted = arguments.only or PARTS
+    found: dict[str, Any] = {
+        "command": COMMAND,
+        "window_rows": WINDOW_ROWS,
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+    }
+    quiet = arguments.json
+    if not quiet:
+        print(f"{found['cores']} cores, load average {found['load_average']:.1f} before\n")
+    if not quiet and ("import" in wanted or "broker" in wanted):
+        print("| what | measured | target | |\n|---|---:|---:|---|")
+    if "import" in wanted:
+        found["import"] = []
+        for row in imports(arguments.repeats):
+            found["import"].append(row)
+            if not quiet:
+                show_footprint(f"import: {row['what']}", row["import_s"], row["peak_mb"], IMPORT_TARGET, "")
+    if "broker" in wanted:
+        row = found["broker"] = ready(arguments.repeats)
+        if not quiet:
+            more = f" ({row['cpu_s']:.2f} CPU s)"
+            show_footprint("broker, first answer", row["ready_s"], row["peak_mb"], READY_TARGET, more)
+    if "decision" in wanted:
+        if not quiet:
+            print(
+                "\n| decision | GPUs | waiting | p50, us | p99 | p99.9 | CPU p50 | CPU p99 | network asked "
+                f"| p99 below {DECISION_TARGET_MS:g} ms |\n|---|" + "---:|" * 8 + "---|"
+            )
+        found["decision"] = []
+        for row in decisions(arguments.decisions):
+            found["decision"].append(row)
+            if not quiet:
+                show_decision(row)
+    if quiet:
+        print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

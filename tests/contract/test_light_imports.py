@@ -1,0 +1,74 @@
+"""What serving must not import: the runtime no kernels, a broker nothing that only training needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAINING = (
+    "torch",
+    "gymnasium",
+    "stable_baselines3",
+    "sb3_contrib",
+    "tensorboard",
+    "pandas",
+    "matplotlib",
+    "pyarrow",
+    "sklearn",
+    "joblib",
+    "PIL",
+    "ray",
+    "onnxruntime",
+    "scipy.linalg",
+    "scipy.stats",
+    "rich",
+    "rlsched_envs",
+    "rlsched_agents.ppo",
+    "rlsched_agents.evaluate",
+)
+KERNELS = ("numba", "llvmlite", "scipy", "rlsched.jit", "rlsched.cluster", "rlsched.broker", "zmq", "click")
+RUNTIME = """
+import numpy as np
+from rlsched_agents.runtime.checkpoint import load_checkpoint
+from rlsched_agents.runtime.choose import choose
+from rlsched_agents.runtime.forward import Forward
+found = load_checkpoint("default")
+rows = np.ones((3, found.card.network.features), np.float32)
+logits = Forward(found.weights, found.card.network).logits(rows)
+choose(logits, np.ones(3, np.bool_), temperature=1.0, seed=0, number=0, half=0)
+"""
+SCHEDULER = "import rlsched_agents.runtime.policy"
+BROKER = """
+import os
+from pathlib import Path
+from rlsched.broker.serve import Broker, Settings
+from rlsched.cli.main import run
+assert run(["broker", "--help"]) == 0
+home = Path(os.environ["RLSCHED_HOME"])
+Broker(Settings(address="tcp://127.0.0.1:0", directory=home / "broker", keys=home, policy="ppo")).close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [(RUNTIME, TRAINING + KERNELS), (SCHEDULER, TRAINING), (BROKER, TRAINING)],
+    ids=["runtime", "scheduler", "broker"],
+)
+def test_serving_imports_nothing_that_it_does_not_use(
+    code: str, unwanted: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint('MODULES', *sys.modules)"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RLSCHED_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    imported = set(done.stdout.rpartition("MODULES")[2].split())
+    assert "rlsched_agents.runtime.forward" in imported
+    assert not imported & set(unwanted)

@@ -1,0 +1,280 @@
+"""Preemption for real: a broker under `tiresias`, a node daemon on the fake NVML, scripts that save or not.
+
+The rule is the one that ships; its tick is a quarter of a second here, and a job has had its share after a
+third of a GPU-second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from rlsched.broker.entries import AttemptOver, Decided, RankEnded
+from rlsched.broker.journal import read_journal
+from rlsched.broker.keys import KeyHome
+from rlsched.broker.replay import journal_events, records_by_number, redecide
+from rlsched.cli.main import run
+from rlsched.client.client import Client
+from rlsched.decide.actions import Preempt
+from rlsched_agents.heuristics.preemptive import QuotaWalk, tiresias
+from tests.integration.node_daemon.processes import until
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
+
+TICK_S = 0.25
+THRESHOLD_GPU_S = 0.3
+QUICK = f"""
+from rlsched_agents.heuristics import preemptive
+preemptive.TICK_S = {TICK_S}
+from rlsched.cli.main import main
+main()
+"""
+SAVES = """
+trap 'sleep 0.2; echo $n > {0}/save; rm {0}/there; exit 143' TERM
+touch {0}/there
+n=$(cat {0}/save 2>/dev/null || echo 0)
+echo "$RLSCHED_ATTEMPT $n $RLSCHED_GRACE_S" >> {0}/starts
+while [ $n -lt 25 ]; do sleep 0.04; n=$((n + 1)); done
+rm {0}/there
+echo $n >> {0}/ends
+"""
+"""Counts to 25 in a second, over all its attempts."""
+LOOKS = "if [ -e {0}/there ]; then echo together; else echo alone; fi >> {0}/looks; sleep 0.1"
+
+
+class Cluster:
+    """A broker that can be killed, and a node with one GPU that NVML shows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.keys = directory, directory / "home"
+        self.journal = directory / "broker" / "journal.sqlite"
+        self.address = "tcp://127.0.0.1:0"
+        source = Path(__file__).parents[1] / "unit" / "fake_nvml.c"
+        library = directory / "libnvidia-ml.so.1"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-DGPUS=1", "-o", library, source], check=True)
+        KeyHome(self.keys).broker()
+        self.grace_s = 0.0
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.broker = self.start_broker(20.0)
+        self.spawn(
+            *("node", "--broker", self.address, "--name", "n0", "--dir", str(directory / "n0")),
+            *("--gpu-type", "h200", "--end-jobs-on-exit"),
+        )
+
+    def spawn(self, *args: str) -> subprocess.Popen[bytes]:
+        with (self.directory / f"{args[0]}.log").open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-c", QUICK, *args, "--keys", str(self.keys)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": str(self.directory)},
+            )
+        self.children.append(child)
+        return child
+
+    def start_broker(self, grace_s: float) -> subprocess.Popen[bytes]:
+        found = self.directory / "broker" / "address"
+        found.unlink(missing_ok=True)
+        child = self.spawn(
+            *("broker", "--address", self.address, "--dir", str(self.directory / "broker")),
+            *(
+                "--policy",
+                f"tiresias:{THRESHOLD_GPU_S}",
+                "--grace-s",
+                str(grace_s),
+                "--prediction",
+                "running-mean",
+            ),
+        )
+        until(lambda: (found.exists() and found.read_text().endswith("\n")) or child.poll() is not None)
+        assert child.poll() is None, (self.directory / "broker.log").read_text()
+        self.address, self.grace_s = found.read_text().strip(), grace_s
+        return child
+
+    def kill_broker(self) -> None:
+        self.broker.kill()
+        self.broker.wait()
+
+    def place(self, name: str) -> Path:
+        place = self.directory / name
+        place.mkdir()
+        return place
+
+    def close(self) -> None:
+        for child in self.children:
+            if child.poll() is None:
+                child.terminate()
+        for child in self.children:
+            child.wait(60.0)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("preempting"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("RLSCHED_BROKER", cluster.address)
+    monkeypatch.setenv("RLSCHED_HOME", str(cluster.keys))
+    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
+        until(lambda: any(node.state == "up" for node in client.nodes()))
+        yield client
+        for job in client.jobs():
+            client.cancel(job.job)
+        until(lambda: not client.jobs())
+
+
+def shell(script: str, place: Path) -> list[str]:
+    return ["sh", "-c", script.format(place)]
+
+
+def started(place: Path) -> list[list[float]]:
+    """(attempt, count that it began with, grace) of each attempt."""
+    path = place / "starts"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [[float(word) for word in line.split()] for line in lines]
+
+
+def was_preempted(cluster: Cluster, job: int) -> list[float]:
+    """When decisions preempted this job."""
+    seq = journal_events(cluster.journal).seq_of[job]
+    return [
+        row.now_s
+        for row in read_journal(cluster.journal)
+        if isinstance(row.entry, Decided) and row.entry.action == Preempt(seq=seq)
+    ]
+
+
+F = TypeVar("F", AttemptOver, RankEnded)
+
+
+def facts(cluster: Cluster, kind: type[F], job: int) -> list[F]:
+    """What the journal has of this kind on a job, in order."""
+    entries = (row.entry for row in read_journal(cluster.journal))
+    return [entry for entry in entries if isinstance(entry, kind) and entry.job == job]
+
+
+def test_a_job_that_may_be_is_stopped_for_another_and_finishes_later(
+    cluster: Cluster, client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = cluster.place("saves")
+    assert run(["submit", "--preemptible", "--name", "long", "--", *shell(SAVES, place)]) == 0
+    long = int(capfd.readouterr().out.split()[1])
+    until(lambda: started(place))
+    short = client.submit(shell(LOOKS, place), name="short")
+    assert client.wait(short).state == "completed"
+    info = client.wait(long)
+    assert (info.state, info.exit_code, info.attempt, info.preemptions) == ("completed", 0, 2, 1)
+    (first, second) = started(place)
+    assert first == [1, 0, 20]
+    assert second[0] == 2
+    assert 0 < second[1] < 25, "it went on where it was"
+    assert (place / "ends").read_text() == "25\n"
+    assert (place / "looks").read_text() == "alone\n", "not before the GPU was empty"
+    (at_s,) = was_preempted(cluster, long)
+    assert at_s % TICK_S == 0.0, "at the very tick"
+    (over, _) = facts(cluster, AttemptOver, long)
+    assert over.outcome == "queued"
+    assert over.reason.startswith("preempted by decision ")
+    assert over.reason.endswith(f" for job {short}")
+    assert run(["queue", "--all", "--json"]) == 0
+    rows = {row["job"]: row for row in json.loads(capfd.readouterr().out)}
+    assert (rows[long]["preemptible"], rows[long]["preemptions"]) == (True, 1)
+    assert (rows[short]["preemptible"], rows[short]["preemptions"]) == (False, 0)
+
+
+def test_a_job_that_did_not_declare_it_is_left_alone(cluster: Cluster, client: Client) -> None:
+    place = cluster.place("undeclared")
+    long = client.submit(shell(SAVES, place))
+    until(lambda: started(place))
+    short = client.submit(shell(LOOKS, place))
+    assert client.wait(short).state == "completed"
+    info = client.job(long)
+    assert (info.state, info.attempt, info.preemptions) == ("completed", 1, 0)
+    assert (place / "ends").read_text() == "25\n"
+    assert was_preempted(cluster, long) == []
+    assert started(place) == [[1, 0]], "and is told of no grace"
+
+
+def test_a_job_that_finishes_in_its_grace_is_finished(cluster: Cluster, client: Client) -> None:
+    place = cluster.place("finishes")
+    script = "trap 'echo done >> {0}/ends; exit 0' TERM; echo 1 >> {0}/starts; while :; do sleep 0.05; done"
+    long = client.submit(shell(script, place), preemptible=True)
+    until(lambda: started(place))
+    short = client.submit(shell(LOOKS, place))
+    assert client.wait(short).state == "completed"
+    info = client.job(long)
+    assert (info.state, info.exit_code, info.attempt, info.preemptions) == ("completed", 0, 1, 0)
+    assert (place / "ends").read_text() == "done\n"
+    assert len(was_preempted(cluster, long)) == 1
+
+
+def test_a_broker_killed_before_the_node_answers_loses_nothing(cluster: Cluster, client: Client) -> None:
+    """The job is told to leave, the broker dies, the job leaves; the next broker has a shorter grace."""
+    place = cluster.place("killed")
+    script = SAVES.replace("sleep 0.2;", "touch {0}/told; until [ -e {0}/gate ]; do sleep 0.02; done;")
+    long = client.submit(shell(script, place), preemptible=True, token="long")
+    until(lambda: started(place))
+    short = client.submit(shell(LOOKS, place), token="short")
+    until((place / "told").exists)
+    assert client.job(short).state == "launching"
+    assert client.job(short).reason == f"waits until job {long}, preempted, has left its GPUs"
+    cluster.kill_broker()
+    (place / "gate").touch()
+    until((place / "save").exists)
+    cluster.broker = cluster.start_broker(0.4)
+    assert client.submit(["true"], token="long") == long, "the same token is the same job"
+    assert (client.wait(short).attempt, client.job(short).state) == (1, "completed")
+    info = client.wait(long)
+    assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
+    assert [attempt for attempt, *_ in started(place)] == [1, 2]
+    assert (place / "looks").read_text() == "alone\n", "once, and not before"
+    assert (place / "ends").read_text() == "25\n"
+
+
+def test_a_job_that_ignores_the_order_is_killed_after_its_grace(cluster: Cluster, client: Client) -> None:
+    place = cluster.place("ignores")
+    assert cluster.grace_s == 0.4
+    script = (
+        "echo $RLSCHED_ATTEMPT >> {0}/starts; [ $RLSCHED_ATTEMPT = 1 ] || exit 0; "
+        "trap '' TERM; while :; do sleep 0.05; done"
+    )
+    long = client.submit(shell(script, place), preemptible=True)
+    until(lambda: started(place))
+    short = client.submit(shell(LOOKS, place))
+    assert client.wait(short).state == "completed"
+    info = client.wait(long)
+    assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
+    (at_s,) = was_preempted(cluster, long)
+    end = facts(cluster, RankEnded, long)[0]
+    assert (end.exit_code, end.reason) == (137, "killed")
+    assert end.ended_s is not None
+    assert end.ended_s - at_s >= cluster.grace_s
+
+
+def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, client: Client) -> None:
+    until(lambda: not client.jobs())
+    events = journal_events(cluster.journal)
+    until(lambda: max(records_by_number(cluster.journal.parent)) == len(events.decisions) - 1)
+    kept = records_by_number(cluster.journal.parent)
+    made = redecide(events, QuotaWalk(msgspec.structs.replace(tiresias(THRESHOLD_GPU_S), tick_s=TICK_S)))
+    assert [record.number for record in made] == list(range(len(events.decisions)))
+    assert sum(isinstance(record.action, Preempt) for record in made) == 4
+    assert len(kept) > 20
+    for record in made:
+        if record.number in kept:  # a broker that is killed loses its last ones
+            live = kept[record.number]
+            theirs = msgspec.structs.replace(live, policy_id=record.policy_id, took_us=record.took_us)
+            assert theirs == record

@@ -1,0 +1,266 @@
+"""Brokers and nodes as they are, over a world of chance: orders are lost, brokers die, jobs heed and do not.
+
+No process ever meets another on a GPU, no job runs twice at a time, and every job comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import msgspec
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from rlsched.broker.book import Book
+from rlsched.broker.entries import Entry, decode_entry, encode_entry
+from rlsched.broker.events import Due, NodeSaid, Tick
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Row
+from rlsched.broker.limits import Limits
+from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.candidates import first_in_order, start_action
+from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage
+from rlsched_node import steps
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.machine import NodeMachine
+from tests.unit.broker_machine.hand import submit
+
+LIMITS = Limits(
+    heartbeat_s=1.0, lease_s=1e6, launch_timeout_s=1e6, kill_again_s=5.0, log_timeout_s=10.0, grace_s=8.0
+)
+NODES, GPUS = 2, 4
+
+
+class Restless:
+    """Preempts at random, starts the first that fits, and asks to be called at random times."""
+
+    name = "restless"
+    order: Order = "submit"
+    information: Information = "causal"
+    preempts = True
+
+    def __init__(self, chance: Random) -> None:
+        self.chance = chance
+        self.calm = False
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        del record
+        return Decision(action=self._action(state, partition, now_s), source="rule")
+
+    def _action(self, state: ClusterState, partition: int, now_s: float) -> Action:
+        job = state.arrays.job
+        able = [
+            seq
+            for seq in state.running()
+            if not job.pinned[state.slot_of(seq)] and job.start_s[state.slot_of(seq)] < now_s
+        ]
+        if able and not self.calm and self.chance.random() < 0.3:
+            return Preempt(self.chance.choice(able))
+        seq = first_in_order(state, partition, now_s)
+        if seq >= 0:
+            return start_action(state, partition, seq)
+        return Wait(until_s=now_s + self.chance.choice((0.0005, 1.0, 3.25)))
+
+
+class MemoryJournal:
+    """A journal that survives its broker, and nothing else."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[float, bytes]] = []
+
+    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+        self._rows += [(now_s, encode_entry(entry)) for entry in entries]
+
+    def rows(self) -> Iterator[Row]:
+        for n, (now_s, payload) in enumerate(self._rows):
+            yield Row(n, now_s, decode_entry(payload))
+
+
+class World:
+    """One broker, some nodes, and the processes on them.
+
+    Attributes:
+        processes: (node, rank) -> its GPUs, of every process that is alive.
+        told: When those that were told to end are killed, seconds.
+        ran: Every rank that was ever started.
+    """
+
+    def __init__(self, chance: Random, journal: MemoryJournal) -> None:
+        self.chance, self.journal = chance, journal
+        self.scheduler = Restless(chance)
+        self.broker = HandBroker(self.scheduler, journal, limits=LIMITS)  # type: ignore[arg-type]
+        self.sent = 0
+        self.processes: dict[tuple[str, AttemptKey], set[int]] = {}
+        self.told: dict[tuple[str, AttemptKey], float] = {}
+        self.ran: set[tuple[str, AttemptKey]] = set()
+        self.nodes = {
+            name: NodeMachine(Hello(name=name, gpus=GPUS)) for name in (f"n{n}" for n in range(NODES))
+        }
+        self.orders: dict[str, deque[BrokerToNode]] = {name: deque() for name in self.nodes}
+        self.words: dict[str, deque[NodeMessage]] = {name: deque() for name in self.nodes}
+        for name in self.nodes:
+            self.happens(name, steps.Connected())
+
+    # ---- nodes ------------------------------------------------------------------------------------
+
+    def happens(self, name: str, event: steps.Event) -> None:
+        for effect in self.nodes[name].handle(event, self.broker.now_s):
+            match effect:
+                case steps.Send(message):
+                    self.words[name].append(message)
+                case steps.StartRank(launch):
+                    self.start(name, launch)
+                case steps.EndRank(key, grace_s):
+                    kill_s = self.broker.now_s + grace_s
+                    self.told[name, key] = min(kill_s, self.told.get((name, key), kill_s))
+
+    def start(self, name: str, launch: Launch) -> None:
+        key = AttemptKey(launch.job, launch.attempt, launch.rank, self.broker.book.identity)
+        assert (name, key) not in self.ran, "a rank is started once"
+        assert not any(other.job == key.job and other.attempt != key.attempt for _, other in self.processes)
+        self.ran.add((name, key))
+        self.processes[name, key] = set(launch.gpus)
+        self.happens(name, steps.Started(key, 1))
+
+    def exits(self, name: str, key: AttemptKey, exit_code: int) -> None:
+        del self.processes[name, key]
+        reason = "killed" if self.told.pop((name, key), None) is not None else ""
+        self.happens(name, steps.Exited(key, exit_code, reason, self.broker.now_s))
+
+    # ---- the wire ---------------------------------------------------------------------------------
+
+    def batch(self, *events: object, after_s: float = 0.001) -> None:
+        self.broker.batch(events, after_s=after_s)  # type: ignore[arg-type]
+        self.post()
+
+    def post(self) -> None:
+        for name, order in self.broker.sent.orders[self.sent :]:
+            self.orders[name].append(order)
+        self.sent = len(self.broker.sent.orders)
+
+    def deliver(self, name: str) -> None:
+        """The next message each way; an order to launch finds the GPUs empty."""
+        if self.orders[name]:
+            order = self.orders[name].popleft()
+            if isinstance(order, Launch):
+                there = {
+                    key
+                    for (node, key), gpus in self.processes.items()
+                    if node == name and not gpus.isdisjoint(order.gpus)
+                }
+                assert {(key.job, key.attempt) for key in there} <= {(order.job, order.attempt)}
+            self.happens(name, steps.Received(order))
+        if self.words[name]:
+            self.batch(NodeSaid(name, 0, self.words[name].popleft()))
+
+    # ---- what may happen --------------------------------------------------------------------------
+
+    def step(self) -> None:
+        chance = self.chance
+        match chance.choices(
+            ("deliver", "time", "submit", "cancel", "end", "cut", "broker"), (40, 20, 10, 2, 14, 2, 2)
+        )[0]:
+            case "submit":
+                self.broker.ask(submit(chance.randint(1, 6), preemptible=chance.random() < 0.8))
+                self.post()
+            case "cancel":
+                if self.broker.book.jobs:
+                    self.broker.ask(Cancel(job=chance.randint(1, len(self.broker.book.jobs))))
+                    self.post()
+            case "end":
+                self.end()
+            case "cut":
+                self.cut(chance.choice(list(self.nodes)))
+            case "broker":
+                self.restart()
+            case "time":
+                self.time(chance.choice((0.001, 0.5, 2.0)))
+            case _:
+                self.deliver(chance.choice(list(self.nodes)))
+
+    def end(self) -> None:
+        """A process ends: by itself, or told to, with 0, with an error, by the signal."""
+        if self.processes:
+            name, key = self.chance.choice(list(self.processes))
+            heeds = (name, key) in self.told
+            self.exits(name, key, self.chance.choice((0, 143, 143) if heeds else (0, 0, 0, 1)))
+
+    def time(self, seconds: float) -> None:
+        now_s, due_s = self.broker.now_s, self.broker.machine.due_s()
+        if now_s < due_s < now_s + seconds:
+            self.batch(Due(), after_s=due_s - now_s)
+        self.batch(Tick(), after_s=max(now_s + seconds - self.broker.now_s, 0.001))
+        for (name, key), kill_s in list(self.told.items()):
+            if kill_s <= self.broker.now_s:
+                self.exits(name, key, 137)
+        for name in self.nodes:
+            self.happens(name, steps.Tick())
+
+    def cut(self, name: str) -> None:
+        """The connection breaks and comes back; what was under way is lost."""
+        self.orders[name].clear()
+        self.words[name].clear()
+        self.happens(name, steps.Disconnected())
+        self.words[name].clear()
+        self.happens(name, steps.Connected())
+
+    def restart(self) -> None:
+        """kill -9: the journal stays."""
+        assert shape(replayed(self.journal)) == shape(self.broker.book)
+        self.broker = HandBroker(self.scheduler, self.journal, limits=LIMITS, now_s=self.broker.now_s)  # type: ignore[arg-type]
+        self.sent = 0
+        for name in self.nodes:
+            self.cut(name)
+
+
+def shape(book: Book) -> list[object]:
+    """All of a book that matters."""
+    return [
+        book.cluster.digest(),
+        [(job.number, job.state, job.retries, job.preemptions, job.earlier_s) for job in book.jobs.values()],
+        [msgspec.json.encode(job.attempt) for job in book.jobs.values()],
+        [(name, node.up, sorted(node.live_jobs)) for name, node in book.nodes.items()],
+        dict(book.decisions),
+    ]
+
+
+def replayed(journal: MemoryJournal) -> Book:
+    book = Book(Predictions(RUNNING_MEAN), "submit")
+    book.replay(journal.rows())
+    return book
+
+
+def rounds(world: World) -> Iterator[int]:
+    """Until every job is over."""
+    for number in range(400):
+        if not any(job.live for job in world.broker.book.jobs.values()):
+            return
+        yield number
+    raise AssertionError(
+        f"jobs that never end: {[job for job in world.broker.book.jobs.values() if job.live]}"
+    )
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> None:
+    chance = Random(seed)
+    world = World(chance, MemoryJournal())
+    for _ in range(150):
+        world.step()
+    world.scheduler.calm = True
+    for _ in rounds(world):
+        for name in world.nodes:
+            while world.orders[name] or world.words[name]:
+                world.deliver(name)
+        world.end()
+        world.time(2.0)
+    assert shape(replayed(world.journal)) == shape(world.broker.book)
+    assert world.processes == {}
+    jobs = world.broker.book.jobs.values()
+    event(f"preempted: {sum(job.preemptions > 0 for job in jobs) > 3}")

@@ -1,0 +1,77 @@
+"""The ledger where stops take time: a preempted job is nobody's until its processes are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec, NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.errors import AllocationError
+
+
+def preempted(*, stops_take_time: bool = True) -> ClusterState:
+    """One node of four GPUs: job 0 had two of them from 0 s to 10 s; job 1 waits for four."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="submit", slots=2)
+    state.stops_take_time = stops_take_time
+    state.add_job(num_gpus=2, submit_s=0.0, predicted_s=60.0, spread=1.0)
+    state.add_job(num_gpus=4, submit_s=1.0, predicted_s=60.0, spread=1.0)
+    state.start(0, (0, 1), 0.0)
+    state.preempt(0, 10.0)
+    return state
+
+
+def test_its_gpus_are_free_in_the_ledger_and_it_is_in_no_queue() -> None:
+    state = preempted()
+    assert (state.running(), state.waiting(0)) == ([], [1])
+    assert state.arrays.node.free.tolist() == [4]
+    slot = state.slot_of(0)
+    assert state.arrays.job.attained_gpu_s[slot] == 20.0
+    assert state.arrays.job.preemptions[slot] == 1
+    state.start(1, (0, 1, 2, 3), 10.0)
+    with pytest.raises(AllocationError, match="job 0 is not running"):
+        state.preempt(0, 11.0)
+    with pytest.raises(AllocationError, match="job 0 is not waiting"):
+        state.start(0, (0,), 11.0)
+
+
+def test_when_it_waits_again_the_state_is_that_of_a_simulator_that_waits_at_once() -> None:
+    slow, fast = preempted(), preempted(stops_take_time=False)
+    assert slow.digest() != fast.digest()
+    slow.requeue(0, 14.0)
+    assert slow.digest() == fast.digest()
+    assert slow.waiting(0) == fast.waiting(0) == [0, 1]
+    assert slow.arrays.job.attempt[slow.slot_of(0)] == 2
+
+
+def test_it_may_be_over_without_waiting_again() -> None:
+    state = preempted()
+    state.release(0, 14.0)
+    assert (state.running(), state.waiting(0)) == ([], [1])
+    with pytest.raises(AllocationError, match="no live job has number 0"):
+        state.slot_of(0)
+    with pytest.raises(AllocationError, match="job 1 is not running"):
+        state.release(1, 14.0)
+
+
+def test_a_cluster_that_grows_meanwhile_keeps_it_apart() -> None:
+    state = preempted()
+    before = state.digest()
+    state.grow()
+    assert state.digest() == before
+    state.add_node(NodeSpec(name="late", gpus=4, vc=None))
+    state.start(1, (4, 5, 6, 7), 12.0)
+    assert (state.running(), state.waiting(0)) == ([1], [])
+    assert state.arrays.derived.running_len[0] == 1
+    state.requeue(0, 14.0)
+    assert state.waiting(0) == [0]
+
+
+def test_a_job_that_did_not_declare_it_is_pinned_in_every_attempt() -> None:
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="submit")
+    state.add_job(num_gpus=2, submit_s=0.0, predicted_s=60.0, spread=1.0, preemptible=False)
+    state.start(0, (0, 1), 0.0)
+    for now_s in (10.0, 30.0):
+        with pytest.raises(AllocationError, match="job 0 must not be preempted"):
+            state.preempt(0, now_s)
+        state.requeue(0, now_s + 5.0)
+        state.start(0, (0, 1), now_s + 5.0)
