@@ -22,7 +22,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
 
-RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill")
+RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "tiresias", "gittins")
 POLICIES = ("qssf-backfill", "random", "ppo:untrained", "ppo")
 LOAD = 0.95
 

@@ -342,6 +342,7 @@ class Engine:
                 if on_record is not None and decision.record is not None:
                     on_record(decision.record)
                 began = time.perf_counter()
+            asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
             self.arrays.progress.clock[sim.TIMER] = math.inf if self._is_stuck() else timer_s
             if stop.now():

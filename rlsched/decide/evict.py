@@ -2,8 +2,9 @@
 
 What may give way is looked at GPU by GPU: jobs that share GPUs leave them together, and a GPU whose jobs
 may not all be preempted stays taken. A gang that one node holds is given the node where those who leave hold
-fewest GPUs in all, wherever those are; a larger gang is given whole nodes, one after the other, in the same
-way. On a node those with the highest index go first, and nobody goes in vain.
+fewest GPUs in all, wherever those are; a larger gang is given whole nodes of the largest size, one after the
+other, in the same way, and a node for the rest. On a node those with the highest index go first, and nobody
+goes in vain.
 """
 
 from __future__ import annotations
@@ -110,6 +111,18 @@ def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
     return held
 
 
+@kernel
+def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]) -> bool:
+    """Whether a gang fits nodes with so much free: `size` GPUs on each but the last one."""
+    wholes, rest, holding, enough = gpus // size, gpus % size, 0, 0
+    for n in range(s.node.shape[0]):
+        if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
+            count = _free_on(s, n, free)
+            holding += count >= size
+            enough += count >= rest
+    return holding >= wholes and (rest == 0 or enough > wholes)
+
+
 @array_kernel
 def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64], above: float) -> int:
     """A running slot of partition `p` to preempt, so that in the end a gang of `gpus` fits; -1: it cannot be.
@@ -126,8 +139,9 @@ def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64]
         worst[g] = _gpu_index(s, g, index)
         free[g] = worst[g] == math.inf
     chosen = np.zeros(s.node.shape[0], np.bool_)
-    size, left, first = min(gpus, s.derived.part.node_size[p]), gpus, -1
+    size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
     gone = np.empty(max(s.derived.part.node_size[p], 1), np.int32)
+    plan = np.empty(s.gpu.shape[0], np.int32)
     while left > 0:
         needed, node, least = min(left, size), -1, _MORE_GPUS
         for n in range(s.node.shape[0]):
@@ -142,7 +156,12 @@ def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64]
             return -1
         chosen[node] = True
         count = _clear_node(s, node, needed, worst, above, free, gone)
-        if first < 0 and count > 0:
-            first = _last_tenant(s, gone[0])
-        left -= needed
+        plan[groups : groups + count] = gone[:count]
+        groups, left = groups + count, left - needed
+    first = -1
+    for k in range(groups - 1, -1, -1):  # one that leaves for a later node may make room on an earlier one
+        _mark(s, plan[k], free, False)
+        if not _holds(s, p, gpus, size, free):
+            _mark(s, plan[k], free, True)
+            first = _last_tenant(s, plan[k])
     return first

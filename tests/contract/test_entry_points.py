@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
 POLICIES = (
     *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
-    *("easy", "sgf-age", "reserve", "tiresias", "srtf", "pack", "lucid", "rollout", "random", "ppo"),
+    *("easy", "sgf-age", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid"),
+    *("rollout", "random", "ppo"),
 )
 
 
@@ -40,7 +41,11 @@ def test_the_policies_of_the_contract_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*POLICIES, "sgf-age:1.5d", "reserve:4h,0.1", "tiresias:3250", "ppo:untrained", "pack:0.8"]
+    "name",
+    [
+        *(*POLICIES, "sgf-age:1.5d", "reserve:4h,0.1", "tiresias:3250", "ppo:untrained", "pack:0.8"),
+        *("gittins:1", "gittins:1,0.5,0,0.2"),
+    ],
 )
 def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
     if name == "ppo" and not checkpoint_file("default").exists():
@@ -54,7 +59,7 @@ def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "easy:argument", "ppo:", "sgf-age:"]
+    "name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "easy:argument", "ppo:", "sgf-age:", "gittins:"]
 )
 def test_an_unknown_policy_is_named(name: str) -> None:
     with pytest.raises(UnknownSchedulerError, match=r"known: .*fifo-backfill|takes no argument"):

@@ -27,8 +27,9 @@ def test_every_figure_has_its_command(
     found = rows(
         capsys, monkeypatch, "--only", "rules", "--only", "decisions", "--jobs", "300", "--decisions", "80"
     )
-    assert [row[0] for row in found[:5]] == [
-        *(f"compiled rule `{name}`" for name in ("fifo", "qssf", "fifo-backfill", "qssf-backfill")),
+    rules = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "tiresias", "gittins")
+    assert [row[0] for row in found[:7]] == [
+        *(f"compiled rule `{name}`" for name in rules),
         "one decision of `qssf-backfill`",
     ]
     commands = {row[4].strip("`") for row in found}
@@ -36,6 +37,6 @@ def test_every_figure_has_its_command(
         f"python benchmarks/bench_simulator.py {options}"
         for options in ("--only rules --jobs 300", "--only decisions --decisions 80")
     }
-    command = found[4][4].strip("`").split()
+    command = found[6][4].strip("`").split()
     again = rows(capsys, monkeypatch, *command[2:])
-    assert [row[:2] for row in again] == [row[:2] for row in found[4:]]
+    assert [row[:2] for row in again] == [row[:2] for row in found[6:]]

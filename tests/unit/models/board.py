@@ -30,11 +30,12 @@ def add(
     *,
     cores: float = 0,
     predicted_s: float = 100.0,
+    vc: str = "",
     **demand: object,
 ) -> int:
     """A job of this workload comes to wait; its number. `cores`: with each GPU."""
     wanted = Demand(gpus=gpus, cpu_milli=int(cores * 1000 * gpus), **demand)
-    seq = state.add_job(demand=wanted, submit_s=0.0, predicted_s=predicted_s, spread=0.5)
+    seq = state.add_job(demand=wanted, vc=vc, submit_s=0.0, predicted_s=predicted_s, spread=0.5)
     state.arrays.job.workload[state.slot_of(seq)] = CATALOGUE.number(workload)
     return seq
 

@@ -15,6 +15,7 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, RUNNING, WA
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.quota_walk import attained_gpu_s
 from rlsched.errors import AllocationError
 from tests.unit.models.board import add, modelled, node, running
 
@@ -157,6 +158,36 @@ def test_gpus_in_any_order_are_grouped_by_node() -> None:
     both(state, other, [0, 2, 3], "fewer cores to spare", beside=seq, cpu_milli_each=1001)
     state.start(other, [0, 2, 3], 0.0, beside=seq, cpu_milli_each=1000)
     assert state.arrays.node.cpu_free_milli.tolist() == [2000, 0]
+
+
+def test_attained_service_is_counted_by_the_share_of_the_time() -> None:
+    """Alone for 100 s, by two for 200 s, by three for 30 s, by two, alone again: nothing is forgotten."""
+    state = modelled(node("n0", 2))
+    first = running(state, LIGHT, [0, 1])
+    job, slot = state.arrays.job, state.slot_of(first)
+    second, third = add(state, LIGHT, 2), add(state, LIGHT, 2)
+
+    def attained(seq: int, now_s: float) -> float:
+        return attained_gpu_s(job, state.slot_of(seq), now_s)
+
+    state.start(second, [0, 1], 100.0, beside=first)
+    assert attained(first, 100.0) == 200.0
+    assert attained(second, 100.0) == 0.0
+    state.start(third, [0, 1], 300.0, beside=first)
+    assert attained(first, 300.0) == 400.0
+    assert attained(second, 300.0) == 200.0
+    before = sum(attained(seq, 300.0) for seq in (first, second, third))
+    assert sum(attained(seq, 330.0) for seq in (first, second, third)) == pytest.approx(before + 60.0)
+    left = attained(second, 330.0)
+    state.preempt(second, 330.0)
+    assert attained(second, 400.0) == pytest.approx(left)
+    one, other = attained(first, 330.0), attained(third, 330.0)
+    state.release(third, 350.0)
+    assert attained(first, 350.0) == pytest.approx(one + 20.0)
+    assert attained(first, 351.0) == pytest.approx(one + 22.0)
+    assert other == pytest.approx(20.0, abs=0.1)
+    state.preempt(first, 360.0)
+    assert job.attained_gpu_s[slot] == pytest.approx(one + 40.0)
 
 
 class Sharers(RuleBasedStateMachine):

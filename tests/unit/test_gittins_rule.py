@@ -1,0 +1,148 @@
+"""`gittins` on clusters so small that every attempt can be worked out by hand; its settings; its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.actions import Preempt
+from rlsched.decide.record import read_records
+from rlsched.decide.scheduler import load_scheduler, may_preempt, may_share, needs_models
+from rlsched.errors import UnknownSchedulerError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.heuristics.gittins import gittins, make_gittins
+from rlsched_envs.engine import Engine, Predictions
+from tests.unit.lives.play import attempts, trace_of
+
+Span = tuple[str, float, float]
+"""Job, start and end of an attempt."""
+TAIL_S = 20.0
+"""A prediction that says the same of all jobs."""
+
+
+def spans(
+    trace: Trace, spec: ClusterSpec, predicted_s: Sequence[float] = (), *, preempts: bool = True
+) -> list[Span]:
+    """Every attempt, by start, then job."""
+    rule = msgspec.structs.replace(gittins(), preempts=preempts)
+    stamps = Predictions(np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace)))
+    table = Engine(trace, spec, order="submit", predictions=stamps).run_rule(rule)
+    return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(table)]
+
+
+class TestByHand:
+    def test_a_new_job_takes_the_place_of_one_that_has_run_for_long(self) -> None:
+        trace = trace_of([(0, 1000, 1), (200, 10, 1)])
+        assert spans(trace, ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 200),
+            ("b", 200, 210),
+            ("a", 210, 210 + 40 + 800),
+        ]
+
+    def test_where_nothing_happens_it_looks_at_the_tick_after_an_age_counts(self) -> None:
+        """Job a is sixty seconds old at 70; the first multiple of sixty after that is 120."""
+        trace = trace_of([(10, 1000, 1), (20, 10, 1)])
+        assert spans(trace, ClusterSpec.uniform(1, 1))[:2] == [("a", 10, 120), ("b", 120, 130)]
+
+    def test_the_shorter_prediction_goes_first(self) -> None:
+        trace = trace_of([(0, 50, 1), (1, 50, 1), (2, 50, 1)])
+        assert spans(trace, ClusterSpec.uniform(1, 1), [10.0, 500.0, 100.0]) == [
+            ("a", 0, 50),
+            ("c", 50, 100),
+            ("b", 100, 150),
+        ]
+
+    def test_a_cost_that_is_higher_by_less_than_the_margin_is_left_alone(self) -> None:
+        """ln(1.6) is 0.47, ln(1.7) is 0.53: so much more is predicted of the job that runs."""
+        trace = trace_of([(0, 50, 1), (1, 10, 1)])
+        one = ClusterSpec.uniform(1, 1)
+        assert spans(trace, one, [160.0, 100.0])[0] == ("a", 0, 50)
+        assert spans(trace, one, [170.0, 100.0])[0] == ("a", 0, 1)
+
+    @pytest.mark.parametrize("preempts", [True, False])
+    def test_who_must_not_be_preempted_is_not(self, preempts: bool) -> None:
+        pinned = ["false" if preempts else "true", ""]
+        trace = trace_of([(0, 1000, 1), (200, 10, 1)], preemptible=pinned)
+        assert spans(trace, ClusterSpec.uniform(1, 1), preempts=preempts) == [
+            ("a", 0, 1000),
+            ("b", 1000, 1010),
+        ]
+
+    def test_those_who_leave_make_one_hole(self) -> None:
+        """A job on each of two nodes of two has run for longest; b and d are on the same node as they are."""
+        trace = trace_of([(0, 9000, 1), (0, 9000, 1), (500, 9000, 1), (500, 9000, 1), (1000, 10, 2)])
+        made = spans(trace, ClusterSpec.uniform(2, 2))
+        assert made[:4] == [("a", 0, 1000), ("b", 0, 1000), ("c", 500, 9500), ("d", 500, 9500)]
+        assert ("e", 1000, 1010) in made
+
+    def test_nobody_leaves_for_a_gang_that_does_not_fit_all_the_same(self) -> None:
+        """The gang of four needs both nodes, and c on one of them must not be preempted."""
+        trace = trace_of(
+            [(0, 900, 1), (0, 900, 1), (0, 900, 1), (300, 5, 4)], preemptible=["", "", "false", ""]
+        )
+        assert spans(trace, ClusterSpec.uniform(2, 2))[:3] == [("a", 0, 900), ("b", 0, 900), ("c", 0, 900)]
+
+    def test_nobody_is_preempted_for_a_job_that_fits_its_other_partition(self) -> None:
+        """The node of VC x is taken, the one that serves everybody is free."""
+        nodes = (NodeGroup(count=1, gpus=1, vc="x"), NodeGroup(count=1, gpus=1))
+        trace = trace_of([(0, 1000, 1), (500, 10, 1), (501, 20, 1)], vc=["x", "x", "x"])
+        assert spans(trace, ClusterSpec(name="c", nodes=nodes)) == [
+            ("a", 0, 501),  # for the second one there is no other place
+            ("b", 500, 510),
+            ("c", 501, 521),
+            ("a", 510, 510 + 40 + 499),
+        ]
+
+
+class TestSettings:
+    def test_figures_in_their_order(self) -> None:
+        index = make_gittins("1,0.5,0,0.25", 0).rule.index
+        assert (index.spread, index.trust, index.gpus_power, index.margin) == (1.0, 0.5, 0.0, 0.25)
+        assert make_gittins("1", 0).rule.index == msgspec.structs.replace(gittins().index, spread=1.0)
+        assert make_gittins("1", 0).name == "gittins:1"
+        assert make_gittins("", 0).rule == gittins()
+
+    @pytest.mark.parametrize("argument", ["-1", "nan", "inf", "10.1", "two", "1,", "1,2,3,4,5", ",", " "])
+    def test_anything_else_is_refused(self, argument: str) -> None:
+        with pytest.raises(
+            UnknownSchedulerError, match="up to four figures from 0 to 10, SPREAD,TRUST"
+        ) as raised:
+            make_gittins(argument, 0)
+        assert "\n" not in str(raised.value)
+        assert repr(argument) in str(raised.value)
+
+    def test_what_it_says_of_itself(self) -> None:
+        plain, able = load_scheduler("gittins"), load_scheduler("gittins:1,0+share=0.5+cores")
+        assert (may_preempt(plain), may_share(plain), needs_models(plain)) == (True, False, False)
+        assert (may_preempt(able), may_share(able), needs_models(able)) == (True, True, True)
+        assert able.name == "gittins:1,0+share=0.5+cores"
+
+    def test_a_rule_that_shares_needs_models(self) -> None:
+        trace, able = trace_of([(0, 10, 1)]), load_scheduler("gittins+share")
+        for run in (lambda engine: engine.run(able), lambda engine: engine.run_rule(able.rule)):
+            with pytest.raises(ValueError, match=r"gittins\+share shares GPUs .* has no models"):
+                run(Engine(trace, ClusterSpec.uniform(1, 1), order="submit"))
+
+
+def test_records_of_a_run_with_preemptions_can_be_read(tmp_path: Path) -> None:
+    from rlsched_agents.cli import evaluate
+
+    trace, spec = synthesize("helios", jobs=120, load=1.1, gpus=16, seed=2)
+    trace.write(tmp_path / "t.csv")
+    spec.write(tmp_path / "c.toml")
+    files = ["--trace", str(tmp_path / "t.csv"), "--cluster", str(tmp_path / "c.toml")]
+    out = ["--records", str(tmp_path), "--json", str(tmp_path / "out.json")]
+    result = CliRunner().invoke(evaluate, [*files, *out, "--policy", "gittins"], catch_exceptions=False)
+    assert result.exit_code == 0
+    report = json.loads((tmp_path / "out.json").read_text())["policies"]["gittins"]
+    records = read_records(tmp_path / "gittins.msgpack")
+    assert len(records) == report["decisions"]
+    assert sum(isinstance(record.action, Preempt) for record in records) == report["preemptions"] > 0
