@@ -244,6 +244,8 @@ def _rows(study: Study, role: Role, named: dict[str, str] | dict[str, None]) -> 
 def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
     """Rows with abilities, by label: `gittins` stands for its tuned value."""
     base, hand = chosen.get("gittins", "gittins"), "qssf-backfill"
+    if study.measure == "jct" and base != "gittins":
+        return {"gittins (default)": "gittins"}
     if study.name == "sharing":
         gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
         return {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}

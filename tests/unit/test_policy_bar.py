@@ -73,6 +73,7 @@ class TestSettings:
         own = a_choice("preemptible0.5", "gittins", 1)
         tuned = a_tuned_file({"preemptible0.5": {"gittins": own}})
         rows = {one.label: one.policy for one in studies.rows_of(PREEMPT50, tuned, "t/a", [])}
+        assert rows["gittins (default)"] == "gittins"
         assert (rows["gittins"], rows["gittins (by trace)"]) == (own.chosen, own.chosen_by_trace["t/a"])
         assert rows["tiresias"] == "tiresias"
         assert studies.untuned_in(tuned, PREEMPT50) == ["tiresias", "tiresias-clear"]
@@ -86,7 +87,7 @@ class TestSettings:
         tuned = a_tuned_file({"preemptible0.5": {"gittins": stale}})
         rows = {one.label: one.policy for one in studies.rows_of(PREEMPT50, tuned, "t/a", [])}
         assert rows["gittins"] == "gittins"
-        assert "gittins (by trace)" not in rows
+        assert not {"gittins (by trace)", "gittins (default)"} & set(rows)
 
     def test_what_was_tuned_with_all_jobs_preemptible_is_found_in_the_base(self) -> None:
         base = a_choice(opponents.BASE, "tiresias", 2)
