@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +22,12 @@ import rlsched
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError, RlschedError
 from rlsched.workload.trace import Trace
-from rlsched_agents.ppo.recipes import load_recipe
+from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import RunFiles, train
 from rlsched_agents.ppo.validation import Validator, cut_windows
 from rlsched_agents.runtime.card import Card
+from rlsched_envs.sources import EpisodeSource
 from rlsched_envs.vector import ClusterVecEnv
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,11 +74,13 @@ def main() -> int:
         seed=arguments.seed,
         card=card,
         resume=arguments.resume,
-        validate=Validator(
-            cut_windows([part for one in data for part in one.validation], recipe, arguments.seed)
-        ),
+        validate=validator([part for one in data for part in one.validation], recipe, arguments.seed),
+        confirm=validator([part for one in data for part in one.confirmation], recipe, arguments.seed),
     )
     speed = f"{result.steps_per_s:,.0f} decisions/s"
+    if result.verdict is not None:
+        kept = "kept" if result.verdict.better else "not better: its start was kept"
+        print(f"confirmation: {result.verdict.score:.3f}, start {result.verdict.start_score:.3f}: {kept}")
     print(f"{arguments.out}: policy of decision {result.card.timesteps:,}, {speed}")
     for name, row in result.card.validation.items():
         ratio, wins = row["queue_ratio_frac"], row["wins_frac"]
@@ -85,6 +89,11 @@ def main() -> int:
             f"  {name:14s} queueing {ratio:.3f} x qssf-backfill, wins {wins:.2f}, cost with models {cost:.3f}"
         )
     return 130 if result.stopped else 0
+
+
+def validator(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> Validator:
+    """What runs a policy on windows of these sources."""
+    return Validator(cut_windows(sources, recipe, seed))
 
 
 def parse() -> argparse.Namespace:

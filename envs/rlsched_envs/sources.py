@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -126,6 +126,18 @@ class EpisodeSource:
             weight,
             sizes.pop(),
             load_catalogue().draw(trace, 0)[rows],
+        )
+
+    def rows(self, kept: slice) -> EpisodeSource:
+        """Some of its jobs, by the same name and weight."""
+        stamps = Predictions(self.predictions.predicted_s[kept], self.predictions.spread[kept])
+        return replace(
+            self,
+            submit_s=self.submit_s[kept],
+            duration_s=self.duration_s[kept],
+            gpus=self.gpus[kept],
+            predictions=stamps,
+            workload=None if self.workload is None else self.workload[kept],
         )
 
 

@@ -30,15 +30,18 @@ def _last_tenant(s: StateArrays, g: int) -> int:
     return last
 
 
-@kernel
-def _gpu_index(s: StateArrays, g: int, index: NDArray[np.float64]) -> float:
-    """Least index of the jobs on GPU `g`; infinite where it is free."""
-    least = math.inf
-    for k in range(MAX_TENANTS):
-        slot = s.gpu.tenant[g, k]
-        if slot >= 0:
-            least = min(least, index[slot])
-    return least
+@array_kernel
+def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(G,) least index of the jobs on each GPU; infinite where it is free."""
+    worst = np.full(s.gpu.shape[0], math.inf)
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        place = s.job.head[slot]
+        while place >= 0:
+            g = place // MAX_TENANTS
+            worst[g] = min(worst[g], index[slot])
+            place = s.gpu.link[g, place % MAX_TENANTS]
+    return worst
 
 
 @kernel
@@ -134,12 +137,11 @@ def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64]
         index: (J,) what speaks for preempting each slot; -inf: it must not be.
         above: Only jobs with an index above this leave.
     """
-    free, worst = np.zeros(s.gpu.shape[0], np.bool_), np.empty(s.gpu.shape[0])
-    for g in range(s.gpu.shape[0]):
-        worst[g] = _gpu_index(s, g, index)
-        free[g] = worst[g] == math.inf
-    chosen = np.zeros(s.node.shape[0], np.bool_)
+    worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
+    if size == 0 or not _holds(s, p, gpus, size, worst > above):
+        return -1
+    free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
     gone = np.empty(max(s.derived.part.node_size[p], 1), np.int32)
     plan = np.empty(s.gpu.shape[0], np.int32)
     while left > 0:

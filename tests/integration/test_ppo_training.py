@@ -52,6 +52,7 @@ def run(
     timesteps: int,
     seed: int = 3,
     validate: Callable[[PpoScheduler], Table] | None = None,
+    confirm: Callable[[PpoScheduler], Table] | None = None,
     env: ToyVecEnv | None = None,
     init: Path | None = None,
     resume: bool = False,
@@ -73,6 +74,7 @@ def run(
         seed=seed,
         card=card,
         validate=validate,
+        confirm=confirm,
         init=init,
         resume=resume,
         progress=False,
@@ -173,6 +175,77 @@ def test_best_so_far_survives_a_resume(tmp_path: Path) -> None:
     second = run(tmp_path, timesteps=256, validate=table(0.8), resume=True)
     assert second.card.weights_sha256 == first.card.weights_sha256
     assert second.card.validation == {"ppo": {"queue_ratio_frac": 0.5}}
+
+
+def scored(scores: list[float]) -> Callable[[PpoScheduler], Table]:
+    """A validation that gives these ratios, one after the other, whatever the policy."""
+    left = iter(scores)
+    return lambda _: {"ppo": {"queue_ratio_frac": next(left)}, "fifo": {"queue_ratio_frac": 2.0}}
+
+
+def test_a_policy_that_other_windows_confirm_is_written(tmp_path: Path) -> None:
+    validate, confirm = scored([1.0, 0.7, 0.9]), scored([0.95, 1.0])
+    result = run(tmp_path, timesteps=256, validate=validate, confirm=confirm)
+    assert result.verdict is not None
+    assert result.verdict.better
+    assert (result.verdict.score, result.verdict.start_score) == (0.95, 1.0)
+    assert result.card.timesteps == 128
+    found = load_checkpoint(tmp_path / "out.zip")
+    best = load_checkpoint(files(tmp_path).best)
+    assert found.card.weights_sha256 == best.card.weights_sha256
+    assert found.card.confirmation == {
+        "ppo": {"queue_ratio_frac": 0.95},
+        "start": {"queue_ratio_frac": 1.0},
+        "fifo": {"queue_ratio_frac": 2.0},
+    }
+    assert "## Confirmation" in found.card.to_markdown()
+
+
+def test_a_gain_that_other_windows_do_not_confirm_leaves_the_start(tmp_path: Path) -> None:
+    run(tmp_path / "a", timesteps=64)
+    start = load_checkpoint(tmp_path / "a" / "out.zip")
+    again = msgspec.structs.replace(TINY, exploring_prior_job=0.5)
+    validate, confirm = scored([1.0, 0.7, 0.9, 0.99]), scored([1.0, 1.0])
+    result = run(
+        tmp_path / "b",
+        again,
+        timesteps=256,
+        validate=validate,
+        confirm=confirm,
+        init=tmp_path / "a" / "out.zip",
+    )
+    assert result.verdict is not None
+    assert not result.verdict.better, "as good is not better"
+    found = load_checkpoint(tmp_path / "b" / "out.zip")
+    assert found.card.weights_sha256 == start.card.weights_sha256
+    assert found.card.timesteps == 0
+    assert found.card.validation["ppo"] == {"queue_ratio_frac": 0.99}, "of the start, asked for anew"
+    best = load_checkpoint(files(tmp_path / "b").best).card
+    assert best.weights_sha256 != start.card.weights_sha256
+
+
+def test_a_resumed_run_is_compared_with_what_the_first_part_began_with(tmp_path: Path) -> None:
+    run(tmp_path, timesteps=128, validate=scored([1.0, 0.8]), confirm=scored([0.9, 1.0]))
+    start = load_checkpoint(files(tmp_path).start)
+    second = run(
+        tmp_path,
+        timesteps=256,
+        validate=scored([0.9, 0.95]),
+        confirm=scored([1.1, 1.0]),
+        resume=True,
+    )
+    assert second.verdict is not None
+    assert not second.verdict.better
+    assert second.card.weights_sha256 == start.card.weights_sha256
+
+
+def test_nothing_to_confirm_where_the_start_is_best(tmp_path: Path) -> None:
+    def never(_: PpoScheduler) -> Table:
+        raise AssertionError("asked")
+
+    result = run(tmp_path, timesteps=128, validate=scored([0.5, 0.8]), confirm=never)
+    assert result.verdict is None
+    assert result.card.timesteps == 0
 
 
 def test_init_takes_weights_and_refuses_other_sizes(tmp_path: Path) -> None:

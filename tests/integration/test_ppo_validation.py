@@ -83,7 +83,10 @@ def test_parts_do_not_overlap_and_leave_the_test_part_alone(
     (use,) = data.uses
     assert use.train_s[1] == use.validation_s[0]
     assert use.validation_s[1] == use.test_s[0]
-    (validation,) = data.validation
+    (validation,), (confirmation,) = data.validation, data.confirmation
+    assert validation.submit_s.max() <= confirmation.submit_s.min(), "later jobs confirm"
+    assert confirmation.submit_s.max() < use.test_s[0]
+    assert abs(validation.submit_s.size - confirmation.submit_s.size) <= 1
     assert data.train.submit_s.max() < use.validation_s[0] <= validation.submit_s.min()
     assert validation.submit_s.max() < use.test_s[0]
     last = float(workload[0].submit_s[-1])
@@ -127,7 +130,7 @@ def test_a_gain_on_one_trace_does_not_pay_for_a_loss_on_another() -> None:
 
 
 def test_windows_are_the_same_for_the_same_seed(data: TrainingData) -> None:
-    one, two, other = (cut_windows(data.validation, SMALL, seed=seed)[0].trace for seed in (1, 1, 2))
+    one, two, other = (cut_windows((data.train,), SMALL, seed=seed)[0].trace for seed in (1, 1, 2))
     assert (one.submit_s == two.submit_s).all()
     assert (one.duration_s != other.duration_s).any()
 

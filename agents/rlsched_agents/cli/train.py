@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rlsched_agents.ppo.confirming import Verdict
 
 _FILE = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
@@ -108,8 +112,9 @@ def train(
     """Train a policy on traces.
 
     Each trace is cut by time: the first 70 % for training, the next 10 % for validation, the last 20 % are
-    left for testing. Every so often the policy runs on the validation part beside the heuristics; the best
-    one is written. Ctrl-C saves, and --resume goes on exactly where it stopped.
+    left for testing. Every so often the policy runs on the first half of the validation part beside the
+    heuristics; the best one is written if the second half confirms that it is better than what the run began
+    with, else that. Ctrl-C saves, and --resume goes on exactly where it stopped.
 
     \b
     Example:
@@ -156,9 +161,11 @@ def train(
         seeds=(seed,),
         traces=tuple(use for one in data for use in one.uses),
     )
-    validator = None
+    validator = confirmer = None
     if not no_validation:
         validator = Validator(cut_windows([part for one in data for part in one.validation], chosen, seed))
+        confirming = [part for one in data for part in one.confirmation]
+        confirmer = Validator(cut_windows(confirming, chosen, seed)) if confirming else None
     venv = ClusterVecEnv(
         [one.train for one in data], chosen.num_envs, seed=seed, config=chosen.episode, copy=False
     )
@@ -171,6 +178,7 @@ def train(
             seed=seed,
             card=card,
             validate=validator,
+            confirm=confirmer,
             init=init,
             resume=resume,
             threads=threads,
@@ -180,6 +188,8 @@ def train(
         venv.close()
     if not quiet:
         _report(result.card.validation, result.card.temperature)
+        if result.verdict is not None:
+            click.echo(_confirmed(result.verdict, init))
         click.echo(
             f"{out}: policy of decision {result.card.timesteps:,} of {result.timesteps:,}, "
             f"{result.steps_per_s:,.0f} decisions a second"
@@ -188,6 +198,15 @@ def train(
         click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
         return EXIT_INTERRUPTED
     return 0
+
+
+def _confirmed(verdict: Verdict, init: Path | None) -> str:
+    """What the windows that chose nothing said."""
+    began = f"the policy of {init}" if init is not None else "the reference rule, as which it began"
+    scores = f"{verdict.score:.3f} against {verdict.start_score:.3f}, lower is better"
+    if verdict.better:
+        return f"confirmed on windows that chose nothing: better than {began} ({scores})"
+    return f"not better than {began} on windows that chose nothing ({scores}): that is what was kept"
 
 
 def _make_writable(folder: Path) -> None:

@@ -23,6 +23,10 @@ SYNTHETIC_GPUS = 64
 SYNTHETIC_LOAD = 0.95
 VALIDATION_TRACES = 6
 VALIDATION_JOBS = 5_000
+CONFIRMATION_TRACES = 2
+"""Of the synthetic validation traces, those that confirm."""
+LEAST_JOBS = 100
+"""Fewer validation jobs than twice these are not cut in two."""
 VALIDATION_SEED = 1_000
 """Added to the seed of the trace that is trained on for the first of those that are validated on."""
 
@@ -33,17 +37,22 @@ class TrainingData:
 
     Attributes:
         train: Where episodes are drawn from.
-        validation: Where validation windows are cut from, each on its own.
+        validation: Where the windows are cut from that choose among the policies of a run, each on its own.
+        confirmation: Where those are cut from that the chosen one has to stand in as well: later jobs, or
+            other traces. None where there is too little for both.
         uses: Its lines in the card.
     """
 
     train: EpisodeSource
     validation: tuple[EpisodeSource, ...]
+    confirmation: tuple[EpisodeSource, ...]
     uses: tuple[TraceUse, ...]
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec) -> TrainingData:
         """Cut a trace 70 : 10 : 20 by time. Predictions are causal, so a part knows its past alone.
+
+        The first half of the validation jobs chooses, the second one confirms.
 
         Raises:
             InputError: a part without jobs, or nodes of different sizes.
@@ -62,7 +71,16 @@ class TrainingData:
             validation_s=split.validation,
             test_s=split.test,
         )
-        return cls(train, (validation,), (use,))
+        chooses, confirms = _halves(validation)
+        return cls(train, (chooses,), confirms, (use,))
+
+
+def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
+    """The first half of the jobs and the second; all of them and nothing where there are few."""
+    jobs = source.submit_s.size
+    if jobs < 2 * LEAST_JOBS:
+        return source, ()
+    return source.rows(slice(0, jobs // 2)), (source.rows(slice(jobs // 2, jobs)),)
 
 
 def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[TrainingData]:
@@ -87,7 +105,8 @@ def synthetic_data(like: str, seed: int, predictability: Predictability) -> Trai
     """Synthetic traces at load 0.95 on 64 GPUs: one to train on, and short ones to validate on.
 
     The first has 40,000 jobs and is cut like any other. The others have other seeds and the length of a
-    validation window, so that no two windows and no window and training have a burst in common.
+    validation window, so that no two windows and no window and training have a burst in common; the last two
+    of them confirm.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:
@@ -108,8 +127,10 @@ def synthetic_data(like: str, seed: int, predictability: Predictability) -> Trai
         validation_s=(0.0, max(float(trace.submit_s[-1]) for trace, _ in others)),
         test_s=(0.0, 0.0),
     )
+    sources = tuple(EpisodeSource.from_trace(*other) for other in others)
     return TrainingData(
         data.train,
-        tuple(EpisodeSource.from_trace(*other) for other in others),
+        sources[:-CONFIRMATION_TRACES],
+        sources[-CONFIRMATION_TRACES:],
         (replace(use, trace=f"{use.trace}, seed {seed}", validation_s=(0.0, 0.0)), validation_use),
     )

@@ -23,6 +23,7 @@ from rlsched_agents.ppo.callbacks import (
     Validate,
     Validation,
 )
+from rlsched_agents.ppo.confirming import Verdict, confirm_best
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.policy import CandidatePolicy
@@ -34,6 +35,7 @@ from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint, save_
 
 LAST_FILE = "last.zip"
 BEST_FILE = "best.zip"
+START_FILE = "start.zip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,11 @@ class RunFiles:
         """The best policy by validation."""
         return self.logdir / "checkpoints" / BEST_FILE
 
+    @property
+    def start(self) -> Path:
+        """The policy that the run began with; there where something confirms."""
+        return self.logdir / "checkpoints" / START_FILE
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
@@ -68,12 +75,14 @@ class TrainingResult:
         stopped: Whether a signal ended it before its time; `RunFiles.last` resumes it.
         steps_per_s: Decisions a second, validation left out.
         card: The card of the policy in `RunFiles.out`.
+        verdict: How that compares with what the run began with; None where nothing confirmed it.
     """
 
     timesteps: int
     stopped: bool
     steps_per_s: float
     card: Card
+    verdict: Verdict | None = None
 
 
 def build_model(normalizer: ReturnNormalizer, recipe: Recipe, seed: int) -> MaskablePPO:
@@ -107,12 +116,16 @@ def train(
     seed: int,
     card: Card,
     validate: Validate | None = None,
+    confirm: Validate | None = None,
     init: Path | None = None,
     resume: bool = False,
     threads: int = 1,
     progress: bool = True,
 ) -> TrainingResult:
     """Train a policy, or go on training it.
+
+    Where something confirms, the policy that is written is better there than what the run began with, or it
+    is that one (`confirming`). A run that was stopped writes the best so far, unconfirmed.
 
     Args:
         venv: Windows of candidates, with `action_masks`; closed by the caller.
@@ -122,6 +135,7 @@ def train(
         seed: Seed of weights, draws and minibatches.
         card: What is known of the policy beforehand: name, traces, network; the rest is filled in.
         validate: Runs a policy on the validation windows.
+        confirm: Runs a policy on windows that choose nothing; needs `validate`.
         init: A checkpoint to take the first weights from.
         resume: Go on from `files.last`, exactly where it stood.
         threads: Threads of torch; more than one is slower on a busy machine.
@@ -142,6 +156,9 @@ def train(
         _resume(model, normalizer, recipe, files, timesteps, best, average)
     elif init is not None:
         _network(model).load_weights(_same_network(load_checkpoint(init), recipe).weights)
+    if confirm is not None and not resume:
+        origin = load_checkpoint(init).card if init is not None else card
+        save_checkpoint(files.start, _card_now(origin, 0), _network(model).weights())
     model.set_logger(configure(str(files.logdir), ["tensorboard"]))
 
     def save_last() -> None:
@@ -178,7 +195,13 @@ def train(
         bar.close()
         model.logger.close()
     wall_s = time.perf_counter() - began - (validation.wall_s if validation else 0.0)
-    if best.weights:
+    verdict = None
+    if best.weights and best.timesteps and confirm is not None and validate is not None and not stopped:
+        start = load_checkpoint(files.start)
+        verdict = confirm_best(_card_of(card, best), best, start, validate, confirm, recipe, seed)
+    if verdict is not None:
+        written = save_checkpoint(files.out, verdict.card, verdict.weights)
+    elif best.weights:
         written = save_checkpoint(files.out, _card_of(card, best), best.weights)
     else:
         written = save_checkpoint(files.out, _card_now(card, model.num_timesteps), average.weights)
@@ -186,6 +209,7 @@ def train(
         timesteps=model.num_timesteps,
         stopped=stopped,
         card=written,
+        verdict=verdict,
         steps_per_s=(model.num_timesteps - first) / max(wall_s, 1e-9),
     )
 

@@ -9,6 +9,10 @@ import msgspec
 from rlsched_agents.runtime.network import NetworkConfig
 
 CARD_FORMAT = 1
+_CONFIRMATION = (
+    "Windows that chose nothing. `ppo` is the policy that validation chose, `start` what the run began with: "
+    "where `start` is no worse, it is what this checkpoint holds."
+)
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         traces: What it was trained, validated and tested on.
         recipe: Hyper-parameters by name.
         validation: Policy -> metric (units in the name) -> value on the validation windows.
+        confirmation: The same on windows that chose nothing: `ppo` is the policy that validation chose,
+            `start` the one that the run began with.
         weights_sha256: Of `weights.npz`.
         notes: Free text for people.
     """
@@ -65,6 +71,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[TraceUse, ...] = ()
     recipe: dict[str, Any] = {}
     validation: dict[str, dict[str, float]] = {}
+    confirmation: dict[str, dict[str, float]] = {}
     weights_sha256: str = ""
     notes: str = ""
 
@@ -96,6 +103,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         ]
         lines += ["", "## Validation", ""]
         lines += _table(self.validation)
+        if self.confirmation:
+            lines += ["", "## Confirmation", "", _CONFIRMATION, ""]
+            lines += _table(self.confirmation)
         lines += ["", "## Hyper-parameters", "", "| name | value |", "|---|---|"]
         network = msgspec.to_builtins(self.network)
         lines += [f"| {key} | {value} |" for key, value in {**network, **self.recipe}.items()]
