@@ -20,8 +20,10 @@ from pathlib import Path
 
 import rlsched
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import InputError, RlschedError
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.fixed_sequence import REFERENCE, run_sequence, write_sequence
 from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import RunFiles, train
@@ -40,6 +42,8 @@ SYNTHETIC = {"helios": 4.0, "philly": 1.5, "itp": 1.0}
 def main() -> int:
     """Train, validate, write."""
     arguments = parse()
+    if arguments.sequence:
+        return note_sequence(arguments.out)
     shared = Path(os.environ.get("RLSCHED_DATA", ROOT.parent / "shared")) / "traces"
     if not shared.is_dir():
         raise InputError(f"{shared}: no traces here; set RLSCHED_DATA to the folder that holds traces/")
@@ -82,6 +86,7 @@ def main() -> int:
         kept = "kept" if result.verdict.better else "not better: its start was kept"
         print(f"confirmation: {result.verdict.score:.3f}, start {result.verdict.start_score:.3f}: {kept}")
     print(f"{arguments.out}: policy of decision {result.card.timesteps:,}, {speed}")
+    note_sequence(arguments.out)
     for name, row in result.card.validation.items():
         ratio, wins = row["queue_ratio_frac"], row["wins_frac"]
         cost = row.get("cost_ratio_frac", 1.0)
@@ -89,6 +94,14 @@ def main() -> int:
             f"  {name:14s} queueing {ratio:.3f} x qssf-backfill, wins {wins:.2f}, cost with models {cost:.3f}"
         )
     return 130 if result.stopped else 0
+
+
+def note_sequence(folder: Path) -> int:
+    """Write down what the checkpoint does on the fixed sequence."""
+    found = run_sequence(load_scheduler(f"ppo:{folder}"))
+    write_sequence(folder, found)
+    print(f"{folder}: on the fixed sequence queueing {found.ratio:.3f} x {REFERENCE}")
+    return 0
 
 
 def validator(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> Validator:
@@ -104,6 +117,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logdir", type=Path, default=ROOT / "runs" / "default")
     parser.add_argument("--out", type=Path, default=ROOT / "checkpoints" / "default")
+    parser.add_argument(
+        "--sequence", action="store_true", help="train nothing: note what --out does on the fixed sequence"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run of --logdir")
     return parser.parse_args()
 

@@ -1,0 +1,120 @@
+"""One sequence of 4,000 jobs on which a checkpoint writes down what it gains and what it is shown.
+
+A later change of simulator, candidates or features that makes the policy worse, or shows it something else
+under the same schema, is then found by a test and not by an operator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.schema import ACTOR_FEATURES, NUM_FEATURES, SCHEMA
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched_agents.evaluate.metrics import queue_s
+from rlsched_agents.heuristics.queue_order import RULES
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
+from rlsched_envs.engine import Engine
+
+LIKE: Final = "helios"
+JOBS: Final = 4_000
+LOAD: Final = 0.95
+GPUS: Final = 64
+SEED: Final = 4_000
+"""No trace that anything is trained or validated on has this seed."""
+REFERENCE: Final = "qssf-backfill"
+LOOKED_AT: Final = 1_000
+"""Decisions whose rows are summed up."""
+FILE: Final = "sequence.json"
+
+
+class FixedSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        schema_hash: Hash of the feature schema.
+        queue_mean_s: Mean queueing delay under the policy.
+        reference_queue_mean_s: The same under `qssf-backfill`.
+        rows: Candidate rows of the reference's first decisions.
+        legal_rows: Those of them that could be taken.
+        columns: By feature: its mean over these rows.
+    """
+
+    schema_hash: str
+    queue_mean_s: float
+    reference_queue_mean_s: float
+    rows: int
+    legal_rows: int
+    columns: dict[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """Queueing of the policy over that of the reference."""
+        return self.queue_mean_s / self.reference_queue_mean_s
+
+
+def run_sequence(policy: Scheduler) -> FixedSequence:
+    """Replay the sequence by a policy, by the reference, and by a network that is the reference still."""
+    trace, spec = synthesize(LIKE, JOBS, LOAD, GPUS, seed=SEED, predictability="informative")
+
+    def engine(order: str) -> Engine:
+        return Engine(trace, spec, order=order, keep_placements=False)  # type: ignore[arg-type]
+
+    rule = RULES[REFERENCE]
+    queue, reference = (
+        float(queue_s(table).mean())
+        for table in (engine(policy.order).run(policy), engine(rule.order).run_rule(rule))
+    )
+    rows, legal, sums = 0, 0, np.zeros(NUM_FEATURES)
+    decisions = 0
+
+    def look(record: DecisionRecord) -> None:
+        nonlocal rows, legal, decisions
+        if not record.halves or decisions == LOOKED_AT:
+            return
+        decisions += 1
+        for half in record.halves:
+            shown = np.frombuffer(half.features, np.float32).reshape(-1, NUM_FEATURES)
+            rows, legal = rows + len(shown), legal + sum(half.legal)
+            sums[:] += shown.sum(axis=0, dtype=np.float64)
+
+    untrained = PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig())
+    engine(untrained.order).run(untrained, on_record=look)
+    names = [name for name, _ in ACTOR_FEATURES]
+    means = dict(zip(names, (sums / max(rows, 1)).round(6).tolist(), strict=True))
+    return FixedSequence(
+        schema_hash=SCHEMA.hash,
+        queue_mean_s=round(queue, 3),
+        reference_queue_mean_s=round(reference, 3),
+        rows=rows,
+        legal_rows=legal,
+        columns=means,
+    )
+
+
+def write_sequence(folder: Path, found: FixedSequence) -> None:
+    """Put it beside a checkpoint."""
+    (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+
+
+def read_sequence(folder: Path) -> FixedSequence:
+    """What stands beside a checkpoint.
+
+    Raises:
+        InputError: nothing does, or it is damaged.
+    """
+    path = folder / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FixedSequence)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(
+            f"{path}: expected what the policy did on the fixed sequence, got {error}; "
+            "benchmarks/make_checkpoint.py --sequence writes it"
+        ) from error
