@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -30,6 +30,8 @@ WANTED_JOBS: Final = 4000
 """Jobs that a test sequence should have; the tables say so where a VC has fewer."""
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
+Foresight = Literal["causal", "good"]
+"""Predictions as they can be made of the trace, or as good as published ones (`stamps.good_predictions`)."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,18 +42,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         part: One of `PARTS`.
         load: Offered load of the measured jobs.
         preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
+        predictions: How well durations are predicted, the same for all policies.
     """
 
     trace: str
     part: str
     load: float
     preemptible_frac: float = 1.0
+    predictions: Foresight = "causal"
 
     @property
     def name(self) -> str:
         """Name of the case, fit for a file."""
         share = "" if self.preemptible_frac == 1.0 else f"-preemptible{self.preemptible_frac:g}"
-        return f"{self.trace.replace('/', '-')}-{self.part}-{self.load:g}{share}"
+        good = "" if self.predictions == "causal" else f"-{self.predictions}"
+        return f"{self.trace.replace('/', '-')}-{self.part}-{self.load:g}{share}{good}"
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,17 @@ def part_bounds(trace: Trace, part: str) -> Bounds:
 
 
 def cases(
-    traces: Iterable[str], parts: Iterable[str], loads: Iterable[float], *, preemptible_frac: float = 1.0
+    traces: Iterable[str],
+    parts: Iterable[str],
+    loads: Iterable[float],
+    *,
+    preemptible_frac: float = 1.0,
+    predictions: Foresight = "causal",
 ) -> list[Case]:
     """All cases, trace by trace."""
     wanted = [(trace, part, load) for trace in traces for part in parts for load in loads]
     return [
-        Case(trace=trace, part=part, load=load, preemptible_frac=preemptible_frac)
+        Case(trace=trace, part=part, load=load, preemptible_frac=preemptible_frac, predictions=predictions)
         for trace, part, load in wanted
     ]
 

@@ -74,14 +74,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     todo = cases(traces, [arguments.split], loads, preemptible_frac=arguments.preemptible)
     folder, jobs = arguments.out / arguments.split, jobs_of(todo, rows)
     new = missing(jobs, folder)
-    if new and arguments.split == "test":
-        append_run(
-            arguments.log,
-            policies=list(dict.fromkeys(job.policy for job in new)),
-            cases=list(dict.fromkeys(job.case.name for job in new)),
-            checkpoints=ids,
-            tuned=digest(arguments.tuned),
-        )
+    log_if_test(arguments, new, ids)
     done, stopped = run_all(
         new, arguments.traces, folder, workers=arguments.workers, budget_s=arguments.budget_s
     )
@@ -98,6 +91,18 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.docs is not None and not stopped:
         put_between(arguments.docs, text, MARKERS)
     return 130 if stopped else 0
+
+
+def log_if_test(arguments: argparse.Namespace, new: Sequence[Job], ids: dict[str, str]) -> None:
+    """Write down that jobs are about to be run on the test split, if they are."""
+    if new and arguments.split == "test":
+        append_run(
+            arguments.log,
+            policies=list(dict.fromkeys(job.policy for job in new)),
+            cases=list(dict.fromkeys(job.case.name for job in new)),
+            checkpoints=ids,
+            tuned=digest(arguments.tuned),
+        )
 
 
 def read_results(jobs: Sequence[Job], folder: Path) -> Results:

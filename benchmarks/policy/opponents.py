@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from benchmarks.policy.cases import Foresight
 from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import InputError
 
@@ -28,14 +30,19 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
             those that preempt or share, whose first start says little.
         models: Whether it runs under models, with the default draw of workloads.
         slow: Whether it looks ahead, and takes hours.
+        preemptible_frac: Share of the jobs that may be preempted.
+        predictions: How well durations are predicted.
     """
 
     values: tuple[str, ...]
     measure: Measure = "queue"
     models: bool = False
     slow: bool = False
+    preemptible_frac: float = 1.0
+    predictions: Foresight = "causal"
 
 
+_THRESHOLDS: Final = (900, 3250, 9000, 18000, 36000, 72000, 144000, 288000, 576000, 1152000)
 GRIDS: Final[dict[str, Grid]] = {
     "sgf-age": Grid(
         values=tuple(f"sgf-age:{age}" for age in ("3h", "6h", "12h", "1d", "2d", "4d", "8d", "16d"))
@@ -48,10 +55,7 @@ GRIDS: Final[dict[str, Grid]] = {
         )
     ),
     "tiresias": Grid(
-        values=tuple(
-            f"tiresias:{gpu_s}"
-            for gpu_s in (900, 3250, 9000, 18000, 36000, 72000, 144000, 288000, 576000, 1152000)
-        ),
+        values=tuple(f"tiresias:{gpu_s}" for gpu_s in _THRESHOLDS),
         measure="jct",
     ),
     "pack": Grid(
@@ -64,6 +68,43 @@ GRIDS: Final[dict[str, Grid]] = {
 }
 """`easy` has no parameter. Lucid's is what its profiler costs, not what it decides: the two published times
 alone, since none at all would be best."""
+
+_GITTINS: Final = (
+    *("gittins:2.5,0,0.7,0.5", "gittins:2,0,0.7,0.5", "gittins:3,0,0.7,0.5", "gittins:1.5,0,0.7,0.5"),
+    *("gittins:2.5,0,0.5,0.5", "gittins:2.5,0,1,0.5", "gittins:2,0,1,0.5", "gittins:1.5,0,1,0.5"),
+    *("gittins:2.5,0,0.7,0.25", "gittins:2.5,0,0.7,1", "gittins:2.5,0.5,0.7,0.5"),
+)
+"""The default, and from there one figure at a time; spread and power together where small ones are."""
+_CLEARING: Final = tuple(f"tiresias:{gpu_s},clear" for gpu_s in (18000, 72000, 144000, 288000))
+"""Fewer thresholds: an ablation, and no opponent."""
+
+
+def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
+    """Grids of rules that preempt, at a share of preemptible jobs."""
+    values = {"tiresias": GRIDS["tiresias"].values, "tiresias-clear": _CLEARING, "gittins": _GITTINS}
+    return {
+        rule: Grid(values=values[rule], measure="jct", preemptible_frac=preemptible_frac) for rule in rules
+    }
+
+
+BASE: Final = "base"
+MORE_GRIDS: Final[dict[str, dict[str, Grid]]] = {
+    "preemptible1": _preemptive("gittins", "tiresias-clear"),
+    "preemptible0.5": _preemptive("tiresias", "gittins", "tiresias-clear", preemptible_frac=0.5),
+    "good": {
+        rule: msgspec.structs.replace(GRIDS[rule], predictions="good") for rule in ("reserve", "sgf-age")
+    },
+}
+"""By setting, then by rule: what is tuned apart, because more is allowed there or known. `GRIDS` are those of
+`BASE`."""
+
+
+def all_grids() -> Iterator[tuple[str, str, Grid]]:
+    """(setting, rule, grid) of every grid there is."""
+    for setting, grids in {BASE: GRIDS, **MORE_GRIDS}.items():
+        for rule, grid in grids.items():
+            yield setting, rule, grid
+
 
 FIXED: Final = ("fifo-backfill", "easy")
 ORACLES: Final = ("sjf-backfill", "srtf")
@@ -122,6 +163,7 @@ class TunedFile(msgspec.Struct, frozen=True, kw_only=True):
         cases: Jobs measured in each case.
         left_out: Cases that were not run, and why.
         rules: By rule.
+        settings: By setting of `MORE_GRIDS`, by rule.
     """
 
     traces: list[str]
@@ -132,6 +174,7 @@ class TunedFile(msgspec.Struct, frozen=True, kw_only=True):
     cases: dict[str, int]
     left_out: dict[str, str]
     rules: dict[str, Tuned]
+    settings: dict[str, dict[str, Tuned]] = {}
 
 
 def read_tuned(path: Path = TUNED_FILE) -> TunedFile:

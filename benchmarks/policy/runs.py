@@ -16,15 +16,17 @@ from typing import Final
 import msgspec
 
 from benchmarks.policy.cases import Case, Workload, workload_of
+from benchmarks.policy.measures import GPUS_ALONE, Measures, measures_of
 from benchmarks.policy.opponents import REFERENCES, policy_id
+from benchmarks.policy.stamps import stamps_of
+from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.pairs import Comparison, compare
 from rlsched_agents.evaluate.report import paired_runs
 from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
-from rlsched_envs.engine import Predictions, predict_trace
+from rlsched_envs.engine import Predictions
 from rlsched_envs.lives import LifeRules, PreemptionCosts
-from rlsched_envs.modelling import Models
 
 DRAW_SEEDS: Final = (0, 1, 2)
 """Seeds of the draws of policies that draw; numbers are means over them."""
@@ -38,7 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         case: The case.
         policy: Name of the policy.
-        models: Whether it runs under models, with the default draw of workloads.
+        models: Whether it runs under models (`GPUS_ALONE`).
     """
 
     case: Case
@@ -66,6 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         days: From the first second of the window to its last, stretched.
         metrics: Means over the seeds; without VCs, and without what happened over time.
         against: By reference: this policy against it, on the same jobs under the same models.
+        measures: What the rows of the bar are measured by; None in results of an older version.
     """
 
     case: Case
@@ -79,6 +82,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     days: float
     metrics: Metrics
     against: dict[str, Comparison]
+    measures: Measures | None = None
+
+    @property
+    def measured(self) -> Measures:
+        """The same, of a result that has them.
+
+        Raises:
+            InputError: it is a result of an older version.
+        """
+        if self.measures is None:
+            raise InputError(
+                f"{self.case.name}, {self.policy}: a result of an older version, which measured less; "
+                "expected one of this: remove it, or give another --out"
+            )
+        return self.measures
 
 
 @dataclass(frozen=True)
@@ -103,7 +121,7 @@ def _replay(work: Workload, stamps: Predictions, policy: str, *, models: bool) -
         [policy],
         list(DRAW_SEEDS),
         rules=LifeRules(costs=PreemptionCosts(restart_s=RESTART_S, restart_large_s=RESTART_S)),
-        models=Models() if models else None,
+        models=GPUS_ALONE if models else None,
     )
     return run_tasks(tasks, workers=1)
 
@@ -112,7 +130,7 @@ def _replay(work: Workload, stamps: Predictions, policy: str, *, models: bool) -
 def prepare(traces: Path, case: Case, models: bool) -> Prepared:
     """Read a case, predict its durations and run its references."""
     work = workload_of(traces, case)
-    stamps = predict_trace(work.trace, work.spec, recorded_until_s=work.window.replay_from_s)
+    stamps = stamps_of(case, work)
     references = {name: _replay(work, stamps, name, models=models) for name in REFERENCES}
     return Prepared(work, stamps, references)
 
@@ -124,6 +142,7 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
     spec, window = ready.work.spec, ready.work.window
     measured = window.measured(outcomes[0].table.trace)
     tables = [one.table for one in outcomes]
+    references = {name: [one.table for one in runs] for name, runs in ready.references.items()}
     metrics = mean_over_seeds(
         [schedule_metrics(one.table, spec.num_gpus, measured, wall_s=one.wall_s) for one in outcomes]
     )
@@ -139,15 +158,21 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
         days=(window.until_s - window.since_s) / 86400.0,
         metrics=msgspec.structs.replace(metrics, by_vc={}, over_time=None),
         against={
-            name: compare(*paired_runs(tables, [one.table for one in runs]), measured)
-            for name, runs in ready.references.items()
+            name: compare(*paired_runs(tables, theirs), measured) for name, theirs in references.items()
         },
+        measures=measures_of(tables, references, measured, _replayed(ready, len(measured)), spec),
     )
     path = job.path(folder)
     half_written = path.with_suffix(".part")
     half_written.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     half_written.replace(path)
     return path
+
+
+def _replayed(ready: Prepared, jobs: int) -> Predictions:
+    """The stamps of the jobs of the replays' tables."""
+    kept = ready.work.trace.submit_s >= ready.work.window.replay_from_s
+    return Predictions(ready.stamps.predicted_s[kept][:jobs], ready.stamps.spread[kept][:jobs])
 
 
 def read_result(path: Path) -> Result:

@@ -16,6 +16,9 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio, geometric_mean
 
 MARKERS: Final = ("<!-- policy/compare.py: begin -->", "<!-- policy/compare.py: end -->")
 
+LEAST_RATIO: Final = 0.01
+"""A ratio counts as no less in a geometric mean, so that a case without any queueing does not settle it."""
+
 Results = dict[tuple[str, str, bool], Result]
 """By name of the case, policy and whether it ran under models."""
 
@@ -30,6 +33,13 @@ def best_reference(results: Results, case: Case, *, models: bool) -> Result | No
 def of_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
     """Geometric mean of ours / theirs over cases; a case where either is 0 or unknown has no ratio."""
     ratios = [one / other for one, other in zip(ours, theirs, strict=True) if one and other]
+    return geometric_mean(np.array(ratios, dtype=np.float64))
+
+
+def bounded_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
+    """The same where ours can be 0, or below: each ratio counts as `LEAST_RATIO` at least."""
+    pairs = zip(ours, theirs, strict=True)
+    ratios = [max(one / other, LEAST_RATIO) for one, other in pairs if one is not None and other]
     return geometric_mean(np.array(ratios, dtype=np.float64))
 
 
@@ -88,12 +98,12 @@ def over_all(cases: Sequence[Case], entries: dict[str, list[Entry]], results: Re
         if not any(best_reference(results, case, models=models) for case in cases):
             continue
         lines += [f"**{title}**, over all cases:", ""]
-        lines += _header(
+        lines += header(
             *("policy", "cases", "queue mean", "JCT mean", "JCT p50", "queue p99", "queue p99.9", "longest"),
             *("better : worse", "worst case"),
         )
         made = [_over_all_row(cases, entries, results, label, role, models) for label, role in rows]
-        lines += [row for row in made if row]
+        lines += [one for one in made if one]
         lines.append("")
     return lines[:-1]
 
@@ -119,14 +129,14 @@ def _over_all_row(
         return ""
 
     def ratio(value: Callable[[Metrics], float | None]) -> str:
-        return _ratio(of_ratios((value(one) for one, _ in pairs), (value(other) for _, other in pairs)))
+        return ratio_text(of_ratios((value(one) for one, _ in pairs), (value(other) for _, other in pairs)))
 
     queue = [
         one.queue_mean_s / other.queue_mean_s
         for one, other in pairs
         if one.queue_mean_s is not None and other.queue_mean_s
     ]
-    return _row(
+    return row(
         f"`{label}`{' (true durations)' if role == 'oracle' else ''}",
         str(len(pairs)),
         ratio(lambda one: one.queue_mean_s),
@@ -168,7 +178,7 @@ def one_case(case: Case, entries: Sequence[Entry], results: Results) -> list[str
 
 
 def _times(rows: Sequence[tuple[str, str, Result]], best: Result) -> list[str]:
-    lines = _header(
+    lines = header(
         *("policy", "queue mean", "ratio", "JCT mean", "ratio", "JCT p50", "p99", "p99.9", "queue p50"),
         *("p99", "p99.9", "longest", "slowdown", "preemptions", "unfinished"),
     )
@@ -176,41 +186,50 @@ def _times(rows: Sequence[tuple[str, str, Result]], best: Result) -> list[str]:
         against: Comparison = one.against[best.policy]
         m = one.metrics
         lines.append(
-            _row(
+            row(
                 f"`{name}`{' (true durations)' if role == 'oracle' else ''}",
-                _number(m.queue_mean_s),
-                _ratio(against.queue_mean_ratio),
-                _number(m.jct_mean_s),
-                _ratio(against.jct_mean_ratio),
-                *map(_number, (m.jct_p50_s, m.jct_p99_s, m.jct_p999_s)),
-                *map(_number, (m.queue_p50_s, m.queue_p99_s, m.queue_p999_s, m.queue_max_s)),
-                _number(m.bounded_slowdown_mean),
-                _number(m.preemptions or None),
-                _number(m.unfinished or None),
+                number(m.queue_mean_s),
+                ratio_text(against.queue_mean_ratio),
+                number(m.jct_mean_s),
+                ratio_text(against.jct_mean_ratio),
+                *map(number, (m.jct_p50_s, m.jct_p99_s, m.jct_p999_s)),
+                *map(number, (m.queue_p50_s, m.queue_p99_s, m.queue_p999_s, m.queue_max_s)),
+                number(m.bounded_slowdown_mean),
+                number(m.preemptions or None),
+                number(m.unfinished or None),
             )
         )
     return lines
 
 
 def _sizes(rows: Sequence[tuple[str, str, Result]]) -> list[str]:
-    lines = _header("mean queueing by GPUs of the job", *(label for label, _, _ in BUCKETS))
+    lines = header("mean queueing by GPUs of the job", *(label for label, _, _ in BUCKETS))
     for name, _, one in rows:
         waits = bucket_waits(one.metrics)
-        lines.append(_row(f"`{name}`", *(_number(waits[label][1]) for label, _, _ in BUCKETS)))
+        lines.append(row(f"`{name}`", *(number(waits[label][1]) for label, _, _ in BUCKETS)))
     return lines
 
 
-def _header(first: str, *others: str) -> list[str]:
-    return [_row(first, *others), f"|---|{'---:|' * len(others)}"]
+def header(first: str, *others: str) -> list[str]:
+    """Head of a Markdown table, numbers to the right."""
+    return [row(first, *others), f"|---|{'---:|' * len(others)}"]
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """A line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A whole number with commas; nothing where there is none."""
     return "" if value is None else f"{value:,.0f}"
 
 
-def _ratio(value: Ratio | None) -> str:
+def percent(value: float | None) -> str:
+    """A share in percent; nothing where there is none."""
+    return "" if value is None else f"{value:.0%}"
+
+
+def ratio_text(value: Ratio | None) -> str:
+    """A ratio with its interval; nothing where there is none."""
     return "" if value is None else str(value)

@@ -30,19 +30,36 @@ from benchmarks.policy.cases import (
     measured_jobs,
 )
 from benchmarks.policy.journal import LOG_FILE, read_log
-from benchmarks.policy.opponents import GRIDS, TUNED_FILE, TUNING_REFERENCE, Grid, Tuned, TunedFile
+from benchmarks.policy.opponents import (
+    BASE,
+    MORE_GRIDS,
+    TUNED_FILE,
+    TUNING_REFERENCE,
+    Grid,
+    Tuned,
+    TunedFile,
+    all_grids,
+)
 from benchmarks.policy.options import add_common, reported
 from benchmarks.policy.runs import DRAW_SEEDS, Job, Result, missing, read_result, run_all
+from benchmarks.policy.tables import LEAST_RATIO
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import geometric_mean
 
-LEAST_RATIO = 0.01
-"""A ratio counts as no less, so that a case without any queueing does not settle the mean."""
-
 
 def grid_jobs(grid: Grid, todo: Sequence[Case]) -> list[Job]:
-    """Every value of a grid on every case, case by case."""
-    return [Job(case=case, policy=value, models=grid.models) for case in todo for value in grid.values]
+    """Every value of a grid on every case, in the grid's setting, case by case."""
+    return [
+        Job(
+            case=msgspec.structs.replace(
+                case, preemptible_frac=grid.preemptible_frac, predictions=grid.predictions
+            ),
+            policy=value,
+            models=grid.models,
+        )
+        for case in todo
+        for value in grid.values
+    ]
 
 
 def score(ratios: Iterable[float | None]) -> float:
@@ -110,7 +127,14 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common(parser, out=Path("runs/policy/tune"))
-    parser.add_argument("--rule", action="append", choices=tuple(GRIDS), help="default: all but rollout")
+    names = tuple(dict.fromkeys(rule for _, rule, _ in all_grids()))
+    parser.add_argument("--rule", action="append", choices=names, help="default: all but rollout")
+    parser.add_argument(
+        "--setting",
+        action="append",
+        choices=(BASE, *MORE_GRIDS),
+        help="what is allowed and known; default: all",
+    )
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file to write")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
     parser.add_argument(
@@ -119,27 +143,37 @@ def main(words: Sequence[str] | None = None) -> int:
     return reported(_tune, parser.parse_args(words))
 
 
+def in_order(case: Case) -> tuple[str, float, str]:
+    """What jobs are sorted by: cases of one setting after each other, so that each is read once."""
+    return case.predictions, -case.preemptible_frac, case.name
+
+
 def _tune(arguments: argparse.Namespace) -> int:
     if read_log(arguments.log):
         raise InputError(
             f"{arguments.log}: the test split has been read; values that are tuned now would know of it"
         )
-    rules = arguments.rule or [rule for rule, grid in GRIDS.items() if not grid.slow]
+    wanted = [
+        grid
+        for setting, rule, grid in all_grids()
+        if (rule in arguments.rule if arguments.rule else not grid.slow)
+        and setting in (arguments.setting or (setting,))
+    ]
     traces = arguments.trace or list(TRACES)
     todo, counts, left_out = tuning_cases(arguments.traces, traces, arguments.least_jobs)
     folder = arguments.out / "cases"
-    jobs = [job for rule in rules for job in grid_jobs(GRIDS[rule], todo)]
-    jobs = missing(sorted(jobs, key=lambda job: (job.models, todo.index(job.case))), folder)
+    jobs = [job for grid in wanted for job in grid_jobs(grid, todo)]
+    jobs = missing(sorted(jobs, key=lambda job: (job.models, in_order(job.case))), folder)
     _, stopped = run_all(
         jobs, arguments.traces, folder, workers=arguments.workers, budget_s=arguments.budget_s
     )
-    complete: dict[str, Tuned] = {}
-    for rule, grid in GRIDS.items():
+    complete: dict[str, dict[str, Tuned]] = {}
+    for setting, rule, grid in all_grids():
         paths = [job.path(folder) for job in grid_jobs(grid, todo)]
         there = [path for path in paths if path.exists()]
         if todo and len(there) == len(paths):
-            complete[rule] = tuned_rule(grid, [read_result(path) for path in paths])
-        print(f"{rule}: {len(there)} of {len(paths)} there", file=sys.stderr)
+            complete.setdefault(setting, {})[rule] = tuned_rule(grid, [read_result(path) for path in paths])
+        print(f"{setting}: {rule}: {len(there)} of {len(paths)} there", file=sys.stderr)
     if complete:
         found = TunedFile(
             traces=list(traces),
@@ -149,11 +183,14 @@ def _tune(arguments: argparse.Namespace) -> int:
             reference=TUNING_REFERENCE,
             cases=counts,
             left_out=left_out,
-            rules=complete,
+            rules=complete.pop(BASE, {}),
+            settings=complete,
         )
         arguments.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        for rule, one in complete.items():
-            print(f"{rule}: {one.chosen} ({one.scores[one.chosen]:.3f}); {one.chosen_by_trace}")
+        for setting, rules in {BASE: found.rules, **found.settings}.items():
+            for rule, one in rules.items():
+                score = one.scores[one.chosen]
+                print(f"{setting}: {rule}: {one.chosen} ({score:.3f}); {one.chosen_by_trace}")
     return 130 if stopped else 0
 
 

@@ -48,6 +48,9 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         age_step: Ages count in steps of this factor, so that an index changes seldom.
         first_age_s: The first of these steps, seconds.
         tick_s: Where time alone changes an index, it is looked at at multiples of this, seconds.
+        threshold_gpu_s: Where finite, the index is a level alone: 1 with more than this of attained service,
+            else 0, whatever is predicted. The two queues of Tiresias, for what preemption that makes a hole
+            is worth without the index.
     """
 
     spread: float = 2.5
@@ -57,6 +60,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
     age_step: float = 2.0
     first_age_s: float = 60.0
     tick_s: float = 60.0
+    threshold_gpu_s: float = math.inf
 
     @property
     def code(self) -> GittinsCode:
@@ -70,6 +74,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
             float(self.age_step),
             float(self.first_age_s),
             float(self.tick_s),
+            float(self.threshold_gpu_s),
         )
 
 
@@ -84,6 +89,7 @@ class GittinsCode(NamedTuple):
     age_step: float
     first_age_s: float
     tick_s: float
+    threshold_gpu_s: float
 
 
 @lru_cache(maxsize=1)
@@ -156,7 +162,11 @@ def _age_at(c: GittinsCode, steps: float) -> float:
 
 @kernel
 def next_step_s(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
-    """When the index of a running job next changes by its age alone."""
+    """When the index of a running job next changes by its age alone; infinite: never."""
+    if c.threshold_gpu_s < math.inf:
+        left_gpu_s = c.threshold_gpu_s - attained_gpu_s(job, slot, now_s)
+        rate = job.gpus[slot] * job.share_milli[slot] / 1000.0
+        return now_s + left_gpu_s / rate if left_gpu_s >= 0.0 and rate > 0.0 else math.inf
     age = age_s(job, slot, now_s)
     then = c.first_age_s if _is_young(c, age) else _age_at(c, _steps(c, age) + 1.0)
     return now_s + max(then - age, 0.0) * 1000.0 / job.share_milli[slot]
@@ -164,7 +174,9 @@ def next_step_s(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
-    """ln(cost) of a live job, GPU-seconds where `gpus_power` is 1: the least is served first."""
+    """ln(cost) of a live job, GPU-seconds where `gpus_power` is 1, or its level; the least goes first."""
+    if c.threshold_gpu_s < math.inf:
+        return 1.0 if attained_gpu_s(job, slot, now_s) > c.threshold_gpu_s else 0.0
     gpus = max(job.gpus[slot], 1)
     spread = math.sqrt((c.trust * job.spread[slot]) ** 2 + c.spread**2)
     median = math.log(max(job.predicted_s[slot], 1.0))

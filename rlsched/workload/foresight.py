@@ -84,6 +84,18 @@ def predict(
         return None
     parse_predictability(str(level))
     known = _correlation(level, quantiles.spread(size_class), burst, rng)
+    return predict_known(known, quantiles, size_class, z, burst, rng)
+
+
+def predict_known(
+    known: Floats,
+    quantiles: Quantiles,
+    size_class: Ints,
+    z: Floats,
+    burst: Ints,
+    rng: np.random.Generator,
+) -> tuple[Floats, Floats]:
+    """`predict` for looks whose correlation with the normal score is `known`, (J,), 0 to 1."""
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
         1.0 - BURST_SHARE

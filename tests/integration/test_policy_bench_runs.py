@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.policy import compare, journal, opponents, runs, tables, tune
+from benchmarks.policy import bar, bar_tables, compare, journal, opponents, runs, tables, tune
 from benchmarks.policy.cases import Case
 from rlsched.workload.synth import synthesize
 
@@ -148,6 +148,64 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     assert tune.main(["--traces", str(traces), "--tuned", str(complete), "--log", str(log)]) == 2
     assert "the test split has been read" in capsys.readouterr().err
     assert complete.read_bytes() == before
+
+
+def test_rows_of_the_bar_are_resumed_and_put_into_pages(
+    traces: Path,
+    tuned: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("results.md", bar_tables.CASES_PAGE):
+        (tmp_path / name).write_text("before\n{}\nold\n{}\nafter\n".format(*bar_tables.MARKERS))
+    chosen = ("--study", "preempt50", "--study", "good", "--docs", str(tmp_path))
+    words = words_of(traces, tuned, tmp_path, "--policy", "sjf", *chosen)
+    ran = count_runs(monkeypatch)
+    assert bar.main(words) == 0
+    printed = capsys.readouterr().out
+    assert {"gittins", "tiresias", "tiresias:18000,clear", "srtf", "sjf", "reserve", "easy"} <= set(ran)
+    assert "### Preemption, half of the jobs preemptible" in printed
+    assert "or their defaults: `tiresias`, `tiresias-clear`, `gittins`" in printed
+    assert printed.count("| toy, 0.95 |") == 2
+    assert printed.strip() in (tmp_path / "results.md").read_text()
+    page = (tmp_path / bar_tables.CASES_PAGE).read_text()
+    assert "old" not in page
+    assert page.count("**toy, load 0.95**") == 2
+    files = {path.name for path in (tmp_path / "bar" / "validation").glob("*-qssf.json")}
+    assert files == {
+        "toy-validation-0.95-preemptible0.5-qssf.json",
+        "toy-validation-0.95-good-qssf.json",
+    }
+    ran.clear()
+    assert bar.main(words) == 0
+    assert ran == []
+    assert capsys.readouterr().out == printed
+
+
+def test_rows_of_the_bar_are_not_run_on_the_test_split_untuned(
+    traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = words_of(traces, tuned, tmp_path, "--split", "test", "--study", "preempt50")
+    assert bar.main(words) == 2
+    assert "tiresias (preempt50), tiresias-clear (preempt50), gittins (preempt50)" in capsys.readouterr().err
+    assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_a_setting_is_tuned_apart(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--traces", str(traces), "--trace", "toy", "--out", str(tmp_path), "--workers", "1"]
+    words += ["--setting", "preemptible0.5", "--rule", "tiresias-clear", "--least-jobs", "10"]
+    ran = count_runs(monkeypatch)
+    words += ["--tuned", str(tmp_path / "tuned.json"), "--log", str(tmp_path / "log.jsonl")]
+    assert tune.main(words) == 0
+    found = opponents.read_tuned(tmp_path / "tuned.json")
+    assert found.rules == {}
+    assert {setting: list(rules) for setting, rules in found.settings.items()} == {
+        "preemptible0.5": ["tiresias-clear"]
+    }
+    one = found.settings["preemptible0.5"]["tiresias-clear"]
+    assert set(ran) == set(one.grid) == set(one.scores)
+    assert all(name.endswith("-preemptible0.5") for name in one.ratios[one.chosen])
 
 
 def test_what_was_done_stays_after_ctrl_c(

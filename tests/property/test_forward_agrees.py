@@ -112,6 +112,7 @@ def test_the_default_checkpoint_at_every_number_of_rows(default: Pair) -> None:
     critic_width=st.integers(1, 64),
     prior_job=st.floats(0, 8, width=32),
     prior_variant=st.floats(0, 8, width=32),
+    prior_modelled=st.floats(0, 8, width=32),
     fresh=st.booleans(),
     rows=st.integers(1, 96),
     padded_frac=st.floats(0, 1),
@@ -122,13 +123,18 @@ def test_networks_of_any_width(
     critic_width: int,
     prior_job: float,
     prior_variant: float,
+    prior_modelled: float,
     fresh: bool,
     rows: int,
     padded_frac: float,
     seed: int,
 ) -> None:
     config = NetworkConfig(
-        width=width, critic_width=critic_width, prior_job=prior_job, prior_variant=prior_variant
+        width=width,
+        critic_width=critic_width,
+        prior_job=prior_job,
+        prior_variant=prior_variant,
+        prior_modelled=prior_modelled,
     )
     pair = Pair(config, initial_weights(config, seed) if fresh else trained_like(config, seed))
     rng = np.random.default_rng(seed)

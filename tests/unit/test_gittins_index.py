@@ -165,5 +165,6 @@ def test_the_next_step_is_when_the_index_next_changes(seed: int) -> None:
 
 def test_figures_of_a_rule_reach_its_code() -> None:
     code = Gittins(spread=1.0, trust=0.5, gpus_power=0.2, margin=0.1, age_step=3.0, first_age_s=5.0).code
-    assert code[1:] == (1.0, 0.5, 0.2, 0.1, 3.0, 5.0, 60.0)
+    assert code[1:] == (1.0, 0.5, 0.2, 0.1, 3.0, 5.0, 60.0, math.inf)
+    assert Gittins(threshold_gpu_s=7.0).code.threshold_gpu_s == 7.0
     assert code.table is gittins_table()

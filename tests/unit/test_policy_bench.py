@@ -278,8 +278,15 @@ def test_choices_by_hand() -> None:
 
 def test_scores_leave_out_what_nobody_waited_for() -> None:
     assert tune.score([None, 0.5, 0.02]) == pytest.approx(0.1)
-    assert tune.score([0.0]) == tune.LEAST_RATIO
+    assert tune.score([0.0]) == tables.LEAST_RATIO
     assert tune.score([None]) == 1.0
+
+
+def test_a_ratio_below_zero_counts_as_the_least() -> None:
+    """Delay is below 0 where idle cores made jobs faster than they are alone."""
+    found = tables.bounded_ratios([-5.0, 0.0, 64.0, None, 1.0], [10.0, 10.0, 1.0, 1.0, 0.0])
+    assert found is not None
+    assert found.ratio == pytest.approx((0.01 * 0.01 * 64.0) ** (1 / 3))
 
 
 def test_log_lines_are_appended_and_checked(tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ from rlsched.decide.draws import draw
 from rlsched.decide.schema import NUM_FEATURES
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
-from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig, initial_weights
+from rlsched_agents.runtime.network import (
+    JOB,
+    RATE,
+    REFERENCE,
+    VARIANT,
+    WAIT,
+    NetworkConfig,
+    initial_weights,
+)
 
 CONFIG = NetworkConfig()
 
@@ -40,6 +48,19 @@ def test_prior_has_its_own_strength_in_each_half() -> None:
     forward = Forward(weights, config)
     assert forward.logits(job_rows(3, reference=1)).tolist() == [0, 2, 0]
     assert forward.logits(job_rows(3, reference=0, kind=VARIANT)).tolist() == [7, 0, 0]
+
+
+def test_models_add_to_the_prior_of_the_first_half_alone() -> None:
+    config = NetworkConfig(prior_job=2.0, prior_variant=7.0, prior_modelled=3.0)
+    weights = initial_weights(config, 0)
+    weights["actor.score.weight"][:] = 0
+    forward = Forward(weights, config)
+    for kind, alone, modelled in ((JOB, 2, 5), (VARIANT, 7, 7)):
+        rows = job_rows(3, reference=1, kind=kind)
+        rows[:, RATE] = 0.0
+        assert forward.logits(rows).tolist() == [0, alone, 0]
+        rows[:, RATE] = 0.6
+        assert forward.logits(rows).tolist() == [0, modelled, 0]
 
 
 def test_order_of_rows_and_padding_change_nothing() -> None:

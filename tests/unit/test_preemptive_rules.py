@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.scheduler import Scheduler, may_preempt
 from rlsched.errors import UnknownSchedulerError
+from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.preemptive import make_srtf, make_tiresias, srtf, tiresias
+from rlsched_agents.heuristics.preemptive import clearing_tiresias, make_srtf, make_tiresias, srtf, tiresias
 from rlsched_envs.engine import Engine
+from rlsched_envs.life_arrays import PREEMPTED
 from rlsched_envs.lives import LifeRules
 from rlsched_envs.node_events import NodeEvent
 from tests.unit.lives.play import attempts, trace_of
@@ -23,7 +27,7 @@ Span = tuple[str, float, float]
 
 
 def spans(
-    trace: Trace, rule: PreemptiveRule, spec: ClusterSpec, *, events: Sequence[NodeEvent] = ()
+    trace: Trace, rule: PreemptiveRule | IndexRule, spec: ClusterSpec, *, events: Sequence[NodeEvent] = ()
 ) -> list[Span]:
     """Every attempt, by start, then job."""
     engine = Engine(
@@ -89,8 +93,10 @@ class TestTiresias:
         assert spans(trace, tiresias(60.0), ClusterSpec.uniform(1, 1)) == [("a", 0, 500), ("b", 540, 640)]
 
     def test_its_threshold_is_a_setting(self) -> None:
-        assert make_tiresias("", 0).rule.threshold_gpu_s == 18_000
+        assert make_tiresias("", 0).rule == tiresias()
+        assert tiresias().threshold_gpu_s == 18_000
         scheduler = make_tiresias("600.5", 0)
+        assert isinstance(scheduler.rule, PreemptiveRule)
         assert scheduler.rule.threshold_gpu_s == 600.5
         assert scheduler.name == "tiresias:600.5"
 
@@ -98,6 +104,57 @@ class TestTiresias:
     def test_anything_else_is_refused(self, argument: str) -> None:
         with pytest.raises(UnknownSchedulerError, match=f"GPU-seconds >= 0 .*, got '{argument}'"):
             make_tiresias(argument, 0)
+
+
+class TestTiresiasThatClears:
+    """`tiresias:THRESHOLD,clear`: the two queues, and preemption that makes room for one job."""
+
+    def test_a_demoted_job_gives_way_and_one_of_the_same_queue_does_not(self) -> None:
+        """At 660 s a is demoted, and b takes its place; c, of b's queue, waits until b has ended.
+
+        Unlike in the quota walk a goes on at once, and not at the next tick.
+        """
+        trace = trace_of([(0, 1000, 1), (30, 100, 1), (31, 10, 1)])
+        assert spans(trace, clearing(600.0), ClusterSpec.uniform(1, 1)) == [
+            ("a", 0, 660),
+            ("b", 660, 760),
+            ("c", 760, 770),
+            ("a", 770, 770 + 40 + 340),
+        ]
+
+    def test_only_those_on_one_node_give_way(self) -> None:
+        """Two nodes of two GPUs: d needs two on one node. a and c hold one each, b both of its own.
+
+        All three are demoted. Two GPUs are given up on either node, and that of a and c comes first.
+        """
+        trace = trace_of([(0, 300, 1), (0, 900, 2), (1, 300, 1), (100, 20, 2)])
+        rule, spec = clearing(60.0), ClusterSpec.uniform(2, 2)
+        found = spans(trace, rule, spec)
+        assert found[:4] == [("a", 0, 100), ("b", 0, 900), ("c", 1, 100), ("d", 100, 120)]
+
+    def test_it_is_the_same_through_the_scheduler_interface(self) -> None:
+        trace, spec = synthesize("philly", 250, 1.2, 16, seed=4)
+        tables = []
+        for compiled in (True, False):
+            engine = Engine(trace, spec, order="submit", information="oracle")
+            scheduler = make_tiresias("18000,clear", 0)
+            tables.append(engine.run_rule(scheduler.rule) if compiled else engine.run(scheduler))
+        np.testing.assert_array_equal(tables[0].end_s, tables[1].end_s)
+        assert (tables[0].attempts.reason == PREEMPTED).sum() > 20
+
+    def test_its_name_says_so(self) -> None:
+        scheduler = make_tiresias("600.5,clear", 0)
+        assert isinstance(scheduler.rule, IndexRule)
+        assert scheduler.rule.index.threshold_gpu_s == 600.5
+        assert scheduler.name == "tiresias:600.5,clear"
+        assert may_preempt(scheduler)
+        for argument in (",clear", "600,hole", "clear"):
+            with pytest.raises(UnknownSchedulerError, match="GPU-seconds >= 0"):
+                make_tiresias(argument, 0)
+
+
+def clearing(threshold_gpu_s: float) -> IndexRule:
+    return clearing_tiresias(threshold_gpu_s, name="tiresias").rule
 
 
 class TestShortestRemainingTimeFirst:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -109,9 +109,7 @@ def compare(
     each other all the more. The interval is of this workload; it knows nothing of other months, and is too
     narrow where a queue lasts longer than a day.
     """
-    both = measured.copy()
-    for table in (*ours, *baseline):
-        both &= ended(table)
+    both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
     jct, base_jct, queue, base_queue = (
         np.array([measure(table)[both] for table in tables])
@@ -129,6 +127,27 @@ def compare(
         blocks=int(block[-1]) + 1 if jobs else 0,
         energy_ratio=ratio_of_sums(*(_sums(block, np.array(side)) for side in drawn)) if all(drawn) else None,
     )
+
+
+def mean_ratio(
+    ours: Sequence[JobTable],
+    baseline: Sequence[JobTable],
+    measured: NDArray[np.bool_],
+    measure: Callable[[JobTable], Floats],
+) -> Ratio | None:
+    """Mean of any measure of jobs, (J,), over the baseline's, as `compare` has those of JCT and queueing."""
+    both = ended_in_all([*ours, *baseline], measured)
+    block = _days(ours[0].trace.submit_s[both])
+    sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]
+    return ratio_of_sums(*sums)
+
+
+def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(J,) measured jobs that ended in every one of these replays."""
+    both = measured.copy()
+    for table in tables:
+        both &= ended(table)
+    return both
 
 
 def _days(submit_s: Floats) -> NDArray[np.int64]:

@@ -8,10 +8,12 @@ from typing import Final
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.gittins import Gittins
 from rlsched.decide.quota_walk import PreemptiveRule, next_look_s, next_move
 from rlsched.decide.recording import Recording
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import UnknownSchedulerError
+from rlsched_agents.heuristics.gittins import ByIndex, gittins
 from rlsched_agents.heuristics.queue_order import row_of
 
 THRESHOLD_GPU_S: Final = 18_000.0
@@ -65,13 +67,25 @@ def srtf() -> PreemptiveRule:
     return PreemptiveRule(name="srtf", order="remaining", information="oracle")
 
 
-def make_tiresias(argument: str, _seed: int) -> QuotaWalk:
+CLEARING: Final = ",clear"
+"""Behind the threshold: the same two queues, with preemption that makes room for a job node by node."""
+
+
+def clearing_tiresias(threshold_gpu_s: float, *, name: str) -> ByIndex:
+    """Tiresias's two queues, walked as `gittins` is: see `make_tiresias`."""
+    return ByIndex(gittins(Gittins(threshold_gpu_s=threshold_gpu_s), name=name))
+
+
+def make_tiresias(argument: str, _seed: int) -> QuotaWalk | ByIndex:
     """Tiresias: two queues by attained service, without durations (Gu et al., NSDI'19, its *2D-LAS*).
 
     A job starts in the first queue; with more than a threshold of GPU-seconds attained it is in the second
     for good. Inside a queue the first submitted comes first. Every minute the jobs of both queues go through
     the quota walk (`rlsched.decide.quota_walk`), so that a waiting job of the first queue takes the place of
     running ones of the second. `tiresias:THRESHOLD_GPU_S` sets the threshold.
+    `tiresias:THRESHOLD_GPU_S,clear` has no quota: a waiting job of the first queue that does not fit takes
+    the places of the running ones of the second that make room for it and cost least
+    (`rlsched.decide.evict`), as `gittins` does, and no job gives way to one of its own queue.
 
     Ours follows the rules that Lucid's simulator publishes under this name, and differs from the paper as
     those do: two queues and one fixed threshold, no promotion of jobs that starve, no profile of which models
@@ -82,14 +96,18 @@ def make_tiresias(argument: str, _seed: int) -> QuotaWalk:
     """
     if not argument:
         return QuotaWalk(tiresias())
+    clears = argument.endswith(CLEARING)
     try:
-        threshold_gpu_s = float(argument)
+        threshold_gpu_s = float(argument.removesuffix(CLEARING))
     except ValueError:
         threshold_gpu_s = math.nan
     if not (math.isfinite(threshold_gpu_s) and threshold_gpu_s >= 0):
         raise UnknownSchedulerError(
-            f"policy 'tiresias' takes a threshold, GPU-seconds >= 0 (tiresias:18000), got {argument!r}"
+            "policy 'tiresias' takes a threshold, GPU-seconds >= 0 (tiresias:18000, tiresias:18000,clear), "
+            f"got {argument!r}"
         )
+    if clears:
+        return clearing_tiresias(threshold_gpu_s, name=f"tiresias:{argument}")
     return QuotaWalk(tiresias(threshold_gpu_s, name=f"tiresias:{argument}"))
 
 

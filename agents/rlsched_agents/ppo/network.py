@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rlsched_agents.runtime.network import (
     JOB,
+    RATE,
     REFERENCE,
     VARIANT,
     WAIT,
@@ -71,7 +72,8 @@ class Actor(nn.Module):
         encoded = torch.relu(self.row2(torch.relu(self.row1(rows))))
         context = self.mix_context(torch.relu(self.context(_pool(encoded, packed))))
         mixed = torch.relu(self.mix_row(encoded) + context.index_select(0, packed.state))
-        prior = torch.where(rows[:, VARIANT] > 0, self.config.prior_variant, self.config.prior_job)
+        job = self.config.prior_job + self.config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
+        prior = torch.where(rows[:, VARIANT] > 0, self.config.prior_variant, job)
         scores = self.score(mixed).squeeze(1) + prior * rows[:, REFERENCE]
         batch, count = packed.shape
         logits: Tensor = scores.new_zeros(batch * count).index_copy(0, packed.place, scores)

@@ -118,7 +118,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def exploring_network(self) -> NetworkConfig:
         """The network as it learns."""
-        return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job)
+        return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job, prior_modelled=0.0)
 
     def learning_rate_at(self, progress_left: float) -> float:
         """Adam's step size when this share of the run is left; the last rollout may go past the end."""

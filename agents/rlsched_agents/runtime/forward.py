@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig, Weights
+from rlsched_agents.runtime.network import (
+    JOB,
+    RATE,
+    REFERENCE,
+    VARIANT,
+    WAIT,
+    NetworkConfig,
+    Weights,
+)
 
 Float = np.float64
 """float64 inside: the rows are few, and what is left against torch is torch's own float32 rounding."""
@@ -57,7 +65,8 @@ class Forward:
         np.maximum(context, 0.0, out=context)
         shift = context @ actor["mix_context.weight"] + actor["mix_row.bias"]
         _layer(encoded, actor["mix_row.weight"], shift, hidden)
-        prior = np.where(x[:, VARIANT] > 0, self.config.prior_variant, self.config.prior_job)
+        job = self.config.prior_job + self.config.prior_modelled * (x[:, RATE] > 0)
+        prior = np.where(x[:, VARIANT] > 0, self.config.prior_variant, job)
         scores: NDArray[np.float64] = hidden @ actor["score.weight"][:, 0] + prior * x[:, REFERENCE]
         return scores
 

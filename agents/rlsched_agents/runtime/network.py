@@ -18,6 +18,8 @@ WAIT: Final = SCHEMA.column("is_wait")
 JOB: Final = SCHEMA.column("is_job")
 VARIANT: Final = SCHEMA.column("is_variant")
 REFERENCE: Final = SCHEMA.column("is_reference")
+RATE: Final = SCHEMA.column("rate")
+"""Above 0 in every row of a job where models say how fast it runs, and 0 where there are none."""
 
 
 class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,6 +35,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         critic_width: Hidden width of the critic, which shares nothing with the actor.
         prior_job: Logit added to the row of the first half that the reference rule would take.
         prior_variant: The same for the second half.
+        prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
+            reference without them need not be so with them.
     """
 
     features: int = NUM_FEATURES
@@ -41,6 +45,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     critic_width: int = 48
     prior_job: float = 3.5
     prior_variant: float = 5.0
+    prior_modelled: float = 0.0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter, in a fixed order."""

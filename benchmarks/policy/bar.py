@@ -1,0 +1,105 @@
+"""Measure the rows of the bar beside the first: preemption, sharing, good predictions, the dial.
+
+    .venv/bin/python -m benchmarks.policy.bar --docs docs
+    .venv/bin/python -m benchmarks.policy.bar --study preempt50 --policy ppo:checkpoints/mine
+    .venv/bin/python -m benchmarks.policy.bar --quick              # one trace and load, printed
+
+Each result is a file in OUT/bar/SPLIT; what is there already is not run again, and Ctrl-C keeps what is done.
+With --docs, tables over all cases and a line for each go to FOLDER/results.md, between its markers, and every
+case's own table to FOLDER/results-cases.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.energy_rows import put_between
+from benchmarks.policy.bar_tables import CASES_PAGE, MARKERS, case_tables, study_section
+from benchmarks.policy.cases import TRACES
+from benchmarks.policy.compare import QUICK_LOAD, QUICK_TRACE, jobs_of, log_if_test, read_results
+from benchmarks.policy.journal import LOG_FILE
+from benchmarks.policy.opponents import TUNED_FILE, policy_id, read_tuned
+from benchmarks.policy.options import add_common, reported
+from benchmarks.policy.runs import Job, missing, run_all
+from benchmarks.policy.studies import STUDIES, Study, rows_of, tested_in, untuned_in
+from rlsched.errors import InputError
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, run what is missing, print the tables; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="bar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common(parser, out=Path("runs/policy"))
+    parser.add_argument("--study", action="append", choices=tuple(STUDIES), help="default: all")
+    parser.add_argument("--split", choices=("validation", "test"), default="validation")
+    parser.add_argument(
+        "--policy", action="append", help="under test; default: ppo, in the study of good predictions"
+    )
+    parser.add_argument("--load", action="append", type=float, help="default: those of each study")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at one load alone")
+    parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
+    parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
+    parser.add_argument(
+        "--docs", type=Path, metavar="FOLDER", help="folder of the pages to put the tables in"
+    )
+    return reported(_bar, parser.parse_args(words))
+
+
+def _bar(arguments: argparse.Namespace) -> int:
+    policies = arguments.policy or []
+    traces = arguments.trace or ([QUICK_TRACE] if arguments.quick else list(TRACES))
+    tuned = read_tuned(arguments.tuned) if arguments.tuned.exists() else None
+    studies = [STUDIES[name] for name in dict.fromkeys(arguments.study or STUDIES)]
+    tested = dict.fromkeys(name for study in studies for name in tested_in(study, policies))
+    ids = {name: policy_id(name) for name in tested}
+    without = {study.name: untuned_in(tuned, study) for study in studies}
+    if arguments.split == "test" and any(without.values()):
+        raise InputError(
+            f"{arguments.tuned}: no values from their grids for {_named(without)}; the test split is read "
+            "when all rules are tuned: run `python -m benchmarks.policy.tune`, and commit the file"
+        )
+    folder = arguments.out / "bar" / arguments.split
+    todo = {study.name: study.cases(traces, arguments.split, _loads(arguments, study)) for study in studies}
+    rows = {study.name: {one: rows_of(study, tuned, one, policies) for one in traces} for study in studies}
+    jobs = {name: jobs_of(found, rows[name]) for name, found in todo.items()}
+    every: list[Job] = [job for found in jobs.values() for job in found]
+    new = missing(every, folder)
+    log_if_test(arguments, new, ids)
+    done, stopped = run_all(
+        new, arguments.traces, folder, workers=arguments.workers, budget_s=arguments.budget_s
+    )
+    print(f"{done} of {len(new)} results run, {len(missing(every, folder))} missing", file=sys.stderr)
+    sections, pages = [], []
+    for study in studies:
+        results = read_results(jobs[study.name], folder)
+        sections.append(
+            study_section(study, todo[study.name], rows[study.name], results, untuned=without[study.name])
+        )
+        pages.append(case_tables(study, todo[study.name], rows[study.name], results))
+    under_test = f"; under test: {', '.join(sorted(ids.values()))}" if ids else ""
+    head = f"{arguments.split.capitalize()} split{under_test}.\n\n"
+    text = head + "\n\n".join(sections)
+    print(text)
+    if arguments.docs is not None and not stopped:
+        put_between(arguments.docs / "results.md", text, MARKERS)
+        put_between(arguments.docs / CASES_PAGE, head + "\n\n".join(pages), MARKERS)
+    return 130 if stopped else 0
+
+
+def _loads(arguments: argparse.Namespace, study: Study) -> list[float] | None:
+    """Loads that were asked for; a quick look takes one that the study has."""
+    if arguments.load or not arguments.quick:
+        return list(arguments.load) if arguments.load else None
+    return [QUICK_LOAD] if QUICK_LOAD in study.loads else [study.loads[0]]
+
+
+def _named(without: dict[str, list[str]]) -> str:
+    return ", ".join(f"{rule} ({study})" for study, rules in without.items() for rule in rules)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""What the rows of the bar are measured by, beside `Metrics`: delay, groups of jobs, sharing, GPU energy.
+
+A job's *delay* is its JCT less its run time alone at full clock: queueing, slowdown by co-location and
+clocks, and what preemptions cost. Where jobs start once and run at full speed, it is the queueing delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.models.power import NodePower, gpu_models
+from rlsched.workload.describe import spearman
+from rlsched_agents.evaluate.metrics import ended, jct_s, mean, quantile
+from rlsched_agents.evaluate.modelled import J_PER_KWH, mean_of_jobs
+from rlsched_agents.evaluate.pairs import Ratio, mean_ratio
+from rlsched_agents.evaluate.report import paired_runs
+from rlsched_envs.engine import Predictions, run_time_s
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+
+GPUS_ALONE: Final = Models(power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0))
+"""The default draw of workloads; of all that draws power the GPUs alone are counted. Nothing decides by the
+rest."""
+KEPT_FRAC: Final = 0.85
+"""Speed that a job which shares GPUs should keep."""
+SIZES: Final = (("1", 0, 1), ("2-4", 1, 4), ("5-7", 4, 7), ("8 and more", 7, float("inf")))
+"""(label, above, up to) GPUs of a job."""
+LONGEST: Final = "longest tenth"
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class GroupDelay(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the jobs that ended.
+
+    Attributes:
+        jobs: How many.
+        jct_mean_s: Their mean JCT; None of no jobs.
+        delay_mean_s: Their mean delay.
+    """
+
+    jobs: int
+    jct_mean_s: float | None
+    delay_mean_s: float | None
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one case, over the measured jobs that ended; of several seeds all jobs together.
+
+    Attributes:
+        delay_mean_s: Mean delay; so its percentiles and the longest.
+        delay_ratio: By reference: mean delay / the reference's, with its interval over days.
+        groups: By number of GPUs (`SIZES`), and the tenth of the measured jobs that run longest.
+        rank_correlation: Spearman's, of predicted and true run times of the measured jobs.
+        shared_jobs: Jobs with whole GPUs that shared them for a time. None without models, as the rest.
+        kept_frac: Share of these whose mean speed, over all their time on GPUs, was `KEPT_FRAC` or more.
+        gpu_kwh: What all GPUs drew over the whole replay, idle ones too.
+        replay_s: From the first replayed submission to the last event.
+        gpus_idle_w: What all GPUs draw when nobody has them, W.
+    """
+
+    delay_mean_s: float | None
+    delay_p99_s: float | None
+    delay_p999_s: float | None
+    delay_max_s: float | None
+    delay_ratio: dict[str, Ratio | None]
+    groups: dict[str, GroupDelay]
+    rank_correlation: float | None
+    shared_jobs: float | None = None
+    kept_frac: float | None = None
+    gpu_kwh: float | None = None
+    replay_s: float | None = None
+    gpus_idle_w: float | None = None
+
+
+def delay_s(table: JobTable) -> Floats:
+    """Delay of every job, (J,) seconds; nan where it did not end. Below 0 where idle cores made it faster."""
+    return jct_s(table) - run_time_s(table.trace)
+
+
+def measures_of(
+    tables: Sequence[JobTable],
+    references: dict[str, list[JobTable]],
+    measured: Mask,
+    stamps: Predictions,
+    spec: ClusterSpec,
+) -> Measures:
+    """Measure a policy's replays, one a seed.
+
+    Args:
+        tables: The policy's.
+        references: Those of the references, on the same jobs.
+        measured: (J,) jobs of the window.
+        stamps: (J,) what these jobs were predicted to take.
+        spec: The cluster.
+    """
+    run_s = run_time_s(tables[0].trace)
+    delays = _pooled(tables, measured, delay_s)
+    speeds = [one for one in (shared_speeds(table, measured) for table in tables) if one is not None]
+    energies = [table.energy for table in tables if table.energy is not None]
+    shared = np.concatenate(speeds) if speeds else np.empty(0)
+    return Measures(
+        delay_mean_s=mean(delays),
+        delay_p99_s=quantile(delays, 99),
+        delay_p999_s=quantile(delays, 99.9),
+        delay_max_s=quantile(delays, 100),
+        delay_ratio={
+            name: mean_ratio(*paired_runs(list(tables), runs), measured, delay_s)
+            for name, runs in references.items()
+        },
+        groups={
+            label: _group(tables, measured & mine) for label, mine in groups(tables[0], measured).items()
+        },
+        rank_correlation=spearman(stamps.predicted_s[measured], run_s[measured]),
+        shared_jobs=len(shared) / len(speeds) if speeds else None,
+        kept_frac=float(np.mean(shared >= KEPT_FRAC)) if len(shared) else None,
+        gpu_kwh=float(np.mean([one.cluster_j for one in energies])) / J_PER_KWH if energies else None,
+        replay_s=float(np.mean([one.span_s for one in energies])) if energies else None,
+        gpus_idle_w=idle_w(spec) if energies else None,
+    )
+
+
+def groups(table: JobTable, measured: Mask) -> dict[str, Mask]:
+    """(J,) who is in each group."""
+    gpus, run_s = table.trace.num_gpus, run_time_s(table.trace)
+    found = {label: (gpus > above) & (gpus <= most) for label, above, most in SIZES}
+    return found | {LONGEST: run_s >= np.quantile(run_s[measured], 0.9)}
+
+
+def shared_speeds(table: JobTable, measured: Mask) -> Floats | None:
+    """Mean speed of each measured job with whole GPUs that ended and shared them for a time; None: no models.
+
+    Work done over time on GPUs, restarts included on both sides, so that a preemption is not taken for a
+    slowdown; a gang that is spread over more nodes is slower too.
+    """
+    attempts = table.attempts
+    if attempts.books is None or attempts.done_s is None:
+        return None
+    shares, _ = mean_of_jobs(table, attempts.books)
+    timed = np.flatnonzero(attempts.end_s > attempts.start_s)
+    jobs, length_s = attempts.job[timed], (attempts.end_s - attempts.start_s)[timed]
+    held_s = np.bincount(jobs, length_s, minlength=len(shares))
+    done_s = np.bincount(jobs, attempts.done_s[timed], minlength=len(shares))
+    which = measured & ended(table) & (table.trace.num_gpus >= 1) & (shares < 1.0 - 1e-6) & (held_s > 0)
+    return np.asarray(done_s[which] / held_s[which], np.float64)
+
+
+def idle_w(spec: ClusterSpec) -> float:
+    """What all GPUs of a cluster draw when nobody has them, W."""
+    return sum(
+        float(gpu_models([group.gpu_type]).idle_w[0]) * group.count * group.gpus for group in spec.nodes
+    )
+
+
+def _pooled(tables: Sequence[JobTable], which: Mask, measure: Callable[[JobTable], Floats]) -> Floats:
+    """A measure of the jobs that ended, of all seeds together."""
+    return np.concatenate([measure(table)[which & ended(table)] for table in tables])
+
+
+def _group(tables: Sequence[JobTable], which: Mask) -> GroupDelay:
+    jct, delay = _pooled(tables, which, jct_s), _pooled(tables, which, delay_s)
+    return GroupDelay(jobs=len(jct) // len(tables), jct_mean_s=mean(jct), delay_mean_s=mean(delay))
