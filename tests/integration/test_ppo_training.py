@@ -239,6 +239,14 @@ def test_a_resumed_run_is_compared_with_what_the_first_part_began_with(tmp_path:
     assert second.card.weights_sha256 == start.card.weights_sha256
 
 
+def test_a_run_that_kept_no_start_goes_on_unconfirmed(tmp_path: Path) -> None:
+    run(tmp_path, timesteps=128, validate=scored([1.0, 0.8]))
+    assert not files(tmp_path).start.exists()
+    second = run(tmp_path, timesteps=256, validate=scored([0.9]), confirm=scored([]), resume=True)
+    assert second.verdict is None
+    assert second.card.timesteps == 128
+
+
 def test_nothing_to_confirm_where_the_start_is_best(tmp_path: Path) -> None:
     def never(_: PpoScheduler) -> Table:
         raise AssertionError("asked")

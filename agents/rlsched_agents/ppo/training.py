@@ -62,7 +62,7 @@ class RunFiles:
 
     @property
     def start(self) -> Path:
-        """The policy that the run began with; there where something confirms."""
+        """The policy that the run began with; runs of older versions, and unconfirmed ones, have none."""
         return self.logdir / "checkpoints" / START_FILE
 
 
@@ -196,7 +196,8 @@ def train(
         model.logger.close()
     wall_s = time.perf_counter() - began - (validation.wall_s if validation else 0.0)
     verdict = None
-    if best.weights and best.timesteps and confirm is not None and validate is not None and not stopped:
+    unconfirmed = best.weights and best.timesteps and not stopped
+    if unconfirmed and confirm is not None and validate is not None and files.start.exists():
         start = load_checkpoint(files.start)
         verdict = confirm_best(_card_of(card, best), best, start, validate, confirm, recipe, seed)
     if verdict is not None:
