@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 TAG: Final = "validation/ppo/queue_ratio_frac"
 GREY: Final = "C6"
+TICKS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 STUDY_FIGURES: Final = {
     "preemption": ("preempt100", "preempt50"),
     "everything": ("everything",),
@@ -67,6 +68,10 @@ def draw_study(axes: Axes, study: Study, found: dict[str, list[float]]) -> None:
         axes.plot([means[label]] * 2, [at - 0.35, at + 0.35], color="C1", linewidth=2.0)
     axes.axvline(1.0, color=GREY, linewidth=1.0)
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
     axes.set_yticks(range(len(order)), order, fontsize=6.0)
     axes.set_xlabel("mean JCT over best QSSF" if study.measure == "jct" else "mean delay over best QSSF")
     axes.set_title(study.name, loc="left")
@@ -85,7 +90,7 @@ def draw_dial(axes: Axes, folder: Path) -> int:
     others = sorted(one for label, one in means.items() if label not in hand)
     axes.plot([one.jct for one in hand.values()], [one.energy for one in hand.values()], "o", color=GREY)
     axes.plot([one.jct for one in front], [one.energy for one in front], color="C0", label="hand rules")
-    axes.plot([one.jct for one in others], [one.energy for one in others], "o-", color="C1", label="gittins")
+    axes.plot([one.jct for one in others], [one.energy for one in others], "o", color="C1", label="gittins")
     axes.set_xlabel("mean JCT over qssf-backfill")
     axes.set_ylabel("GPU energy over qssf-backfill")
     axes.legend()

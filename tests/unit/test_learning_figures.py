@@ -33,6 +33,7 @@ def test_a_study_is_drawn_from_best_to_worst_with_every_case(
     axes = Figure().add_subplot()
     draw_study(axes, STUDIES["preempt100"], {"worse": [1.0, 4.0], "better": [0.5, 0.5]})
     assert [text.get_text() for text in axes.get_yticklabels()] == ["worse", "better"]
+    assert "1" in [text.get_text() for text in axes.get_xticklabels()]
     lines = [list(map(float, line.get_xdata())) for line in axes.get_lines()]  # type: ignore[arg-type]
     assert lines[:4] == [[1.0, 4.0], [2.0, 2.0], [0.5, 0.5], [0.5, 0.5]], "dots, then the geometric mean"
     found = {"a": [0.5, 0.25]}
