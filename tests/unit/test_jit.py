@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
 from rlsched.jit import array_kernel, kernel
-from rlsched.linking import DoorLibrary, InsideLibrary
+from rlsched.linking import DoorCompiler, DoorLibrary, InsideCompiler, InsideLibrary
 
 
 @array_kernel
@@ -54,22 +55,26 @@ def quartered(number: float) -> float:
     return halved(halved(number))
 
 
-def libraries_of(dispatcher: Any) -> list[Any]:
-    return [compiled.library for compiled in dispatcher.overloads.values()]
+def compiled_anew(one: Any, compiler: type, **options: bool) -> Any:
+    """The library of a kernel that is compiled now, whatever is in the cache from an earlier run."""
+    options = {**one._options, **options, "cache": False}
+    dispatcher = numba.njit(**options, pipeline_class=compiler)(one.py_func)
+    dispatcher.compile((numba.float64,))
+    (found,) = dispatcher.overloads.values()
+    return found.library
 
 
 def test_machine_code_is_made_of_what_python_calls_alone() -> None:
     assert quartered(8.0) == 2.0
-    door, inside = libraries_of(quartered._door), libraries_of(halved._inside)
-    assert {type(library) for library in door} == {DoorLibrary}
-    assert {type(library) for library in inside} == {InsideLibrary}
-    assert any(True for library in door for _ in library.get_defined_functions())
-    assert not any(True for library in inside for _ in library.get_defined_functions())
+    door = compiled_anew(quartered, DoorCompiler)
+    inside = compiled_anew(halved, InsideCompiler, no_cpython_wrapper=True)
+    assert (type(door), type(inside)) == (DoorLibrary, InsideLibrary)
+    assert any(True for _ in door.get_defined_functions())
+    assert not any(True for _ in inside.get_defined_functions())
 
 
 def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
-    assert quartered(8.0) == 2.0
-    (door,) = libraries_of(quartered._door)
+    door = compiled_anew(quartered, DoorCompiler)
     _, kind, (machine_code, names) = door.serialize_using_object_code()
     assert kind == "object"
     assert len(machine_code) > 0
