@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import job_candidates, join_action, start_action
 from rlsched.decide.gittins import Gittins
 from rlsched.decide.index_walk import IndexRule, next_by_index, next_look_s
-from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import UnknownSchedulerError
-from rlsched_agents.heuristics.queue_order import row_of
+from rlsched_agents.heuristics.moves import Moves
 
 
-class ByIndex:
+class ByIndex(Moves):
     """An `IndexRule` as a scheduler: one preemption or start at a time, then *wait* until an age counts."""
 
     def __init__(self, rule: IndexRule) -> None:
+        super().__init__(rule)
         self.rule = rule
-        self.name: str = rule.name
-        self.order: Order = rule.order
-        self.information: Information = rule.information
 
     @property
     def preempts(self) -> bool:
@@ -42,29 +34,13 @@ class ByIndex:
         """Whether it may start jobs on GPUs that others have."""
         return self.rule.abilities.share != "never"
 
-    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Preempt or start the next job of the walk, or wait."""
-        recording = Recording(state, partition, now_s, wanted=record)
-        window = job_candidates(state, partition, now_s) if record else None
-        arrays, rule = state.arrays, self.rule
-        code, can = rule.index.code, rule.abilities
-        out, into, beside = next_by_index(arrays, partition, now_s, code, can.code, rule.preempts)
-        action: Action
-        row = -1  # a preemption is in no window
-        if out >= 0:
-            action = Preempt(seq=int(arrays.job.seq[out]))
-        elif into >= 0:
-            seq = int(arrays.job.seq[into])
-            if beside >= 0:
-                action = join_action(state, partition, seq, int(arrays.job.seq[beside]), can)
-            else:
-                action = start_action(state, partition, seq, can=can)
-            row = row_of(window, seq) if window is not None else -1
-        else:
-            until_s = float(next_look_s(arrays, partition, now_s, code, rule.preempts))
-            action, row = Wait(until_s=until_s if math.isfinite(until_s) else None), 0
-        halves = [window.half(None, row)] if window is not None else []
-        return recording.decision(action, "rule", self.name, halves=halves)
+    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int]:
+        rule = self.rule
+        can, code = rule.abilities.code, rule.index.code
+        return next_by_index(state.arrays, partition, now_s, code, can, rule.preempts)
+
+    def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
+        return next_look_s(state.arrays, partition, now_s, self.rule.index.code, self.rule.preempts)
 
     def with_abilities(self, name: str, abilities: Abilities) -> ByIndex:
         """The same rule with abilities, under another name."""

@@ -6,15 +6,11 @@ import math
 from typing import Final
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import job_candidates, start_action
 from rlsched.decide.gittins import Gittins
 from rlsched.decide.quota_walk import PreemptiveRule, next_look_s, next_move
-from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.gittins import ByIndex, gittins
-from rlsched_agents.heuristics.queue_order import row_of
+from rlsched_agents.heuristics.moves import Moves
 
 THRESHOLD_GPU_S: Final = 18_000.0
 """Attained service that demotes a job, as in Lucid's simulator (Hu et al., ASPLOS'23, its artifact)."""
@@ -22,7 +18,7 @@ TICK_S: Final = 60.0
 """Time between two decisions of Tiresias, as there."""
 
 
-class QuotaWalk:
+class QuotaWalk(Moves):
     """A `PreemptiveRule` as a scheduler: one preemption or start at a time, then *wait* until the next tick.
 
     It works partition by partition: each has a quota of its own.
@@ -31,30 +27,15 @@ class QuotaWalk:
     preempts = True
 
     def __init__(self, rule: PreemptiveRule) -> None:
+        super().__init__(rule)
         self.rule = rule
-        self.name: str = rule.name
-        self.order: Order = rule.order
-        self.information: Information = rule.information
 
-    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Preempt or start the walk's next job, the latter where *consolidate* puts it, or wait."""
-        recording = Recording(state, partition, now_s, wanted=record)
-        window = job_candidates(state, partition, now_s) if record else None
-        arrays, rule = state.arrays, self.rule
-        out, into = next_move(arrays, partition, now_s, rule.threshold_gpu_s, rule.tick_s)
-        action: Action
-        row = -1  # a preemption is in no window
-        if out >= 0:
-            action = Preempt(seq=int(arrays.job.seq[out]))
-        elif into >= 0:
-            seq = int(arrays.job.seq[into])
-            action = start_action(state, partition, seq)
-            row = row_of(window, seq) if window is not None else -1
-        else:
-            until_s = next_look_s(arrays, partition, now_s, rule.threshold_gpu_s, rule.tick_s)
-            action, row = Wait(until_s=until_s if math.isfinite(until_s) else None), 0
-        halves = [window.half(None, row)] if window is not None else []
-        return recording.decision(action, "rule", self.name, halves=halves)
+    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int]:
+        out, into = next_move(state.arrays, partition, now_s, self.rule.threshold_gpu_s, self.rule.tick_s)
+        return out, into, -1
+
+    def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
+        return next_look_s(state.arrays, partition, now_s, self.rule.threshold_gpu_s, self.rule.tick_s)
 
 
 def tiresias(threshold_gpu_s: float = THRESHOLD_GPU_S, *, name: str = "tiresias") -> PreemptiveRule:
