@@ -16,9 +16,10 @@ from rlsched.errors import UnknownSchedulerError
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
-Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining"]
+Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining", "index"]
 """Key of the queue order: submission time, predicted run time, predicted run time x GPUs, remaining run time
-(predicted run time, less the work saved by earlier attempts, plus what the restart costs)."""
+(predicted run time, less the work saved by earlier attempts, plus what the restart costs), the Gittins index
+(`cluster.gittins`, as it is by default)."""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""
