@@ -23,6 +23,8 @@ MAX_HOLD_S: Final = 43_200.0
 PREEMPTING_ROWS: Final = 4
 """Jobs that can start by preempting others are shown at most."""
 SCHEMA_VERSION: Final = 3
+SERVED_SINCE: Final = 2
+"""Since this version columns have only been added behind the others: what a name means is the same."""
 
 ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("is_wait", "1 for the *wait* row"),
@@ -121,9 +123,10 @@ class FeatureSchema(msgspec.Struct, frozen=True):
     max_hold_s: float
 
     def begins_with(self, other: FeatureSchema) -> bool:
-        """Whether another schema is an earlier one: the same, without the last of these columns."""
+        """Whether another schema is an earlier one, whose policies can still be served: it lacks the last columns."""
         same = msgspec.structs.replace(self, version=other.version, features=other.features)
-        return same == other and self.features[: len(other.features)] == other.features
+        names, others = ([name for name, _ in one.features] for one in (self, other))
+        return same == other and other.version >= SERVED_SINCE and names[: len(others)] == others
 
     @property
     def hash(self) -> str:

@@ -48,8 +48,9 @@ class ByIndex(Moves):
 
 
 def gittins(index: Gittins | None = None, *, name: str = "gittins") -> IndexRule:
-    """The rule `gittins`; see `make_gittins`."""
-    return IndexRule(name=name, order="submit", index=index or Gittins())
+    """The rule `gittins`; see `make_gittins`. What the queue shows is its order where that is the default one."""
+    index = index or Gittins()
+    return IndexRule(name=name, order="index" if index == Gittins() else "submit", index=index)
 
 
 def make_gittins(argument: str, _seed: int) -> ByIndex:
