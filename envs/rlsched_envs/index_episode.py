@@ -105,7 +105,7 @@ def run_index_recording(
     energy_j: NDArray[np.float64],
     power_w: NDArray[np.float64],
 ) -> int:
-    """`able_starts.run_able_recording` for the rule that preempts; instants at which nothing happens are left out.
+    """`able_starts.run_able_recording` for the rule that preempts, without ticks at which nothing happens.
 
     Returns how many instants there were, -1 if slots ran out or the arrays were too short.
     """

@@ -73,7 +73,7 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
-    """Key of a live job in the queue's order. *Remaining* and *index* change with time, while the job runs."""
+    """Key of a live job in the queue's order. *Remaining* and *index* change while the job runs."""
     if order == 0:
         return job.submit_s[slot]
     if order == 1:

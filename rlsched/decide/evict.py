@@ -140,8 +140,8 @@ def who_leaves(
         above: Only jobs with an index above this leave.
 
     Returns:
-        (a running slot to preempt now, -1 if it cannot be that the gang fits in the end; GPUs that all who have
-        to leave hold, one job of each group counted; the least index of their GPUs).
+        (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all who have to leave
+        hold, one job of each group counted; the least index of their GPUs).
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0

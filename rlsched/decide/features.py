@@ -135,8 +135,8 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
 def remaining_s(s: StateArrays, slot: int, now_s: float) -> float:
     """Predicted time that a running job still needs, seconds.
 
-    What is left of the prediction; once that is nearly used up, half of the time it has run (what it saved before a preemption counts; the longer a
-    heavy-tailed job has lasted, the longer it will).
+    What is left of the prediction, less what earlier attempts have saved; once that is nearly used up, half
+    of the time it has run (the longer a heavy-tailed job has lasted, the longer it will).
     """
     ran = now_s - s.job.start_s[slot] + s.job.saved_s[slot]
     return max(s.job.predicted_s[slot] - ran, 0.5 * ran, 1.0)
@@ -333,9 +333,7 @@ def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float
 
 
 @kernel
-def preemption_columns(
-    s: StateArrays, p: int, gpus: int, margin: float, row: NDArray[np.float32]
-) -> None:
+def preemption_columns(s: StateArrays, p: int, gpus: int, margin: float, row: NDArray[np.float32]) -> None:
     """Fill a row's columns about the jobs that would give way to its job: their GPUs, and their index."""
     row[BY_PREEMPTING] = 1.0
     row[PREEMPTED_GPUS] = gpus / max(s.derived.part.open_gpus[p], 1)

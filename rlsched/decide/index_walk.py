@@ -1,7 +1,7 @@
 """Rules that go by an index and may preempt, compiled: who starts next, and who gives way to it.
 
-The waiting jobs of a partition are gone through by their index (`cluster.gittins`), the least first. The first
-one that fits starts. One that does not may share GPUs, where the rule has that ability; else running jobs
+The waiting jobs of a partition are gone through by their index (`cluster.gittins`), the least first. The
+first one that fits starts. One that does not may share GPUs, where the rule has that ability; else jobs
 whose index is higher by a margin are preempted for it, the cheapest that make room (`decide.evict`). Jobs
 that are not preemptible, that started at this very instant, or whose node is not up stay.
 """
@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import Records, MODELLED, StateArrays
+from rlsched.cluster.arrays import MODELLED, Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.gittins import Gittins, GittinsCode, job_index, next_step_s
 from rlsched.cluster.placement import class_fits
@@ -164,7 +164,7 @@ def next_by_index(
 
 @array_kernel
 def preemptions(s: StateArrays, p: int, now_s: float, c: GittinsCode, found: Records) -> int:
-    """The first jobs of the queue for which running ones may be preempted in partition `p`, one a demand class.
+    """The first jobs of the queue for which running ones may be preempted, one a demand class.
 
     The queue goes by the index: a later job of the same class may have no more preempted for it. The first of
     them is the one that `next_by_index` would preempt for, unless a job before it fits.

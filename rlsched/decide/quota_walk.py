@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, ORDER, Records, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, ORDER, StateArrays
 from rlsched.cluster.gittins import attained_gpu_s
 from rlsched.cluster.kernels import order_key
 from rlsched.cluster.placement import fits_in, fits_slot

@@ -30,7 +30,10 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("is_wait", "1 for the *wait* row"),
     ("is_job", "1 for a row of the first half that is a job"),
     ("is_variant", "1 for a row of the second half"),
-    ("is_reference", "1 for the row that the reference rule (qssf-backfill, best fit; with preemption, gittins) would take"),
+    (
+        "is_reference",
+        "1 for the row that the reference rule (qssf-backfill, or gittins; best fit) would take",
+    ),
     ("feasible", "1 where the job can start now"),
     ("predicted_log", "ln(1 + predicted run time in s) / 12"),
     ("spread", "standard deviation of ln(run time / prediction), clipped at 4, / 4"),
@@ -70,7 +73,7 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("ends_after_fit", "ln(predicted run time of the row's job / time until the blocked job fits), likewise"),
     (
         "energy_weight",
-        "what energy counts against time, 0 to 1; this and those down to gpu_memory_frac are 0 without models",
+        "what energy counts against time, 0 to 1; this and those to gpu_memory_frac are 0 without models",
     ),
     ("by_sharing", "1 where the job starts on GPUs that a running one has"),
     ("clock_frac", "SM clock of the variant, of the highest"),
@@ -123,7 +126,7 @@ class FeatureSchema(msgspec.Struct, frozen=True):
     max_hold_s: float
 
     def begins_with(self, other: FeatureSchema) -> bool:
-        """Whether another schema is an earlier one, whose policies can still be served: it lacks the last columns."""
+        """Whether another schema is an earlier one, whose policies are still served."""
         same = msgspec.structs.replace(self, version=other.version, features=other.features)
         names, others = ([name for name, _ in one.features] for one in (self, other))
         return same == other and other.version >= SERVED_SINCE and names[: len(others)] == others

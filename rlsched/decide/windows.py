@@ -309,7 +309,7 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
 
     Where jobs may be preempted the queue goes by the index, and a job that does not fit can start by
     preempting: its row preempts the first of those who have to give way, and the others are for the decisions
-    that follow at once. The reference is `gittins` then: the first job of the order that can start in any way.
+    that follow at once. The reference is `gittins` then: the first of the order that can start in any way.
     """
     shared = w.shared
     preempts = s.counters[ORDER] == INDEX

@@ -48,7 +48,7 @@ class ByIndex(Moves):
 
 
 def gittins(index: Gittins | None = None, *, name: str = "gittins") -> IndexRule:
-    """The rule `gittins`; see `make_gittins`. What the queue shows is its order where that is the default one."""
+    """The rule `gittins`; see `make_gittins`. The queue goes by its index where that is the default one."""
     index = index or Gittins()
     return IndexRule(name=name, order="index" if index == Gittins() else "submit", index=index)
 

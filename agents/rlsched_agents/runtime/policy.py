@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.state import ClusterState
 from rlsched.cluster.gittins import Gittins
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import (
     Window,
@@ -132,7 +132,9 @@ class PpoScheduler:
         from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
 
         if self.preempts:
-            raise UnknownSchedulerError(f"policy {name!r}: futures know no preemption yet; leave out {PREEMPT} or +search")
+            raise UnknownSchedulerError(
+                f"policy {name!r}: futures know no preemption yet; leave out {PREEMPT} or +search"
+            )
         other, budget = copy.copy(self), read_budget(name, amount)
         other.name = name
         if budget is not None:
@@ -143,8 +145,13 @@ class PpoScheduler:
     def with_preemption(self, name: str) -> PpoScheduler:
         """The same network where jobs may be preempted: it keeps the queue by the index, as `gittins` does.
 
-        Its reference is `gittins` then. Rows may start a job by preempting others; when, is the network's choice.
+        Its reference is `gittins` then; rows may start a job by preempting others.
+
+        Raises:
+            UnknownSchedulerError: it does already.
         """
+        if self.preempts:
+            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} preempts already")
         other = copy.copy(self)
         other.name, other.policy_id = name, f"{self.policy_id}{PREEMPT}"
         other.order, other.preempts = "index", True
