@@ -42,6 +42,8 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         pinned_frac: Share of those in which half of the jobs, drawn at random, must not be; in the others all
             jobs may.
         restart_s: What a preempted job pays to go on, seconds.
+        reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
+            reference is `easy:size` there. Of those that would have models, none.
     """
 
     warmup_jobs: int = 512
@@ -59,11 +61,12 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preempting_frac: float = 0.0
     pinned_frac: float = 0.5
     restart_s: float = 60.0
+    reserving_frac: float = 0.0
 
     def __post_init__(self) -> None:
         if not 8 <= self.window_rows <= 1024:
             raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
-        for name in ("modelled_frac", "time_alone_frac", "preempting_frac", "pinned_frac"):
+        for name in ("modelled_frac", "time_alone_frac", "preempting_frac", "pinned_frac", "reserving_frac"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 

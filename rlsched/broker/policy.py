@@ -9,7 +9,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
-DEFAULT_FALLBACKS = ("qssf-backfill", "gittins")
+DEFAULT_FALLBACKS = ("qssf-backfill", "gittins", "easy:size")
 """Rules behind a policy: the first that keeps the queue in the same order."""
 
 

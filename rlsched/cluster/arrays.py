@@ -63,12 +63,17 @@ PLACEMENT_CODES: Final = {
 
 INDEX: Final = 4
 """The queue order of those who may preempt: the least service per completion first (`gittins`)."""
+SIZE: Final = 5
+"""The queue order of those who reserve for jobs that do not fit: predicted run time x GPUs^`SIZE_POWER`."""
+SIZE_POWER: Final = 0.7
+"""That of the Gittins index (`cluster.gittins`): between shortest job and least GPU time first."""
 ORDER_CODES: Final = {
     "submit": 0,
     "predicted": 1,
     "predicted_gpu_time": 2,
     "remaining": 3,
     "index": INDEX,
+    "predicted_size": SIZE,
 }
 
 

@@ -17,6 +17,8 @@ from rlsched.cluster.arrays import (
     NODE_UP,
     ORDER,
     RUNNING,
+    SIZE,
+    SIZE_POWER,
     SLOT_EMPTY,
     SORTS_QUEUE,
     UNCOUNTED,
@@ -82,6 +84,8 @@ def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
         return job.predicted_s[slot] * job.gpus[slot]
     if order == INDEX:
         return job_index(job, default_code(), slot, now_s)
+    if order == SIZE:
+        return job.predicted_s[slot] * max(job.gpus[slot], 1) ** SIZE_POWER
     left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
     return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
 

@@ -27,7 +27,7 @@ from rlsched.decide.candidates import (
 from rlsched.decide.index_walk import next_look_s
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import PREEMPT, Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import Checkpoint, checkpoint_file, load_checkpoint
@@ -127,13 +127,13 @@ class PpoScheduler:
             amount: `8` for so many samples a decision, `5ms` for as many as fit; `0ms` for none.
 
         Raises:
-            UnknownSchedulerError: the amount is neither, or the policy preempts.
+            UnknownSchedulerError: the amount is neither, or the policy preempts or reserves.
         """
         from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
 
-        if self.preempts:
+        if self.order != PpoScheduler.order:
             raise UnknownSchedulerError(
-                f"policy {name!r}: futures know no preemption yet; leave out {PREEMPT} or +search"
+                f"policy {name!r}: futures know no preemption and no reservation; leave out +search"
             )
         other, budget = copy.copy(self), read_budget(name, amount)
         other.name = name
@@ -142,19 +142,17 @@ class PpoScheduler:
             other._search = Search(budget, self.seed, MAX_SPREAD)
         return other
 
-    def with_preemption(self, name: str) -> PpoScheduler:
-        """The same network where jobs may be preempted: it keeps the queue by the index, as `gittins` does.
-
-        Its reference is `gittins` then; rows may start a job by preempting others.
+    def with_order(self, name: str, order: Order) -> PpoScheduler:
+        """The same network, which may do more, and follows another rule (`scheduler.NETWORK_ORDERS`).
 
         Raises:
-            UnknownSchedulerError: it does already.
+            UnknownSchedulerError: it keeps its queue by another order already.
         """
-        if self.preempts:
-            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} preempts already")
+        if self.order != PpoScheduler.order:
+            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
         other = copy.copy(self)
-        other.name, other.policy_id = name, f"{self.policy_id}{PREEMPT}"
-        other.order, other.preempts = "index", True
+        other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
+        other.order, other.preempts = order, order == "index"
         return other
 
     @classmethod
@@ -278,7 +276,7 @@ class PpoScheduler:
 
 
 def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+preempt` behind: `with_preemption`;
+    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+preempt` and `+reserve` behind: `with_order`;
     `+search=AMOUNT`: `with_search`.
 
     Args:
