@@ -45,9 +45,9 @@ def reserve_first(
 ) -> tuple[int, float, StateArrays]:
     """The reservation of the first job that can have one, of the queue of partition `p` before `stop`.
 
-    The jobs before `stop` do not fit now; of them those count that have waited `patience_s`. Returns the job's
-    slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, the idle
-    partition) where none of them ever fits.
+    The jobs before `stop` do not fit now; of them those count that have waited `patience_s`. Returns the
+    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, the
+    idle partition) where none of them ever fits.
     """
     future, queue = copy_nodes(s), s.derived.queue[p]
     first = 0
