@@ -17,10 +17,10 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_agents.heuristics.clairvoyant import RULES as FOLLOWED
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
 from rlsched_agents.heuristics.keeping_room import reserve_rule
 from rlsched_agents.heuristics.queue_order import RULES
+from rlsched_agents.search.columns import RULES as FOLLOWED
 from rlsched_agents.search.truth import Truth
 from rlsched_envs import simulation as sim
 from rlsched_envs.engine import Engine, predict_trace

@@ -11,11 +11,10 @@ from rlsched.decide.actions import Action, Wait
 from rlsched.decide.candidates import contested, first_in_order, job_candidates, start_action
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.rules import SKIPPING, RuleCode, next_to_start
+from rlsched.decide.rules import next_to_start
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import InputError
-from rlsched_agents.heuristics.keeping_room import reserve_rule
-from rlsched_agents.search.columns import columns_of
+from rlsched_agents.search.columns import RULES, columns_of
 from rlsched_agents.search.search import starts_to_try
 from rlsched_agents.search.truth import Truth
 from rlsched_envs.engine import Engine
@@ -26,14 +25,6 @@ ARRIVALS: Final = 1000
 MOST_WAITING: Final = 1024
 TIE: Final = 1e-9
 """Share of the cost by which another choice has to be better than the first."""
-RULES: Final[tuple[RuleCode, ...]] = (
-    SKIPPING._replace(blocks=True),
-    *(
-        reserve_rule("reserve", hours * 3600.0, share).code
-        for hours, share in ((4, 0.1), (12, 0.25), (24, 0.1))
-    ),
-)
-"""Rules that it may follow for now: `qssf`, and three of `reserve`'s grid."""
 
 
 class Clairvoyant:
