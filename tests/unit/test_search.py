@@ -23,8 +23,6 @@ from rlsched_agents.evaluate.run import _needs_seeds
 from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_agents.search.columns import RULES as RULES_THAT_FOLLOW
-from rlsched_agents.search.columns import row_of_rule
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race
 from rlsched_agents.search.search import Search, rows_of_network
 from rlsched_envs.engine import Engine, Predictions, predict_trace
@@ -187,43 +185,6 @@ def test_its_proposals_are_the_likeliest_of_other_demands_the_references_and_wai
     assert rows_of_network(state, window, logits, 0)[:2] == [0, row_of[seqs[4]]]
 
 
-def test_a_rule_stands_for_the_row_that_it_takes() -> None:
-    """A gang is blocked, a long job and a short one fit: `qssf` waits, `reserve` passes over the long one."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 8))
-    running = state.add_job(num_gpus=9, submit_s=0.0, predicted_s=9000.0, spread=0.2)
-    state.start(running, (*range(8), 8), 0.0)
-    gang = state.add_job(num_gpus=16, submit_s=1.0, predicted_s=60.0, spread=0.2)
-    long = state.add_job(num_gpus=6, submit_s=2.0, predicted_s=20_000.0, spread=0.2)
-    short = state.add_job(num_gpus=1, submit_s=3.0, predicted_s=5000.0, spread=0.2)
-    state.add_job(num_gpus=7, submit_s=4.0, predicted_s=90_000.0, spread=0.2)
-    window = job_candidates(state, 0, 10.0)
-    seqs = window.seqs.tolist()
-    blocking, four_hours, half_a_day = (
-        row_of_rule(state, 0, 10.0, window, rule) for rule in RULES_THAT_FOLLOW
-    )
-    assert window.legal[seqs.index(long)]
-    assert (seqs[window.reference], seqs[four_hours], seqs[half_a_day]) == (short, short, short)
-    assert blocking == 0
-    state.start(short, (9,), 10.0)
-    window = job_candidates(state, 0, 10.0)
-    seqs = window.seqs.tolist()
-    rows = [row_of_rule(state, 0, 10.0, window, rule) for rule in RULES_THAT_FOLLOW]
-    assert seqs[window.reference] == long
-    assert rows[:2] == [0, 0]
-    assert window.arrays.info[2] == state.slot_of(gang)
-
-
-def test_where_waiting_is_not_legal_a_rule_that_waits_is_left_out() -> None:
-    state = ClusterState.from_spec(ONE_NODE)
-    first = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=300.0, spread=0.2)
-    state.start(first, (0, 1), 0.0)
-    for gpus, predicted_s in ((4, 60.0), (1, 36_000.0)):
-        state.add_job(num_gpus=gpus, submit_s=10.0, predicted_s=predicted_s, spread=0.2)
-    window = job_candidates(state, 0, 20.0)
-    assert not window.legal[0], "half of the node is free"
-    assert row_of_rule(state, 0, 20.0, window, RULES_THAT_FOLLOW[0]) == -1
-
-
 def costs(
     clock: Ticks, play_s: float, columns: list[float], asked: list[tuple[int, int]], noise: float = 0.0
 ) -> Callable[[np.ndarray, slice], np.ndarray]:
@@ -270,7 +231,7 @@ def test_too_few_samples_change_nothing(budget_ms: float, samples: int) -> None:
 
 
 def test_a_search_begins_nothing_once_its_time_is_up() -> None:
-    """Readings: beginning, first round, then one before each play: of two rows and of three rules."""
+    """Readings: beginning, first round, then one before every play of the first future."""
     state = ClusterState.from_spec(ONE_NODE)
     first = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=300.0, spread=0.2)
     state.start(first, (0, 1, 2), 0.0)
@@ -278,11 +239,11 @@ def test_a_search_begins_nothing_once_its_time_is_up() -> None:
         state.add_job(num_gpus=gpus, submit_s=10.0, predicted_s=predicted_s, spread=0.2)
     window = job_candidates(state, 0, 20.0)
     found = {}
-    for budget_ms in (*(0.9 + k for k in range(7)), 1000.0):
+    for budget_ms in (0.9, 1.9, 2.9, 3.9, 1000.0):
         search = Search(TimeBudget(budget_ms, Ticks(0.001)), 0)
         found[budget_ms] = search.best(state, 0, 20.0, window, [window.reference, 0])
-    assert [one.samples for one in found.values()][:7] == [0, 0, 0, 0, 0, 0, 1]
-    assert all(one.row == window.reference for one in list(found.values())[:7])
+    assert [one.samples for one in found.values()][:4] == [0, 0, 0, 1]
+    assert all(one.row == window.reference for one in list(found.values())[:4])
     assert found[1000.0].row == 0
 
 

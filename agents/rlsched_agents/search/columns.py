@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.candidates import Window
-from rlsched.decide.rules import SKIPPING, RuleCode, next_to_start
+from rlsched.decide.rules import SKIPPING, RuleCode
 from rlsched_agents.heuristics.keeping_room import reserve_rule
 from rlsched_envs.lookahead import NOTHING, WAIT, Futures, LookAhead, followers
 
@@ -25,7 +25,7 @@ RULES: Final[tuple[RuleCode, ...]] = (
     reserve_rule(longer_than_s=4 * 3600.0, free_frac=0.1).code,
     reserve_rule(longer_than_s=12 * 3600.0, free_frac=0.25).code,
 )
-"""What may follow beside `qssf-backfill`: `qssf`, `reserve:4h,0.1` and `reserve:12h,0.25`."""
+"""Rules that a bound may follow: `qssf`, `reserve:4h,0.1` and `reserve:12h,0.25`."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,3 @@ def columns_of(
         copy_of[offered[1:][window.legal[1:]]],
         int(copy_of[blocked]) if blocked >= 0 else -1,
     )
-
-
-def row_of_rule(state: ClusterState, partition: int, now_s: float, window: Window, rule: RuleCode) -> int:
-    """Row of the window that a rule takes now, 0 (*wait*) where it starts nothing; -1 if it is not legal."""
-    slot = int(next_to_start(state.arrays, partition, rule, now_s))
-    at = np.flatnonzero(window.arrays.slot[: len(window.seqs)] == slot) if slot >= 0 else np.array([0])
-    return int(at[0]) if len(at) and window.legal[at[0]] else -1

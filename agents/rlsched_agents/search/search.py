@@ -14,7 +14,7 @@ from rlsched.decide.candidates import Window
 from rlsched.decide.draws import generator
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.search.arrivals import Seen
-from rlsched_agents.search.columns import RULES, columns_of, row_of_rule
+from rlsched_agents.search.columns import columns_of
 from rlsched_agents.search.futures import imagine, some_of
 from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
 from rlsched_envs.lookahead import Futures, LookAhead
@@ -102,11 +102,7 @@ class Search:
         budget.begin()
         seen = self._seen.of(partition)
         arrivals = ARRIVALS if seen.count >= MIN_SEEN else 0
-        taken = {rule: row_of_rule(state, partition, now_s, window, rule) for rule in RULES}
-        rules = [rule for rule in RULES if taken[rule] >= 0]
-        rows = [*rows, *(taken[rule] for rule in rules)]
-        starts = len(rows) - len(rules)
-        columns = columns_of(self._copies, state, partition, now_s, window, rows[:starts], arrivals, rules)
+        columns = columns_of(self._copies, state, partition, now_s, window, rows, arrivals)
         drawn: list[Futures] = []  # those from sample `drawn_from` on
         drawn_from = drawn_to = 0
 
