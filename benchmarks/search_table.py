@@ -27,18 +27,18 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
 
 ALONE = "ppo"
-POLICIES = (ALONE, "qssf-backfill", "reserve:12h,0.25", "ppo+search=8", "ppo+search=5ms", "rollout")
+POLICIES = (ALONE, "qssf-backfill", "ppo+search=8", "ppo+search=5ms", "rollout")
 FIRST_SEED = 97_000
 """Of the synthetic sequences: none that another page reports on, or that the policy was trained on."""
 
 
-def cases(seeds: int, loads: list[float], *, recorded: bool) -> list[Case]:
-    """All cases, real windows, where they are wanted, and synthetic sequences by turns."""
+def cases(seeds: int, loads: list[float]) -> list[Case]:
+    """All cases, real windows and synthetic sequences by turns."""
     common = {"policy": ALONE, "policy_id": "search"}
     real = [
         Case(family="real", workload=workload, vc=vc, load=load, **common)
         for load in loads
-        for workload, vc in (REAL if recorded else ())
+        for workload, vc in REAL
     ]
     synthetic = [
         Case(family="synthetic", workload="helios", load=load, seed=FIRST_SEED + k, **common)
@@ -129,7 +129,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="synthetic sequences a load")
     parser.add_argument("--jobs", type=int, default=2000, help="jobs that are measured in a case, at most")
     parser.add_argument("--load", type=float, action="append", help="offered load [default: 1.0]")
-    parser.add_argument("--synthetic", action="store_true", help="no windows of recorded traces")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="start no case after this long")
     arguments = parser.parse_args()
     traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"
@@ -138,7 +137,7 @@ def main() -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     found = []
-    for case in cases(arguments.seeds, arguments.load or [1.0], recorded=not arguments.synthetic):
+    for case in cases(arguments.seeds, arguments.load or [1.0]):
         path = arguments.out / case.file_name
         if not path.exists() and time.monotonic() < deadline and (traces.is_dir() or case.family != "real"):
             run_case(case, traces, path, arguments.jobs)
