@@ -146,7 +146,15 @@ class Machine:
             self._members.seen(node, self.now_s)
         match message:
             case Launched():
-                self._attempts.launched(node, message.job, message.attempt, message.rank, message.pid)
+                self._attempts.launched(
+                    node,
+                    message.job,
+                    message.attempt,
+                    message.rank,
+                    message.pid,
+                    message.sm_clock_mhz,
+                    message.clock_note,
+                )
             case LaunchRefused():
                 self._attempts.refused(node, message.job, message.attempt, message.rank, message.message)
             case Ended():
