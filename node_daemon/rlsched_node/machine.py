@@ -21,6 +21,7 @@ from rlsched.wire.messages import (
 from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
 from rlsched_node.steps import (
     Acknowledge,
+    ClocksLocked,
     Connected,
     Disconnected,
     Effect,
@@ -34,6 +35,7 @@ from rlsched_node.steps import (
     Quit,
     Received,
     RecordEnded,
+    ResetClocks,
     Send,
     SendLog,
     Started,
@@ -82,6 +84,7 @@ class NodeMachine:
         self._heartbeat_at_s = self._repeat_at_s = 0.0
         self._warned_epoch: int | None = None
         self._has_told_waiting = False
+        self._tells_anew = False
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take one event at `now_s` (monotonic seconds)."""
@@ -134,6 +137,8 @@ class NodeMachine:
                 yield from self._start_failed(key, message)
             case Exited(key):
                 yield from self._exited(self.attempts[key], event, now_s)
+            case ClocksLocked(key):
+                yield from self._clocks_locked(self.attempts[key], event)
             case Tick():
                 yield from self._tick(now_s)
             case EndJobs(grace_s):
@@ -299,9 +304,25 @@ class NodeMachine:
         yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
         yield Send(attempt.ended())
 
+    def _clocks_locked(self, attempt: Attempt, locked: ClocksLocked) -> Iterator[Effect]:
+        """A node that may not set clocks after all registers anew, saying so."""
+        attempt.sm_clock_mhz, attempt.clock_note = locked.mhz, locked.note
+        if locked.note:
+            yield Note(f"attempt {attempt.key} runs at {_clock_words(locked.mhz)}: {locked.note}")
+        if locked.never and self._hello.sm_clocks_mhz:
+            self._hello = msgspec.structs.replace(self._hello, sm_clocks_mhz=[], clocks_note=locked.note)
+            self._tells_anew = True
+
+    @staticmethod
+    def _reset_clocks(attempt: Attempt) -> Iterator[Effect]:
+        if attempt.sm_clock_mhz:
+            attempt.sm_clock_mhz = 0
+            yield ResetClocks(attempt.gpus)
+
     def _start_failed(self, key: AttemptKey, message: str) -> Iterator[Effect]:
         attempt = self.attempts[key]
         yield Note(f"attempt {key} cannot be started: {message}")
+        yield from self._reset_clocks(attempt)
         if attempt.is_ending:
             yield from self._end_unstarted(attempt)
         else:
@@ -314,6 +335,7 @@ class NodeMachine:
         attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
         attempt.ended_s = exited.ended_s
         attempt.hard_kill_at_s = None
+        yield from self._reset_clocks(attempt)
         yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")
         if attempt.is_forgotten:
             yield from self._acknowledge(attempt)
@@ -349,6 +371,10 @@ class NodeMachine:
             if not self.is_connected and not self._has_told_waiting:
                 self._has_told_waiting = True
                 yield Note("no broker answers yet; trying on")
+            yield from self._say_hello(now_s)
+        launching = any(attempt.phase is Phase.LAUNCHING for attempt in self._open.values())
+        if self._tells_anew and self.is_registered and not launching:
+            self._tells_anew = False
             yield from self._say_hello(now_s)
         if self.is_registered and now_s >= self._heartbeat_at_s:
             self._heartbeat_at_s = now_s + self._heartbeat_s
@@ -386,3 +412,7 @@ class NodeMachine:
     def _own(self) -> list[Attempt]:
         """The open attempts of this node's cluster."""
         return [attempt for attempt in self._open.values() if attempt.key.cluster == self.cluster]
+
+
+def _clock_words(mhz: int) -> str:
+    return f"{mhz} MHz" if mhz else "the clock that its GPUs choose"

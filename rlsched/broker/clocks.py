@@ -18,8 +18,8 @@ class Clocks:
     """Keeps a `ClusterState` able to choose clocks as long as energy counts.
 
     It does where the broker weighs it, and while a live job asks for that itself. Else the ledger has no
-    models, every start is at the full clock, and no node is told anything of clocks. What is known of a job is
-    its workload, where it says so; else it is what the catalogue's jobs are like on the same GPU type.
+    models, every start is at the full clock, and no node is told anything of clocks. A job runs as the
+    workload that it names does on the same GPU type, or as the median of the catalogue where it names none.
 
     Args:
         cluster: The ledger.
@@ -91,7 +91,7 @@ def unknown_workload(name: str) -> str:
 
 
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
-    """The clock of these that is nearest to this part of the highest, MHz; 0 for the full clock, and for none.
+    """The clock of these nearest to this part of the highest, MHz; 0 for the full clock, and for none.
 
     Between two that are as near, the higher.
     """

@@ -11,7 +11,6 @@ from rlsched.broker.limits import Limits
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.wire.messages import AttemptReport, BrokerToNode, Hello, Refused, Welcome
 
-
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
 
@@ -167,6 +166,4 @@ class Members:
         if job.active is not None and job.active.ending:
             self._attempts.kill(job, node=name)
         else:
-            self._attempts.launched(
-                name, report.job, report.attempt, report.rank, 0, report.sm_clock_mhz
-            )
+            self._attempts.launched(name, report.job, report.attempt, report.rank, 0, report.sm_clock_mhz)

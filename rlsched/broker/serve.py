@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         fallback: Rule behind the policy; None: see `load_policy`.
         decision_budget_ms: Time that one decision may take.
         search_ms: Time of a decision that the policy may spend on look-ahead; None: what its name says.
+        speed_energy: What energy counts against time for jobs that do not say it themselves, 0 to 1.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
@@ -74,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str | None = None
     decision_budget_ms: float = 100.0
     search_ms: float | None = None
+    speed_energy: float = 0.0
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
@@ -187,6 +189,7 @@ class Broker:
                 settings.decision_budget_ms,
                 search_ms=settings.search_ms,
                 seed=settings.seed,
+                chooses_clocks=settings.speed_energy > 0.0,
             )
             book = self._recovered(scheduler.order)
             self._fits = Fits(book.predictions, say)
@@ -199,6 +202,7 @@ class Broker:
                 fallback=fallback,
                 version=rlsched.__version__,
                 order=scheduler.order,
+                speed_energy=settings.speed_energy,
             )
             self._machine = Machine(
                 book,
@@ -243,10 +247,14 @@ class Broker:
         queued = sum(job.state == "queued" for job in live)
         return (
             f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
-            f"predictions by {book.predictions.kind}, "
+            f"predictions by {book.predictions.kind}, {self._dial()}"
             f"epoch {book.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
             f"journal {self._journal.path})"
         )
+
+    def _dial(self) -> str:
+        weight = self.settings.speed_energy
+        return f"energy counts {weight:g} against time, " if weight > 0.0 else ""
 
     def serve(self) -> None:
         """Serve until `stop` or a signal; jobs go on running afterwards."""

@@ -41,7 +41,8 @@ PLACEMENT: Final = 4
 SORTS_QUEUE: Final = 5
 """1: the index keeps each partition's sorted queue; 0: only its heaps, for compiled rules on long queues."""
 MODELLED: Final = 6
-"""1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says; CLOCKS_ALONE."""
+"""1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says; or
+CLOCKS_ALONE."""
 ENERGY_PPM: Final = 7
 """What energy counts against time, millionths, for jobs that do not say it themselves."""
 OTHERS: Final = 8
@@ -49,8 +50,8 @@ OTHERS: Final = 8
 NUM_COUNTERS: Final = OTHERS + MAX_TENANTS
 
 CLOCKS_ALONE: Final = 2
-"""`MODELLED` where models are used to choose clocks, and for nothing else: as in a broker. Jobs have whole GPUs
-to themselves, and the cores that they asked for."""
+"""`MODELLED` where models are used to choose clocks, and for nothing else, as in a broker: jobs have their
+GPUs to themselves, and the cores that they asked for."""
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1

@@ -144,8 +144,8 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
     `clock=0.75`: all run at this SM clock. `slowdown=0.05`: each runs at the clock of least energy that makes
     it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest.
     `weight=0.3`: each runs where 0.7 of its time and 0.3 of its energy cost least, time counting more where
-    jobs wait. `reclock=10m`, beside `weight` or `lull`: running jobs follow as the queue grows and shrinks, but
-    keep a clock for so long at least. `cores`: input-bound jobs get idle cores.
+    jobs wait. `reclock=10m`, beside `weight` or `lull`: running jobs follow as the queue grows and shrinks,
+    but keep a clock for so long at least. `cores`: input-bound jobs get idle cores.
 
     Raises:
         UnknownSchedulerError: a word is not known, comes twice, or its figure is out of range.
@@ -160,7 +160,8 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
         if topic in seen or (equals and (value is None or not low <= value <= high)):
             raise UnknownSchedulerError(
                 f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED and W from "
-                f"0 to 1, B from 0 to 10, N from 2 to {MAX_SHARING}, TIME from {DWELL_S:g}s to 30d, got +{word}"
+                f"0 to 1, B from 0 to 10, N from 2 to {MAX_SHARING}, TIME from {DWELL_S:g}s to 30d, "
+                f"got +{word}"
             )
         seen.add(topic)
         if key == "share":
@@ -179,7 +180,7 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
         raise UnknownSchedulerError(f"policy {name!r}: +tenants says how many share a GPU; add +share")
     if able.dwell_s < math.inf and able.clock not in ("weighed", "lull"):
         raise UnknownSchedulerError(
-            f"policy {name!r}: +reclock follows the queue with a clock that goes by it; add +weight=W or +lull=B"
+            f"policy {name!r}: +reclock lets running jobs follow the queue; add +weight=W or +lull=B"
         )
     return able
 

@@ -17,10 +17,10 @@ def decide_all(
     """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
 
     A partition is asked while some waiting job can start there; for a scheduler that preempts or shares,
-    while any job waits; one that changes the clocks of running jobs is asked in any case. It is asked again where a start in another one ended a hold in it, and, if the
-    scheduler preempts, after each pass with a preemption: the job may wait for another partition too. Yields
-    (partition, decision), each already applied. A *wait* is yielded only where the scheduler could have done
-    something.
+    while any job waits; for one that changes the clocks of running jobs, in any case. It is asked again where
+    a start in another one ended a hold in it, and, if the scheduler preempts, after each pass with a
+    preemption: the job may wait for another partition too. Yields (partition, decision), each already
+    applied. A *wait* is yielded only where the scheduler could have done something.
     """
     modelled = int(state.arrays.counters[MODELLED])
     shares = may_share(scheduler) and modelled not in (0, CLOCKS_ALONE)
@@ -34,9 +34,7 @@ def decide_all(
             if not everywhere and not has_released(state, partition, now_s):
                 continue
             while (
-                always
-                or has_startable(state, partition, now_s)
-                or (preempts and len(state.queue(partition)))
+                always or has_startable(state, partition, now_s) or (preempts and len(state.queue(partition)))
             ):
                 decision = scheduler.decide(state, partition, now_s, record=record)
                 apply(state, partition, decision, now_s)
