@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from rlsched.wire.messages import AttemptReport, Ended, Launch, Launched, LaunchRefused
+from rlsched.wire.messages import AttemptReport, ClockHeld, Ended, Launch, Launched, LaunchRefused
 
 EXIT_VANISHED = 137
 """The exit code of a rank that left none: its shim was killed, or the node went down."""
@@ -96,6 +96,16 @@ class Attempt:
             attempt=self.key.attempt,
             rank=self.key.rank,
             pid=self.pid,
+            sm_clock_mhz=self.sm_clock_mhz,
+            clock_note=self.clock_note,
+        )
+
+    def clock_held(self) -> ClockHeld:
+        """What its GPUs are held to now."""
+        return ClockHeld(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            rank=self.key.rank,
             sm_clock_mhz=self.sm_clock_mhz,
             clock_note=self.clock_note,
         )

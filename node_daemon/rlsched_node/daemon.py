@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,7 @@ from rlsched_node.steps import (
     EndRank,
     Event,
     HardKill,
+    HoldClocks,
     Note,
     Persist,
     Quit,
@@ -192,6 +193,8 @@ class NodeDaemon:
                 self._link.send(message, request)
             case StartRank(launch):
                 yield from self._start(launch)
+            case HoldClocks(key, gpus, mhz):
+                yield self._hold_clocks(key, gpus, mhz)
             case ResetClocks(gpus):
                 self._clocks.reset(gpus)
             case EndRank(key, grace_s, reason):
@@ -227,11 +230,16 @@ class NodeDaemon:
                 inherited=os.environ,
             )
             if launch.sm_clock_mhz:
-                locked = self._clocks.lock(launch.gpus, launch.sm_clock_mhz)
-                yield ClocksLocked(key, locked.mhz, locked.note, locked.never)
+                yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
             self._ranks.start(key, launch, env)
         except RlschedError as error:
             yield StartFailed(key, str(error))
+
+    def _hold_clocks(self, key: AttemptKey, gpus: Sequence[int], mhz: int) -> ClocksLocked:
+        if mhz:
+            return ClocksLocked(key, *self._clocks.lock(gpus, mhz))
+        self._clocks.reset(gpus)
+        return ClocksLocked(key, self._clocks.of(gpus))
 
     def _is_ours(self, pid: int) -> bool:
         directory = attempt_directory_of(pid)

@@ -12,6 +12,7 @@ from rlsched.wire.messages import (
     FetchLog,
     Heartbeat,
     Hello,
+    HoldClock,
     Kill,
     Launch,
     Refused,
@@ -30,6 +31,7 @@ from rlsched_node.steps import (
     Event,
     Exited,
     HardKill,
+    HoldClocks,
     Note,
     Persist,
     Quit,
@@ -157,9 +159,9 @@ class NodeMachine:
                 yield from self._welcome(message, now_s)
             case SayHello():
                 yield from self._say_hello(now_s)
-            case Launch() | Kill() if not self.is_registered:
+            case Launch() | Kill() | HoldClock() if not self.is_registered:
                 yield Note("ignored an order that came before the broker's welcome")
-            case Launch() | Kill():
+            case Launch() | Kill() | HoldClock():
                 if message.epoch < self.epoch:
                     yield Note(f"ignored an order of epoch {message.epoch}; this node obeys {self.epoch}")
                     return
@@ -167,6 +169,8 @@ class NodeMachine:
                 key = self._key(message.job, message.attempt, message.rank)
                 if isinstance(message, Launch):
                     yield from self._launch(key, message)
+                elif isinstance(message, HoldClock):
+                    yield from self._hold_clock(key, max(message.sm_clock_mhz, 0))
                 else:
                     yield from self._kill(key, message.grace_s, now_s)
             case EndedAck(job=job, attempt=number, rank=rank):
@@ -304,6 +308,16 @@ class NodeMachine:
         yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
         yield Send(attempt.ended())
 
+    def _hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
+        """A rank that waits for its GPUs gets the clock with them; one that is over needs none."""
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            return
+        if attempt.launch is not None:
+            attempt.launch = msgspec.structs.replace(attempt.launch, sm_clock_mhz=mhz)
+        elif attempt.is_live:
+            yield HoldClocks(key, attempt.gpus, mhz)
+
     def _clocks_locked(self, attempt: Attempt, locked: ClocksLocked) -> Iterator[Effect]:
         """A node that may not set clocks after all registers anew, saying so."""
         attempt.sm_clock_mhz, attempt.clock_note = locked.mhz, locked.note
@@ -312,6 +326,8 @@ class NodeMachine:
         if locked.never and self._hello.sm_clocks_mhz:
             self._hello = msgspec.structs.replace(self._hello, sm_clocks_mhz=[], clocks_note=locked.note)
             self._tells_anew = True
+        if attempt.phase is Phase.RUNNING:
+            yield Send(attempt.clock_held())
 
     @staticmethod
     def _reset_clocks(attempt: Attempt) -> Iterator[Effect]:

@@ -108,6 +108,15 @@ class StartRank:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldClocks:
+    """Another clock for the GPUs of a rank that is there, 0: their own; answered by `ClocksLocked`."""
+
+    key: AttemptKey
+    gpus: tuple[int, ...]
+    mhz: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResetClocks:
     """The rank is gone: its GPUs choose their clocks again."""
 
@@ -176,6 +185,7 @@ Effect = (
     Send
     | Persist
     | StartRank
+    | HoldClocks
     | ResetClocks
     | EndRank
     | HardKill

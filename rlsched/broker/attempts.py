@@ -24,13 +24,14 @@ from rlsched.broker.entries import (
     Entry,
     NodeDown,
     NodeDrained,
+    RankClocked,
     RankEnded,
     RankLaunched,
 )
 from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.seats import PREEMPTED
-from rlsched.wire.messages import BrokerToNode, EndedAck, Kill, Launch
+from rlsched.wire.messages import BrokerToNode, EndedAck, HoldClock, Kill, Launch
 
 MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
@@ -90,6 +91,22 @@ class Attempts:
                     attempt=attempt,
                     rank=rank,
                     pid=pid,
+                    sm_clock_mhz=sm_clock_mhz,
+                    clock_note=clock_note,
+                )
+            )
+
+    def clocked(
+        self, node: str, job: int, attempt: int, rank: int, sm_clock_mhz: int, clock_note: str
+    ) -> None:
+        """A node has changed a running rank's clock, or could not."""
+        known = self.current(job, attempt, rank, node)
+        if known is not None and known.attempt is not None and known.attempt.ranks[rank].state == "running":
+            self._note(
+                RankClocked(
+                    job=job,
+                    attempt=attempt,
+                    rank=rank,
                     sm_clock_mhz=sm_clock_mhz,
                     clock_note=clock_note,
                 )
@@ -254,6 +271,30 @@ class Attempts:
                         time_limit_s=job.spec.time_limit_s,
                         grace_s=self._limits.grace_s if job.spec.preemptible else None,
                         sm_clock_mhz=self._clock_mhz(rank.node, attempt),
+                    ),
+                )
+
+    def hold_clock(self, job: Job, *, node: str | None = None) -> None:
+        """Tell the nodes (or one of them) of a launched attempt's ranks the clock that it is to have.
+
+        Those that report this clock already are not told; one that could not set it is told again when it
+        registers again, or at the next change.
+        """
+        attempt = job.active
+        if attempt is None or attempt.leaving or attempt.ending:
+            return
+        for number in attempt.live_ranks():
+            rank = attempt.ranks[number]
+            mhz = self._clock_mhz(rank.node, attempt)
+            if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == "launching"):
+                self._send(
+                    rank.node,
+                    HoldClock(
+                        epoch=self._book.epoch,
+                        job=job.number,
+                        attempt=attempt.number,
+                        rank=number,
+                        sm_clock_mhz=mhz,
                     ),
                 )
 

@@ -20,6 +20,7 @@ from rlsched.broker.entries import (
     NodeDrained,
     NodeResumed,
     NodeUp,
+    RankClocked,
     RankEnded,
     RankLaunched,
 )
@@ -29,7 +30,7 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.actions import Preempt, SetClock, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision
 from rlsched.errors import JournalError, RlschedError
@@ -134,6 +135,9 @@ class Book:
                 self._decided(entry, now_s, already_decided)
             case RankLaunched():
                 self._rank_launched(entry)
+            case RankClocked():
+                rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
+                rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
             case RankEnded():
                 self._rank_ended(entry, now_s)
             case AttemptEnding():
@@ -212,6 +216,10 @@ class Book:
                 job = self.job_of_seq[seq]
                 assert job.attempt is not None
                 self.seats.preempted(job, job.attempt, entry.number)
+            case SetClock(seq=seq, sm_clock_frac=clock):
+                attempt = self.job_of_seq[seq].attempt
+                assert attempt is not None
+                attempt.sm_clock_frac = clock
             case Wait(until_s=None):
                 self.asked_for_s.pop(entry.partition, None)
             case Wait(until_s=float() as until_s):

@@ -136,6 +136,16 @@ class RankLaunched(msgspec.Struct, frozen=True, kw_only=True, tag="rank_launched
     """Why not the one that was ordered."""
 
 
+class RankClocked(msgspec.Struct, frozen=True, kw_only=True, tag="rank_clocked"):
+    """A node has changed the SM clock of a rank that runs; fields as in `RankLaunched`."""
+
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    clock_note: str = ""
+
+
 class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
     """A rank is over: it ended, was refused, or was lost with its node."""
 
@@ -183,6 +193,7 @@ Entry = (
     | JobCancelled
     | Decided
     | RankLaunched
+    | RankClocked
     | RankEnded
     | AttemptEnding
     | AttemptOver

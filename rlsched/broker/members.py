@@ -167,3 +167,4 @@ class Members:
             self._attempts.kill(job, node=name)
         else:
             self._attempts.launched(name, report.job, report.attempt, report.rank, 0, report.sm_clock_mhz)
+            self._attempts.hold_clock(job, node=name)

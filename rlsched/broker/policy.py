@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rlsched.broker.clocks import Clocks
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
@@ -22,6 +24,7 @@ def load_policy(
     search_ms: float | None = None,
     seed: int = 0,
     chooses_clocks: bool = False,
+    reclock_s: float = math.inf,
 ) -> tuple[Scheduler, str]:
     """The guarded policy, and the name of the rule behind it ("" where a rule needs none).
 
@@ -33,6 +36,8 @@ def load_policy(
         search_ms: Time of it that the policy may spend on look-ahead; None: what its name says.
         seed: Seed of the policy's draws.
         chooses_clocks: Compile what chooses clocks now, and not when the first job asks for it.
+        reclock_s: Running jobs follow the queue with their clocks, but keep one for so long at least;
+            infinite: until they end.
 
     Raises:
         InputError: a name is unknown, the policy cannot be loaded, or the two do not go together.
@@ -57,7 +62,7 @@ def load_policy(
                 f"{option} {scheduler.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
                 "which a broker does not have; choose one that does not (clocks: --speed-energy W)"
             )
-    policy, behind = with_clocks(policy), with_clocks(behind)
+    policy, behind = with_clocks(policy, reclock_s), with_clocks(behind, reclock_s)
     if fallback is None and policy.order != behind.order:
         _warm_up(policy, chooses_clocks)
         return policy, ""

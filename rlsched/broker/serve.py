@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import signal
 import time
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         decision_budget_ms: Time that one decision may take.
         search_ms: Time of a decision that the policy may spend on look-ahead; None: what its name says.
         speed_energy: What energy counts against time for jobs that do not say it themselves, 0 to 1.
+        reclock_s: A running job keeps a clock for so long at least, seconds; None: until it ends.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
@@ -76,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     decision_budget_ms: float = 100.0
     search_ms: float | None = None
     speed_energy: float = 0.0
+    reclock_s: float | None = None
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
@@ -190,6 +193,7 @@ class Broker:
                 search_ms=settings.search_ms,
                 seed=settings.seed,
                 chooses_clocks=settings.speed_energy > 0.0,
+                reclock_s=math.inf if settings.reclock_s is None else settings.reclock_s,
             )
             book = self._recovered(scheduler.order)
             self._fits = Fits(book.predictions, say)

@@ -78,6 +78,13 @@ _DECIDING = (
         "energy alone. SM clocks are set by it, where nodes may. [default: $RLSCHED_SPEED_ENERGY, else 0]",
     ),
     click.option(
+        "--reclock-s",
+        type=click.FloatRange(min=10, max=2_592_000),
+        metavar="SECONDS",
+        help="Let running jobs follow the queue with their clocks, but keep one for so long at least. "
+        "[default: a job keeps its clock]",
+    ),
+    click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
         help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
@@ -98,7 +105,7 @@ def asking(command: Command) -> Command:
 
 def deciding(command: Command) -> Command:
     """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `search_ms`, `grace_s`,
-    `speed_energy`, `prediction`, `logdir`."""
+    `speed_energy`, `reclock_s`, `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

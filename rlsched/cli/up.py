@@ -32,6 +32,7 @@ def up(
     search_ms: float | None,
     grace_s: float,
     speed_energy: float,
+    reclock_s: float | None,
     prediction: str | None,
     logdir: Path | None,
     address: str | None,
@@ -56,6 +57,7 @@ def up(
     options += ["--grace-s", str(grace_s), "--speed-energy", str(speed_energy)]
     options += ["--fallback", fallback] if fallback else []
     options += ["--search-ms", str(search_ms)] if search_ms is not None else []
+    options += ["--reclock-s", str(reclock_s)] if reclock_s is not None else []
     options += ["--prediction", prediction] if prediction else []
     options += ["--logdir", str(logdir.absolute())] if logdir else []
     cluster = LocalCluster(

@@ -33,10 +33,13 @@ def decide_all(
         for partition in range(state.num_partitions):
             if not everywhere and not has_released(state, partition, now_s):
                 continue
-            while (
-                always or has_startable(state, partition, now_s) or (preempts and len(state.queue(partition)))
-            ):
+            while True:
+                asked = has_startable(state, partition, now_s) or (preempts and len(state.queue(partition)))
+                if not asked and not always:
+                    break
                 decision = scheduler.decide(state, partition, now_s, record=record)
+                if not asked and isinstance(decision.action, Wait):
+                    break
                 apply(state, partition, decision, now_s)
                 yield partition, decision
                 if isinstance(decision.action, Wait):

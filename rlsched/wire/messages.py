@@ -357,6 +357,17 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unkno
     """When it was over, Unix seconds by the node's clock; None where nobody knows."""
 
 
+class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
+    """The answer to `HoldClock`, of a rank that runs."""
+
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    """See `Launched`."""
+    clock_note: str = ""
+
+
 class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_unknown_fields=True):
     """The answer to `FetchLog`."""
 
@@ -415,6 +426,17 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
     grace_s: float = 5.0
 
 
+class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
+    """Another highest SM clock for the GPUs of a rank that runs; answered by `ClockHeld`."""
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    """0: let them choose their clocks."""
+
+
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
     """The broker does not know this connection (it was restarted, say): send `Hello` again."""
 
@@ -439,8 +461,8 @@ class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
 
 ClientRequest = Submit | Cancel | ListJobs | ListNodes | Why | ReadLog | Stats
 ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
-NodeMessage = Hello | Heartbeat | Launched | LaunchRefused | Ended | LogData
-BrokerToNode = Welcome | SayHello | Launch | Kill | EndedAck | FetchLog | Refused
+NodeMessage = Hello | Heartbeat | Launched | LaunchRefused | ClockHeld | Ended | LogData
+BrokerToNode = Welcome | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused
 Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode
 
 
