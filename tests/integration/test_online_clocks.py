@@ -268,7 +268,6 @@ def test_a_node_without_the_rights_says_so_and_is_left_alone(
 
 
 def test_a_lock_that_is_refused_lets_the_job_run_at_full_clock_and_is_not_tried_again(
-    cluster: Cluster,
     client: Client,
     node: Callable[..., subprocess.Popen[bytes]],
     capfd: pytest.CaptureFixture[str],
