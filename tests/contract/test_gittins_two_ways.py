@@ -40,7 +40,12 @@ RULES = {
     ),
     "starts alone": IndexRule(name="starts alone", order="submit", index=SHORT, preempts=False),
 }
-ABLE = ("gittins+share=0.5", "gittins+share+slowdown=0.05", "gittins+share=0.4+tenants=3+cores")
+ABLE = (
+    "gittins+share=0.5",
+    "gittins+share+slowdown=0.05",
+    "gittins+share=0.4+tenants=3+cores",
+    "gittins+share=0.5+weight=0.5+reclock=10s",
+)
 
 
 def able(name: str, rule: IndexRule) -> ByIndex:
