@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job
@@ -15,10 +16,12 @@ from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
+from rlsched.decide.schema import SCHEMA
 from rlsched.decide.windows import LEGAL, REASON_TEXT
 from rlsched.wire.messages import Explanation
 
 NAMED_JOBS = 5
+_CLOCK = SCHEMA.column("clock_frac")
 _ORDER_WORDS = {
     "submit": "submission time",
     "predicted": "predicted run time",
@@ -233,6 +236,10 @@ def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
 
 def _row_words(book: Book, half: Half, row: int) -> str:
     seq = half.seqs[row]
+    if half.kind == "how":
+        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, _CLOCK]
+        at = f" at clock {clock:.2f}" if clock > 0.0 else ""
+        return f"{book.cluster.node_names[half.nodes[row]]}{at}"
     return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq, '?')}"
 
 

@@ -83,7 +83,8 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
         console.print("no node has registered yet; start one with `rlsched node --name n0`")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("node", "state", "gpus", "free", "type", "clocks", "vc", "jobs"):
+    clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
+    for name in ("node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"):
         table.add_column(name, justify="right" if name in ("gpus", "free") else "left")
     for node in nodes:
         colour = {"up": "green", "down": "red"}.get(node.state, "yellow")
@@ -93,7 +94,7 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
             str(node.gpus),
             str(node.free_gpus),
             escape(node.gpu_type),
-            f"to {node.max_sm_clock_mhz} MHz" if node.max_sm_clock_mhz else "fixed",
+            *([_settable(node)] if clocked else []),
             escape(node.vc),
             " ".join(map(str, node.jobs)),
         )
@@ -116,6 +117,10 @@ def _where(job: JobInfo) -> str:
     return " ".join(
         f"{node}[{','.join(map(str, gpus))}]" for node, gpus in zip(job.nodes, job.gpus, strict=True)
     )
+
+
+def _settable(node: NodeInfo) -> str:
+    return f"up to {node.max_sm_clock_mhz} MHz" if node.max_sm_clock_mhz else "fixed"
 
 
 def _clock(job: JobInfo) -> str:

@@ -331,6 +331,8 @@ def test_the_network_sees_the_weight_of_the_broker_and_of_the_job(journal: Journ
             assert len(set(rows[:, 1].tolist())) == 4, "every clock of the GPU type"
     starts = [record.action for record in kept if isinstance(record.action, Start)]
     assert any(one.sm_clock_frac < 1.0 for one in starts)
+    words = explained(broker, 1)
+    assert re.search(r"best alternatives: n0 at clock [01]\.\d\d 0\.\d\d; n0 at clock", words)
     assert [order.sm_clock_mhz for order in orders(broker, Launch)] == [  # type: ignore[attr-defined]
         nearest_mhz(CLOCKS, one.sm_clock_frac) for one in starts
     ]
