@@ -178,6 +178,8 @@ class Broker:
         open_journal: Callable[[Path], Journal] = Journal,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        if not 0.0 <= settings.speed_energy <= 1.0:
+            raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
         self.settings = settings
         self._stopping = False
         self._ticked_s = self._flushed_s = 0.0

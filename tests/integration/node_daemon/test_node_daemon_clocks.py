@@ -1,4 +1,4 @@
-"""`rlsched node` as a process on the fake NVML: the clock of a running rank is changed, and reset after it."""
+"""`rlsched node` as a process on the fake NVML: the clock of a running rank is changed, then reset."""
 
 from __future__ import annotations
 

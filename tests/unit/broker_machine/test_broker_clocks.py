@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.clocks import nearest_mhz, workload_number
+from rlsched.broker.entries import BrokerStarted, NodeUp, RankLaunched, decode_entry, encode_entry
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
@@ -41,7 +42,7 @@ from rlsched.wire.messages import (
     Submitted,
     Why,
 )
-from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, of_kind, submit
+from tests.unit.broker_machine.hand import LIMITS, draft, ended, hello, launched, of_kind, submit
 from tests.unit.broker_machine.preempting import replayed
 
 CLOCKS = list(range(1980, 344, -15))
@@ -258,6 +259,21 @@ def test_another_weight_after_a_restart_is_replayed_from_there(journal: Journal)
     assert [one.speed_energy for one in events.instants if one.speed_energy is not None] == [1.0]
     made = redecide(events, with_clocks(load_scheduler("qssf-backfill")))
     assert [record.action for record in made] == decided(journal)
+
+
+def test_a_journal_from_before_clocks_is_read() -> None:
+    entries = [
+        BrokerStarted(epoch=1, cluster="c", version="0", policy="p", fallback="", order="submit"),
+        draft(),
+        RankLaunched(job=1, attempt=1, rank=0, pid=7),
+        NodeUp(name="n0", gpus=4, gpu_type="h200", gpu_uuids=[], cpus=1, memory_mib=1, vc="", boot_id=""),
+    ]
+    new = {"speed_energy", "workload", "sm_clock_mhz", "clock_note", "sm_clocks_mhz", "clocks_note"}
+    for entry in entries:
+        fields = msgspec.msgpack.decode(encode_entry(entry))
+        old = msgspec.msgpack.encode({name: value for name, value in fields.items() if name not in new})
+        found = decode_entry(old)
+        assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(entry), "nan is not nan"
 
 
 # ---- changing the clock of a running job -----------------------------------------------------------------
