@@ -38,6 +38,10 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             evenly between 0 and 1.
         learning: Whether in those what is predicted of pairs that share follows what was observed of them. It
             costs 8 % of the speed: every cluster has its own predictions then.
+        preempting_frac: Share of episodes in which jobs may be preempted; the reference is `gittins` there.
+        pinned_frac: Share of those in which half of the jobs, drawn at random, must not be; in the others all
+            jobs may.
+        restart_s: What a preempted job pays to go on, seconds.
     """
 
     warmup_jobs: int = 512
@@ -52,11 +56,14 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     modelled_frac: float = 0.0
     time_alone_frac: float = 0.25
     learning: bool = False
+    preempting_frac: float = 0.0
+    pinned_frac: float = 0.5
+    restart_s: float = 60.0
 
     def __post_init__(self) -> None:
         if not 8 <= self.window_rows <= 1024:
             raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
-        for name in ("modelled_frac", "time_alone_frac"):
+        for name in ("modelled_frac", "time_alone_frac", "preempting_frac", "pinned_frac"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 

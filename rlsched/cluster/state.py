@@ -363,8 +363,8 @@ class ClusterState:
             predicted_s,
             spread,
             time_limit_s,
+            not preemptible,
         )
-        self.arrays.job.pinned[slot] = not preemptible
         self.arrays.job.workload[slot] = workload
         if energy_weight is not None:
             self.arrays.job.energy_ppm[slot] = round(energy_weight * 1e6)
