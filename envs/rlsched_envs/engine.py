@@ -19,7 +19,7 @@ from rlsched.cluster.arrays import MODELLED, RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, whole_type
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.loop import decide_all
@@ -405,6 +405,9 @@ class Engine:
             while not life.has_room(self.arrays, self.life, 1):
                 self._grow_life()
             life.note_start(self.arrays, self.life, slot)
+        elif isinstance(action, SetClock):
+            slot = self.state.slot_of(action.seq)
+            sim.refresh_group(self.arrays, int(self.arrays.progress.run.first_gpu[slot]))
         elif isinstance(action, Preempt) and self.life is not None:
             life.note_preemption(self.arrays, self.life, self.state.slot_of(action.seq))
         else:

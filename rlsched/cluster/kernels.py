@@ -156,6 +156,7 @@ def add_job(
     job.rate[slot] = 1.0
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
+    job.energy_ppm[slot], job.clocked_s[slot] = -1, -np.inf
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
     enqueue(s, slot)
@@ -320,6 +321,12 @@ def _run(
 
 
 @kernel
+def set_clock(s: StateArrays, slot: int, sm_clock_frac: float, now_s: float) -> None:
+    """Another SM clock for a running slot, from now on."""
+    s.job.sm_clock_frac[slot], s.job.clocked_s[slot] = sm_clock_frac, now_s
+
+
+@kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
     """Cores of node `n`, thousandths, that are free and not the fair part of its free GPUs."""
     if s.node.cpu_milli[n] >= UNCOUNTED:
@@ -455,6 +462,7 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
+    s.job.clocked_s[slot] = -np.inf
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
     enqueue(s, slot)
 

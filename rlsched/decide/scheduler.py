@@ -84,6 +84,16 @@ def may_share(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "shares", False))
 
 
+def may_reclock(scheduler: Scheduler) -> bool:
+    """Whether a scheduler changes the SM clocks of running jobs; one that does not say so does not."""
+    return bool(getattr(scheduler, "reclocks", False))
+
+
+def weighs_clocks(scheduler: Scheduler) -> bool:
+    """Whether a scheduler chooses the SM clocks of its starts by itself; most leave them to others."""
+    return bool(getattr(scheduler, "weighs_clocks", False))
+
+
 def needs_models(scheduler: Scheduler) -> bool:
     """Whether a scheduler shares GPUs or sets clocks or cores by what models say; most do not."""
     return bool(getattr(scheduler, "needs_models", False))

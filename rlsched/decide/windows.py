@@ -27,7 +27,14 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.choose import host_of
 from rlsched.cluster.gittins import default_code
 from rlsched.cluster.placement import class_fits, first_fitting, fits_slot, largest_hole, node_with
-from rlsched.decide.abilities import LOOK_AT, clock_for, energy_weight, partner_of, policy_abilities
+from rlsched.decide.abilities import (
+    LOOK_AT,
+    clock_for,
+    energy_weight,
+    job_energy_weight,
+    partner_of,
+    policy_abilities,
+)
 from rlsched.decide.easy import PATIENCE_S, reserve_first
 from rlsched.decide.features import (
     ENERGY_WEIGHT,
@@ -391,6 +398,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
         w.beside[at], w.out[at] = picks[_PARTNER, at], -1
         if s.counters[MODELLED]:
             workload_columns(s, p, slot, row)
+            row[ENERGY_WEIGHT] = job_energy_weight(s, slot)
         if row[PREEMPTS] > 0.0:
             index_columns(s, slot, now_s, row)
         if state == CLAIMS:
@@ -507,7 +515,7 @@ def _has_one_way(s: StateArrays, p: int, slot: int) -> bool:
 def num_variants(s: StateArrays, p: int, slot: int) -> int:
     """How many rows `variant_window` has for a job that can start."""
     if s.counters[MODELLED] and s.job.gpus[slot] > 0:
-        found = _num_clocks(s) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
+        found = _num_clocks(s, slot) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
         return found + (partner_of(s, p, slot) >= 0)
     return _num_places(s, p, slot)
 
@@ -524,9 +532,9 @@ def _num_places(s: StateArrays, p: int, slot: int) -> int:
 
 
 @kernel
-def _num_clocks(s: StateArrays) -> int:
+def _num_clocks(s: StateArrays, slot: int) -> int:
     """SM clocks that a job can be given; where energy counts nothing, lower ones are of no use."""
-    return NUM_LEVELS if energy_weight(s) > 0.0 else 1
+    return NUM_LEVELS if job_energy_weight(s, slot) > 0.0 else 1
 
 
 @large_kernel
@@ -550,7 +558,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     w.info[0], w.info[1], w.info[2] = 0, 0, -1
     modelled = s.counters[MODELLED] != 0
     if modelled:
-        shared[ENERGY_WEIGHT] = energy_weight(s)
+        shared[ENERGY_WEIGHT] = job_energy_weight(s, slot)
     if not modelled or fits_slot(s, p, slot):
         if _has_one_way(s, p, slot):
             _add_variants(s, p, slot, _host(s, p, slot), now_s, w)
@@ -573,10 +581,12 @@ def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w:
     if not s.counters[MODELLED] or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
         return
-    kind, clocks = s.derived.part.kind[p], _num_clocks(s)
+    kind, clocks = s.derived.part.kind[p], _num_clocks(s, slot)
     if node >= 0 and s.models.gpu.sliced[s.node.kind[node]]:
         kind, clocks = s.node.kind[node], 1
     clock = clock_for(s, p, slot, kind, policy_abilities(s))
+    if node >= 0 and s.node.fixed_clock[node]:
+        clock, clocks = 1.0, 1
     for level in range(clocks):
         x = s.models.gpu.levels_frac[kind, level]
         if first and x == clock:

@@ -106,6 +106,11 @@ class PpoScheduler:
         return True
 
     @property
+    def weighs_clocks(self) -> bool:
+        """It chooses clocks itself, by the weight of energy in its rows."""
+        return True
+
+    @property
     def draws(self) -> bool:
         """Whether another seed may decide otherwise."""
         return self.temperature != 0 or self._search is not None
@@ -195,7 +200,7 @@ class PpoScheduler:
     def _act(self, state: ClusterState, partition: int, now_s: float, asked: _Asked, record: bool) -> Action:
         if not contested(state, partition) and has_startable(state, partition, now_s):
             seq = first_in_order(state, partition, now_s)
-            if not weighs_energy(state):
+            if not weighs_energy(state, seq):
                 return variant_action(state, partition, seq)
         else:
             jobs = job_candidates(state, partition, now_s)
