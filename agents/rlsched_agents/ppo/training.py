@@ -85,10 +85,15 @@ class TrainingResult:
     verdict: Verdict | None = None
 
 
-def build_model(normalizer: ReturnNormalizer, recipe: Recipe, seed: int) -> MaskablePPO:
+def build_model(
+    normalizer: ReturnNormalizer,
+    recipe: Recipe,
+    seed: int,
+    policy: type[CandidatePolicy] = CandidatePolicy,
+) -> MaskablePPO:
     """MaskablePPO over candidate rows, on the CPU; the same seed gives the same first weights."""
     return MaskablePPO(
-        CandidatePolicy,
+        policy,
         normalizer,
         device="cpu",
         seed=seed,
