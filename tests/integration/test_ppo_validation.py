@@ -29,6 +29,7 @@ SMALL = Recipe(
     validation_loads=(1.0,),
     validation_nodes=(3, 5),
     validation_windows=2,
+    validation_least=1,
     episode=EpisodeConfig(warmup_jobs=40),
 )
 TINY_RECIPE = """
@@ -41,6 +42,7 @@ checkpoint_every = 256
 validation_jobs = 150
 validation_loads = [1.0]
 validation_nodes = [3]
+validation_least = 3
 temperatures = [0.0]
 [network]
 width = 16
