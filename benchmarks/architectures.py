@@ -1,6 +1,6 @@
 """Networks compared at equal training cost: what scores a candidate row, and what it is told of the others.
 
-    .venv/bin/python benchmarks/architectures.py               # 15 runs of 180 CPU seconds of one thread: 50 min
+    .venv/bin/python benchmarks/architectures.py               # 15 runs of 100 CPU seconds of one thread: 30 min
     .venv/bin/python benchmarks/architectures.py --cpu-s 30 --seeds 1
 
 PPO with the recipe `quick` on helios-like synthetic jobs with informative predictions; every network gets the
@@ -17,7 +17,6 @@ import copy
 import json
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,12 @@ from rlsched_envs.sources import EpisodeConfig, EpisodeSource, draw_window
 from rlsched_envs.vector import ClusterVecEnv
 
 ROOT = Path(__file__).resolve().parent.parent
-VALIDATIONS = 5
+VALIDATIONS = 4
 """Of a run, evenly spread over its CPU seconds."""
 CHOOSING_SEED, DECIDING_SEED = 5_000, 6_000
 JOBS = 3_000
 WARMUP_JOBS = 512
+NODES = (4, 8)
 HEADS = 4
 
 
@@ -142,14 +142,14 @@ def policy_of(kind: type[Actor]) -> type[CandidatePolicy]:
     return KindPolicy
 
 
-def replays(seed: int, traces: int, nodes: tuple[int, ...]) -> Replays:
-    """Sequences of 3,000 helios-like jobs of their own: traces x loads .85 and 1 x nodes."""
+def replays(seed: int, traces: int) -> Replays:
+    """Sequences of 3,000 helios-like jobs: each trace at loads .85 and 1, on 4 and 8 nodes."""
     rng, windows = np.random.default_rng(seed), []
     for draw in range(traces):
         made = synthesize("helios", JOBS, 0.95, 64, seed=seed + draw, predictability="informative")
         source = EpisodeSource.from_trace(*made)
         for load in (0.85, 1.0):
-            for count in nodes:
+            for count in NODES:
                 config = EpisodeConfig(
                     warmup_jobs=WARMUP_JOBS,
                     agent_jobs=JOBS - WARMUP_JOBS,
@@ -255,7 +255,7 @@ def interval(logs: dict[int, NDArray[np.float64]], pooled: dict[int, dict[str, A
 def main() -> None:
     """Run what is missing, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--cpu-s", type=float, default=180.0, help="of training, a run [default: %(default)s]")
+    parser.add_argument("--cpu-s", type=float, default=100.0, help="of training, a run [default: %(default)s]")
     parser.add_argument("--seeds", type=int, default=3, help="runs a network [default: %(default)s]")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "architectures.jsonl")
@@ -268,8 +268,7 @@ def main() -> None:
     missing = [
         (kind, seed) for seed in range(arguments.seeds) for kind in arguments.kinds if (kind, seed) not in done
     ]
-    build: Callable[[int], Replays] = lambda seed: replays(seed, 10, (4, 8) if seed == DECIDING_SEED else (8,))
-    choosing, deciding = (build(seed) for seed in (CHOOSING_SEED, DECIDING_SEED))
+    choosing, deciding = replays(CHOOSING_SEED, 5), replays(DECIDING_SEED, 10)
     for kind, seed in missing:
         runs.append(train_one(kind, seed, arguments.cpu_s, choosing, deciding))
         with arguments.out.open("a") as file:
