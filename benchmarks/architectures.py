@@ -1,6 +1,6 @@
 """Networks compared at equal training cost: what scores a candidate row, and what it is told of the others.
 
-    .venv/bin/python benchmarks/architectures.py               # 15 runs of 100 CPU seconds of one thread: 30 min
+    .venv/bin/python benchmarks/architectures.py               # 15 runs, 100 CPU seconds each: 30 min
     .venv/bin/python benchmarks/architectures.py --cpu-s 30 --seeds 1
 
 PPO with the recipe `quick` on helios-like synthetic jobs with informative predictions; every network gets the
@@ -243,7 +243,9 @@ def table(runs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def interval(logs: dict[int, NDArray[np.float64]], pooled: dict[int, dict[str, Any]], seeds: list[int]) -> str:
+def interval(
+    logs: dict[int, NDArray[np.float64]], pooled: dict[int, dict[str, Any]], seeds: list[int]
+) -> str:
     """Geometric mean of the paired ratios to `pooled`, with a bootstrap over the sequences."""
     gaps = np.mean([logs[seed] - np.log(pooled[seed]["sequences"]) for seed in seeds], axis=0)
     rng = np.random.default_rng(0)
@@ -255,7 +257,9 @@ def interval(logs: dict[int, NDArray[np.float64]], pooled: dict[int, dict[str, A
 def main() -> None:
     """Run what is missing, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--cpu-s", type=float, default=100.0, help="of training, a run [default: %(default)s]")
+    parser.add_argument(
+        "--cpu-s", type=float, default=100.0, help="of training, a run [default: %(default)s]"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="runs a network [default: %(default)s]")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "architectures.jsonl")
@@ -266,7 +270,10 @@ def main() -> None:
     runs = [json.loads(line) for line in lines]
     done = {(run["kind"], run["seed"]) for run in runs}
     missing = [
-        (kind, seed) for seed in range(arguments.seeds) for kind in arguments.kinds if (kind, seed) not in done
+        (kind, seed)
+        for seed in range(arguments.seeds)
+        for kind in arguments.kinds
+        if (kind, seed) not in done
     ]
     choosing, deciding = replays(CHOOSING_SEED, 5), replays(DECIDING_SEED, 10)
     for kind, seed in missing:

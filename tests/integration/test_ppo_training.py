@@ -141,7 +141,7 @@ def test_a_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) 
 def test_a_run_that_gains_nothing_ends_early_and_goes_on_if_asked(tmp_path: Path) -> None:
     scores = iter([1.0, 0.7, 0.9, 0.8, 0.6, 0.65])
 
-    def validate(policy: PpoScheduler) -> Table:
+    def validate(_policy: PpoScheduler) -> Table:
         return {"ppo": {"queue_mean_s": 100 * next(scores)}, "qssf-backfill": {"queue_mean_s": 100.0}}
 
     patient = msgspec.structs.replace(TINY, patience=2)

@@ -242,7 +242,9 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     return used_frac(held.start_s, end, gpus, (first, last), num_gpus)
 
 
-def used_frac(start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int) -> float:
+def used_frac(
+    start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
+) -> float:
     """GPU-seconds that holders of (H,) GPUs between (H,) times have of a span, over the capacity; 0 without
     a span."""
     first, last = span_s

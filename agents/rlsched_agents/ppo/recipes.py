@@ -42,8 +42,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         validation_loads: Offered loads of the validation windows.
         validation_nodes: Nodes of their clusters.
         validation_windows: Windows of each source, load and number of nodes.
-        validation_least: Windows in all, at least, of those that choose and of those that confirm; where there
-            would be fewer, there are more of each source, put together from blocks of its jobs.
+        validation_least: Windows in all, at least, of those that choose and of those that confirm; where
+            there would be fewer, there are more of each source, put together from blocks of its jobs.
         validation_weights: Weights of energy of the windows that run with models: one for each source, in
             turn, half as long as the others. None: no models in validation.
         tolerated_loss_frac: How much more queueing than the reference rule the policy that is kept may have

@@ -124,9 +124,10 @@ class Replays:
             if temperature == 0:
                 rows[live] = np.where(masks, logits, -np.inf).argmax(axis=1)
             else:
-                drawn = {"temperature": temperature, "number": number, "half": 0}
-                each = zip(live.tolist(), logits, masks, strict=True)
-                rows[live] = [choose(own, legal, seed=seed + k, **drawn) for k, own, legal in each]
+                rows[live] = [
+                    choose(own, legal, temperature=temperature, seed=seed + k, number=number, half=0)
+                    for k, own, legal in zip(live.tolist(), logits, masks, strict=True)
+                ]
             fleet.step(rows, restart=False)
             number += 1
             for k in np.flatnonzero(fleet.dones).tolist():

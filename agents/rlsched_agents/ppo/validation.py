@@ -146,9 +146,7 @@ class Validator:
             for replays in self._replays
             for one in replays.run(score, temperature=policy.temperature, seed=policy.seed)
         ]
-        mine = [
-            _metrics(one.start_s, window) for one, window in zip(played, self._plain, strict=True)
-        ]
+        mine = [_metrics(one.start_s, window) for one, window in zip(played, self._plain, strict=True)]
         reference = [
             _metrics(one.reference_start_s, window) for one, window in zip(played, self._plain, strict=True)
         ]

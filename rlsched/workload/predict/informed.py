@@ -1,8 +1,8 @@
 """Predictions of recorded jobs that are as good as asked for: what users and job names would tell.
 
-The recorded traces have no users or names to predict from. Here a prediction knows the true duration through a
-noisy look (`rlsched.workload.foresight`), jobs of one burst share most of its error, and the spread beside it
-is that of its own errors: a diagnostic, and something to train on, never something that can be deployed.
+The recorded traces have no users or names to predict from. Here a prediction knows the true duration through
+a noisy look (`rlsched.workload.foresight`), jobs of one burst share most of its error, and the spread beside
+it is that of its own errors: a diagnostic, and something to train on, never something that can be deployed.
 """
 
 from __future__ import annotations
