@@ -28,14 +28,14 @@ from torch import Tensor, nn
 
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.average import WeightAverage
-from rlsched_agents.ppo.network import Actor, CandidateNetwork, Packed
+from rlsched_agents.ppo.network import Actor, CandidateNetwork, Packed, prior
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.policy import CandidatePolicy
 from rlsched_agents.ppo.recipes import RECIPES
 from rlsched_agents.ppo.replays import Replays
 from rlsched_agents.ppo.sources import synthetic_data
 from rlsched_agents.ppo.training import build_model
-from rlsched_agents.runtime.network import RATE, REFERENCE, VARIANT, NetworkConfig
+from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, draw_window
 from rlsched_envs.vector import ClusterVecEnv
 
@@ -93,10 +93,7 @@ def encoded(actor: Actor, packed: Packed) -> Tensor:
 
 def scored(actor: Actor, packed: Packed, mixed: Tensor) -> Tensor:
     """(B, K) logits of (R, W) rows, with the prior of the shipped network."""
-    rows, config = packed.rows, actor.config
-    job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
-    prior = torch.where(rows[:, VARIANT] > 0, config.prior_variant, job)
-    scores = actor.score(mixed).squeeze(1) + prior * rows[:, REFERENCE]
+    scores = actor.score(mixed).squeeze(1) + prior(actor.config, packed)
     batch, count = packed.shape
     logits: Tensor = scores.new_zeros(batch * count).index_copy(0, packed.place, scores)
     return logits.view(batch, count)
