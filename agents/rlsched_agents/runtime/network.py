@@ -38,9 +38,9 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         prior_variant: The same for the second half.
         prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
             reference without them need not be so with them.
-        prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At 1
-            an untrained policy that draws leaves the reference as often among twelve rows as among three; at
-            0 the more rows there are, the less it follows.
+        prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
+            1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
+            at 0 the more rows there are, the less it follows.
     """
 
     features: int = NUM_FEATURES
