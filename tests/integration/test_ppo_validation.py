@@ -225,6 +225,7 @@ def test_train_validates_writes_a_card_and_resumes(
         (["--cluster", "b.toml", "--cluster", "c.toml"], "got 1 traces and 3 clusters"),
         (["--recipe", "nope"], "unknown recipe 'nope'"),
         (["--init", "x.zip", "--resume"], "--init or --resume, not both"),
+        (["--runs", "2", "--no-validation"], "--runs chooses by validation"),
         (["--init", "x.zip"], "cannot read this checkpoint"),
         (["--resume"], "cannot read this checkpoint"),
     ],
