@@ -27,7 +27,9 @@ from rlsched_envs.sources import EpisodeSource, Window, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")
 BLOCK_JOBS = 256
-"""Successive jobs in a block of a window that is put together."""
+"""Successive jobs in a block of a window that is put together; fewer where it would have less than
+`BLOCKS_LEAST` blocks."""
+BLOCKS_LEAST = 8
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _cut(
         load_high=load,
         nodes_low=nodes,
         nodes_high=nodes,
-        block_jobs=block_jobs,
+        block_jobs=min(block_jobs, max(jobs // BLOCKS_LEAST, 1)) if block_jobs else 0,
     )
     drawn = draw_window(source, like, rng)
     trace = Trace.from_columns(
