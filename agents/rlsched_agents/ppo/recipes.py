@@ -166,6 +166,23 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_weights=(),
         episode=EpisodeConfig(agent_jobs=384, load_high=1.1, nodes_high=8),
     ),
+    "mixture": Recipe(
+        network=NetworkConfig(prior_job=3.0, prior_modelled=3.0, prior_rows=1.0),
+        exploring_prior_job=1.0,
+        num_envs=64,
+        batch_size=1024,
+        gamma=0.999,
+        learning_rate=2.5e-3,
+        final_learning_rate_frac=0.1,
+        entropy=0.002,
+        validate_every=196_608,
+        checkpoint_every=196_608,
+        validation_jobs=3000,
+        validation_weights=(),
+        episode=EpisodeConfig(
+            agent_jobs=1536, load_high=1.1, nodes_high=8, block_jobs=256, known_low=0.5, known_high=0.95
+        ),
+    ),
     "large": Recipe(),
     "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
     "smoke": Recipe(
