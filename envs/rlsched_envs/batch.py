@@ -64,12 +64,14 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.info[k],
         w.clock[k],
         w.beside[k],
+        w.out[k],
         w.picks,
         w.logs,
         w.shared,
         w.profile,
         w.places,
         w.own[k],
+        w.claim,
     )
     return EpisodeArrays(
         SimArrays(state, b.sim.truth[k], progress),

@@ -30,6 +30,7 @@ from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
 from rlsched.errors import InputError
 from rlsched.workload.load import distinct_rows, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
+from rlsched.workload.relations import flags
 from rlsched.workload.trace import Trace
 from rlsched_envs import able_loop, life, room_loop
 from rlsched_envs import simulation as sim
@@ -538,5 +539,6 @@ def truth_records(
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
     truth.vc = vc_numbers[inverse]
     truth.reference_kind = -1
+    truth.pinned = flags(trace, "preemptible")[rows] == 0
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, WAITING
+from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, WAITING
 from rlsched.cluster.placement import all_fit
 from rlsched.decide.abilities import energy_weight, policy_abilities
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
@@ -28,17 +28,20 @@ from rlsched.decide.windows import (
 )
 from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place, run_able, run_able_recording
+from rlsched_envs.index_episode import next_tick_s, run_index, run_index_recording
 from rlsched_envs.physics import JOBS_J, LOST_S
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
     NOW,
+    PREEMPTIONS,
     QUEUED_S,
     STARTS,
     TIMER,
     SimArrays,
     next_instant,
     note_start,
+    preempt_slot,
     rewind,
     run_rule,
     run_rule_recording,
@@ -69,7 +72,9 @@ AHEAD: Final = 11
 HOLD_SLOT: Final = 14
 """The job whose hold ends first: its slot, _NO_HOLD or _UNKNOWN; and its number."""
 HOLD_SEQ: Final = 15
-NUM_INTS: Final = 16
+PREEMPTIONS_BEFORE: Final = 16
+"""Preemptions of the run when the current pass began."""
+NUM_INTS: Final = 17
 _NO_HOLD: Final = -1
 _UNKNOWN: Final = -2
 
@@ -82,7 +87,9 @@ HOLD_END_S: Final = 3
 COST: Final = 4
 """Cost of the run up to the last decision beyond the reference's: what the reward is made of."""
 ENERGY_SCALE: Final = 5
-NUM_FLOATS: Final = 6
+RESTART_S: Final = 6
+"""What a preempted job pays to go on."""
+NUM_FLOATS: Final = 7
 
 TRUE_LOG: Final = NUM_FEATURES + 3
 """The one column of the critic that differs from row to row."""
@@ -101,7 +108,7 @@ class EpisodeArrays(NamedTuple):
     ]  # (2 T + 1,) its waiting jobs, and time lost a second, from then on
     reference_energy_j: NDArray[np.float64]  # (2 T + 1,) energy of its jobs so far
     reference_power_w: NDArray[np.float64]  # (2 T + 1,) power of its jobs from then on
-    reference_start_s: NDArray[np.float64]  # (T,)
+    reference_start_s: NDArray[np.float64]  # (T,) `delayed_to_s` of its jobs
     true_gpu_s: NDArray[np.float64]  # (T,) true run time x GPUs
     true_log: NDArray[np.float32]  # (T,) the critic's column `true_log`
     critic: NDArray[np.float32]  # (C,) the critic's columns that all rows share
@@ -110,10 +117,24 @@ class EpisodeArrays(NamedTuple):
 
 
 @kernel
+def preempts(e: EpisodeArrays) -> bool:
+    """Whether jobs may be preempted in this episode."""
+    return e.sim.state.counters[ORDER] == INDEX
+
+
+@kernel
 def _new_pass(e: EpisodeArrays, first: int) -> None:
     """Ask the partitions (again), from the first one on."""
     e.ints[PARTITION], e.ints[ENTERED], e.ints[FIRST_PASS] = 0, -1, first
     e.ints[STARTS_BEFORE] = e.sim.progress.tally[STARTS]
+    e.ints[PREEMPTIONS_BEFORE] = e.sim.progress.tally[PREEMPTIONS]
+
+
+@kernel
+def delayed_to_s(e: EpisodeArrays, row: int) -> float:
+    """When a job that is over would have had to start to end as it did, alone and without interruption."""
+    outcome = e.sim.progress.outcome
+    return outcome.end_s[row] - e.sim.truth.duration_s[row] if preempts(e) else outcome.start_s[row]
 
 
 @large_kernel
@@ -125,8 +146,10 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     """
     rewind(e.sim)
     length = _play_reference(e)
+    if length <= 0:
+        return False
     for row in range(e.reference_start_s.shape[0]):
-        e.reference_start_s[row] = e.sim.progress.outcome.start_s[row]
+        e.reference_start_s[row] = delayed_to_s(e, row)
         e.true_gpu_s[row] = e.sim.truth.duration_s[row] * e.sim.truth.gpus[row]
         e.true_log[row] = math.log1p(e.sim.truth.duration_s[row]) / 12.0
     queued, work = 0.0, 0.0
@@ -158,6 +181,17 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
 @large_kernel
 def _play_reference(e: EpisodeArrays) -> int:
     """Let the reference play the whole episode, and note its costs. Returns how many instants there were."""
+    if preempts(e):
+        return run_index_recording(
+            e.sim,
+            policy_abilities(e.sim.state),
+            e.floats[RESTART_S],
+            e.reference_s,
+            e.reference_queued_s,
+            e.reference_waiting,
+            e.reference_energy_j,
+            e.reference_power_w,
+        )
     if e.sim.state.counters[MODELLED]:
         return run_able_recording(
             e.sim,
@@ -180,7 +214,9 @@ def _reference(e: EpisodeArrays) -> RuleCode:
 @large_kernel
 def _play(e: EpisodeArrays, until_row: int) -> None:
     """Let the reference play until so many rows have arrived."""
-    if e.sim.state.counters[MODELLED]:
+    if preempts(e):
+        run_index(e.sim, policy_abilities(e.sim.state), e.floats[RESTART_S], until_row)
+    elif e.sim.state.counters[MODELLED]:
         run_able(e.sim, _reference(e), until_row)
     else:
         run_rule(e.sim, SKIPPING, until_row)
@@ -275,6 +311,9 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
         e.ints[PARTITION] = p + 1
         return False
     slot = w.slot[row]
+    if w.out[row] >= 0:
+        preempt_slot(e.sim, wide(w.out[row]), e.floats[RESTART_S])
+        return False
     if num_variants(s, p, slot) == 1:
         _start(e.sim, p, slot, -1, BY_RULE, w.beside[row])
         return False
@@ -328,7 +367,8 @@ def advance(e: EpisodeArrays) -> int:
                 continue
             e.ints[ENTERED] = p
             position = first_startable(s, p, now_s)
-            if position < 0 and first_sharing(s, p, now_s) < 0:
+            quiet = position < 0 and first_sharing(s, p, now_s) < 0
+            if quiet and (s.derived.part.queue_len[p] == 0 or not preempts(e)):
                 e.ints[PARTITION] = p + 1
             elif position >= 0 and all_fit(s, p):
                 if _only_how(e, s.derived.queue[p, position]):
@@ -340,10 +380,16 @@ def advance(e: EpisodeArrays) -> int:
                     return DECIDE
                 if apply_choice(e, single):
                     return DECIDE
+        if partitions > 1 and e.sim.progress.tally[PREEMPTIONS] > e.ints[PREEMPTIONS_BEFORE]:
+            _new_pass(e, 1)
+            continue
         if partitions > 1 and e.sim.progress.tally[STARTS] > e.ints[STARTS_BEFORE]:
             _new_pass(e, 0)
             continue
         e.sim.progress.clock[TIMER] = _next_hold_end_s(e)
+        if preempts(e):
+            tick_s = next_tick_s(s, e.sim.progress.clock[NOW])
+            e.sim.progress.clock[TIMER] = min(e.sim.progress.clock[TIMER], tick_s)
         if e.ints[DRAINS] == 0 and e.sim.progress.tally[NEXT_ROW] >= e.ints[HANDOVER_ROW]:
             _play(e, e.sim.truth.shape[0] + 1)
             return DONE
@@ -385,7 +431,8 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
     left, waiting = 0.0, 0.0
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
-        end_s = s.job.start_s[slot] + truth.duration_s[row_of[slot]]
+        work_s = truth.duration_s[row_of[slot]] - s.job.saved_s[slot] + s.job.overhead_left_s[slot]
+        end_s = s.job.start_s[slot] + work_s
         left += (end_s - now_s) * s.job.gpus[slot]
     for position in range(s.derived.part.queue_len[p]):
         waiting += e.true_gpu_s[row_of[s.derived.queue[p, position]]]

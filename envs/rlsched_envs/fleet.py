@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import ENERGY_PPM, MODELLED, NODE_DOWN, NODE_UP, records
+from rlsched.cluster.arrays import (
+    ENERGY_PPM,
+    INDEX,
+    MODELLED,
+    NODE_DOWN,
+    NODE_UP,
+    ORDER,
+    ORDER_CODES,
+    records,
+)
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
@@ -18,7 +27,15 @@ from rlsched.decide.windows import empty_window
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch
-from rlsched_envs.episode import DECISIONS, NUM_FLOATS, NUM_INTS, REGRET, WARMUP_ROW, EpisodeArrays
+from rlsched_envs.episode import (
+    DECISIONS,
+    NUM_FLOATS,
+    NUM_INTS,
+    REGRET,
+    RESTART_S,
+    WARMUP_ROW,
+    EpisodeArrays,
+)
 from rlsched_envs.modelling import MOST_LUCK, set_watts
 from rlsched_envs.physics import LEARNS, LUCK, NOISE
 from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
@@ -118,6 +135,7 @@ class Fleet:
             )
             self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
+            self._set_preemption(k, rng)
             if batch.begin_one(
                 self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
             ):
@@ -179,6 +197,17 @@ class Fleet:
         self._arrays.sim.progress.clock[k, LUCK] = key % MOST_LUCK
         keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
+    def _set_preemption(self, k: int, rng: np.random.Generator) -> None:
+        """Draw whether jobs may be preempted in cluster `k`, and which of them."""
+        config = self.config
+        if config.preempting_frac == 0:
+            return
+        preempting, half = rng.random() < config.preempting_frac, rng.random() < config.pinned_frac
+        state, truth = self._arrays.sim.state, self._arrays.sim.truth
+        state.counters[k, ORDER] = ORDER_CODES["index" if preempting else "predicted_gpu_time"]
+        truth.pinned[k] = rng.random(truth.pinned.shape[1]) < (0.5 if half else 0.0)
+        self._arrays.floats[k, RESTART_S] = config.restart_s
+
     def reference_row(self, k: int) -> int:
         """The row that the reference rule would take in cluster `k`."""
         return int(self._arrays.window.info[k, 1])
@@ -207,7 +236,10 @@ class Fleet:
         first = int(e.ints[k, WARMUP_ROW])
         truth, progress = e.sim.truth, e.sim.progress
         submit, duration = truth.submit_s[k, first:], truth.duration_s[k, first:]
-        queue = progress.outcome.start_s[k, first:] - submit
+        started = progress.outcome.start_s[k, first:]
+        if e.sim.state.counters[k, ORDER] == INDEX:
+            started = progress.outcome.end_s[k, first:] - duration
+        queue = started - submit
         reference = e.reference_start_s[k, first:] - submit
         capacity = float(e.sim.state.derived.part.open_gpus[k].sum()) * float(
             np.nanmax(progress.outcome.end_s[k])
@@ -238,7 +270,7 @@ def _blank_batch(
     stacked: EpisodeArrays = batch.stack(one, num_envs)
     w = one.window
     window = stacked.window._replace(
-        picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places
+        picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places, claim=w.claim
     )
     models = one.sim.state.models
     learners = num_envs if config.learning and config.modelled_frac > 0 else 1
@@ -272,7 +304,7 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     truth.vc = truth.own_partition = truth.reference_kind = -1
     progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
     progress.clock[NOISE], progress.clock[LEARNS] = 1.0, config.learning
-    instants = 2 * rows + 1
+    instants = (4 if config.preempting_frac > 0 else 2) * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
         SimArrays(state.arrays, truth, progress),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from rlsched.cluster.arrays import LIVE_JOBS, MODELLED
+from rlsched.cluster.gittins import GittinsCode
 from rlsched.decide.abilities import AbilityCode
-from rlsched.decide.gittins import GittinsCode
 from rlsched.decide.index_walk import indices, move_index, next_look_s, next_of
 from rlsched.jit import array_kernel, kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place

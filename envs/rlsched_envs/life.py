@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, MODELLED, NODE_DOWN, Records
-from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.memory import is_device_fault
@@ -59,6 +57,7 @@ from rlsched_envs.simulation import (
     begin_attempt,
     count_allocated,
     forget_end,
+    left_others,
     next_event_s,
     note_left,
     nothing_new,
@@ -171,20 +170,11 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
 
 
 @kernel
-def _left_others(sim: SimArrays, slot: int) -> bool:
-    """Whether a job whose GPUs have just been taken shared them, all whole, with jobs that stay."""
-    if not sim.state.counters[MODELLED] or sim.progress.run.first_gpu[slot] < 0:
-        return False
-    whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
-    return whole and tenants_of(sim.state, sim.progress.run.first_gpu[slot]) > 0
-
-
-@kernel
 def note_preemption(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """The ledger has preempted this slot and queued it again: write it down."""
     forget_end(sim.progress, slot)
     _close(sim, life, slot, PREEMPTED)
-    if not _left_others(sim, slot):
+    if not left_others(sim, slot):
         s = sim.state
         sim.progress.tally[ALLOCATED_MILLI] -= s.job.gpus[slot] * s.job.share_milli[slot]
     note_left(sim, slot)
@@ -317,10 +307,8 @@ def _fail(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
 @kernel
 def _enter(sim: SimArrays, life: LifeArrays, row: int) -> None:
     """An eligible row comes to the queue; there is a free slot."""
-    at_s = sim.progress.clock[NOW]
-    slot = put_slot(sim, row, at_s)
-    sim.state.job.pinned[slot] = life.jobs.pinned[row]
-    life.jobs.eligible_s[row] = at_s
+    life.jobs.eligible_s[row] = sim.progress.clock[NOW]
+    put_slot(sim, row, sim.progress.clock[NOW])
 
 
 # ---- the event loop -------------------------------------------------------------------------------

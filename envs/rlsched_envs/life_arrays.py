@@ -55,7 +55,6 @@ LIFE: Final = np.dtype(
         ("children", np.int32),  # ... and their number
         ("waits_for", np.int32),  # jobs that have to end before it is eligible
         ("array", np.int32),  # number of its array, -1 where it is in none that has a limit
-        ("pinned", np.int32),  # 1: must not be preempted
         ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
         ("ends_by", np.int32),  # what ends the current attempt if nothing interrupts it
         ("over_by", np.int32),  # how the job ended: ENDED, TIMEOUT, FAILED; ONGOING until it does

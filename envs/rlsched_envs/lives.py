@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
-from rlsched.workload.relations import dependencies, failures, flags
+from rlsched.workload.relations import dependencies, failures
 from rlsched.workload.trace import Trace
 from rlsched_envs import life_arrays as kernels
 from rlsched_envs.life_arrays import LifeArrays
@@ -157,7 +157,6 @@ def new_life(
         default_s = checkpoint_s
     restart_s = _number(trace, "restart_s")[rows]
     jobs.restart_s = np.where(np.isnan(restart_s), default_s, restart_s)
-    jobs.pinned = flags(trace, "preemptible")[rows] == 0
     jobs.eligible_s = math.nan
     jobs.segment = jobs.array = -1
     fail_after_s = _add_failures(trace, rows, jobs)

@@ -46,7 +46,9 @@ NEXT_ROW: Final = 0
 HEAP_LEN: Final = 1
 ALLOCATED_MILLI: Final = 2
 STARTS: Final = 3
-NUM_COUNTS: Final = 4
+"""Starts, less preemptions: of the rows that have arrived, so many do not wait."""
+PREEMPTIONS: Final = 4
+NUM_COUNTS: Final = 5
 
 
 TRUTH: Final = np.dtype(
@@ -64,6 +66,7 @@ TRUTH: Final = np.dtype(
         ("shared_partition", np.int32),
         ("workload", np.int32),  # number in the catalogue, 0: unknown
         ("reference_kind", np.int32),  # GPU type that the duration is of, -1: whichever it gets
+        ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
 """The jobs of a run, in trace order, one entry a row; all of them are able to run on the cluster."""
@@ -236,6 +239,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
         truth.predicted_s[row],
         truth.spread[row],
         truth.limit_s[row],
+        truth.pinned[row] != 0,
     )
     sim.progress.ends.row[slot] = row
     sim.state.job.workload[slot] = truth.workload[row]
@@ -342,8 +346,10 @@ def note_start(sim: SimArrays, slot: int) -> None:
     """A slot has just been allocated: write it down, and queue its end."""
     truth, r = sim.truth, sim.progress
     row = r.ends.row[slot]
-    now_s = r.clock[NOW]
-    r.outcome.start_s[row] = now_s
+    now_s, job = r.clock[NOW], sim.state.job
+    work_s = job.overhead_left_s[slot] + (truth.duration_s[row] - job.saved_s[slot])
+    if np.isnan(r.outcome.start_s[row]):
+        r.outcome.start_s[row] = now_s
     count_allocated(sim, slot, 1)
     r.tally[STARTS] += 1
     if r.placed_gpu.shape[0] > 0:
@@ -354,9 +360,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
             place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     end = truth.fixed_end_s[row]
     if sim.state.counters[MODELLED]:
-        begin_attempt(sim, slot, truth.duration_s[row], np.nan)
+        begin_attempt(sim, slot, work_s, np.nan)
     else:
-        push_end(r, end if end == end else now_s + truth.duration_s[row], slot)
+        push_end(r, end if end == end else now_s + work_s, slot)
 
 
 @kernel
@@ -378,6 +384,40 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
         return False
     note_start(sim, slot)
     return True
+
+
+@kernel
+def left_others(sim: SimArrays, slot: int) -> bool:
+    """Whether a job whose GPUs have just been taken shared them, all whole, with jobs that stay."""
+    if not sim.state.counters[MODELLED] or sim.progress.run.first_gpu[slot] < 0:
+        return False
+    whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
+    return whole and ledger.tenants_of(sim.state, sim.progress.run.first_gpu[slot]) > 0
+
+
+@large_kernel
+def preempt_slot(sim: SimArrays, slot: int, restart_s: float) -> None:
+    """Stop a running job and queue it again: it has saved all of its work, and pays `restart_s` to go on.
+
+    What a restart costs counts as queueing at once, less what was still unpaid of the one before: at the end
+    of a run, QUEUED_S is what JCT has beyond the jobs' durations. This is `life.preempt_slot` for runs in
+    which nothing else can interrupt a job.
+    """
+    s, r = sim.state, sim.progress
+    job, now_s, began_s = s.job, r.clock[NOW], s.job.start_s[slot]
+    forget_end(r, slot)
+    ledger.preempt(s, slot, now_s)
+    done_s = settle_slot(sim, slot) if s.counters[MODELLED] else now_s - began_s
+    left_s = sim.truth.duration_s[r.ends.row[slot]] - job.saved_s[slot]
+    r.clock[QUEUED_S] += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)
+    job.saved_s[slot] += min(max(done_s - job.overhead_left_s[slot], 0.0), left_s)
+    if not left_others(sim, slot):
+        r.tally[ALLOCATED_MILLI] -= job.gpus[slot] * job.share_milli[slot]
+    note_left(sim, slot)
+    job.overhead_left_s[slot] = restart_s
+    ledger.reorder(s, slot)
+    r.tally[STARTS] -= 1
+    r.tally[PREEMPTIONS] += 1
 
 
 @kernel

@@ -41,6 +41,10 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             evenly between 0 and 1.
         learning: Whether in those what is predicted of pairs that share follows what was observed of them. It
             costs 8 % of the speed: every cluster has its own predictions then.
+        preempting_frac: Share of episodes in which jobs may be preempted; the reference is `gittins` there.
+        pinned_frac: Share of those in which half of the jobs, drawn at random, must not be; in the others all
+            jobs may.
+        restart_s: What a preempted job pays to go on, seconds.
         block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement
             and joined in time, so that no window of a trace comes twice; 0: it is one window, as recorded.
             A job keeps its prediction and the time since the one before it.
@@ -62,6 +66,9 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     modelled_frac: float = 0.0
     time_alone_frac: float = 0.25
     learning: bool = False
+    preempting_frac: float = 0.0
+    pinned_frac: float = 0.5
+    restart_s: float = 60.0
     block_jobs: int = 0
     known_low: float = 0.0
     known_high: float = 0.0
@@ -76,7 +83,15 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(
                 f"known_low must be at most known_high, got {self.known_low} and {self.known_high}"
             )
-        for name in ("modelled_frac", "time_alone_frac", "known_low", "known_high", "as_made_frac"):
+        for name in (
+            "modelled_frac",
+            "time_alone_frac",
+            "preempting_frac",
+            "pinned_frac",
+            "known_low",
+            "known_high",
+            "as_made_frac",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 

@@ -9,7 +9,8 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
-DEFAULT_FALLBACK = "qssf-backfill"
+DEFAULT_FALLBACKS = ("qssf-backfill", "gittins")
+"""Rules behind a policy: the first that keeps the queue in the same order."""
 
 
 def load_policy(
@@ -19,8 +20,8 @@ def load_policy(
 
     Args:
         name: A scheduler's name, such as `ppo` or `ppo:PATH`.
-        fallback: The rule that decides where the policy fails; None: `qssf-backfill` where both keep the
-            queue in the same order, none otherwise.
+        fallback: The rule that decides where the policy fails; None: the first of `DEFAULT_FALLBACKS` that
+            keeps the queue in the same order, none where there is none.
         budget_ms: Time that one decision may take.
         search_ms: Time of it that the policy may spend on look-ahead; None: what its name says.
         seed: Seed of the policy's draws.
@@ -41,7 +42,9 @@ def load_policy(
         raise InputError(
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
         )
-    behind = _load(fallback or DEFAULT_FALLBACK, seed)
+    names = (fallback,) if fallback else DEFAULT_FALLBACKS
+    choice = [_load(one, seed) for one in names]
+    behind = next((one for one in choice if one.order == policy.order), choice[0])
     for option, scheduler in (("--policy", policy), ("--fallback", behind)):
         if needs_models(scheduler):
             raise InputError(

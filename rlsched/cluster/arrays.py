@@ -61,7 +61,15 @@ PLACEMENT_CODES: Final = {
     "fgd": FGD,
 }
 
-ORDER_CODES: Final = {"submit": 0, "predicted": 1, "predicted_gpu_time": 2, "remaining": 3}
+INDEX: Final = 4
+"""The queue order of those who may preempt: the least service per completion first (`gittins`)."""
+ORDER_CODES: Final = {
+    "submit": 0,
+    "predicted": 1,
+    "predicted_gpu_time": 2,
+    "remaining": 3,
+    "index": INDEX,
+}
 
 
 NODE: Final = np.dtype(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
+    INDEX,
     LIVE_JOBS,
     MAX_TENANTS,
     NEXT_SEQ,
@@ -25,6 +26,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.gittins import default_code, job_index
 from rlsched.cluster.lanes import join_lane, leave_lane
 from rlsched.cluster.room import idle_places
 from rlsched.jit import kernel, large_kernel
@@ -71,13 +73,15 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
-    """Key of a live job in the queue's order. *Remaining* alone changes with time, and while the job runs."""
+    """Key of a live job in the queue's order. *Remaining* and *index* change while the job runs."""
     if order == 0:
         return job.submit_s[slot]
     if order == 1:
         return job.predicted_s[slot]
     if order == 2:
         return job.predicted_s[slot] * job.gpus[slot]
+    if order == INDEX:
+        return job_index(job, default_code(), slot, now_s)
     left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
     return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
 
@@ -119,6 +123,7 @@ def add_job(
     predicted_s: float,
     spread: float,
     limit_s: float,
+    pinned: bool,
 ) -> int:
     """A job of a demand class arrives and waits. Returns its slot, -1 if all slots are taken."""
     slots = s.job.shape[0]
@@ -145,7 +150,7 @@ def add_job(
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
     job.saved_s[slot] = 0.0
     job.rate[slot] = 1.0
-    job.pinned[slot] = 0
+    job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1

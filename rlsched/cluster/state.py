@@ -340,8 +340,8 @@ class ClusterState:
             predicted_s,
             spread,
             time_limit_s,
+            not preemptible,
         )
-        self.arrays.job.pinned[slot] = not preemptible
         return int(self.arrays.job.seq[slot])
 
     def grow(self) -> None:

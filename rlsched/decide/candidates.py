@@ -46,6 +46,12 @@ class Window:
         """(K,) whether each row may be taken."""
         return self.reasons == windows.LEGAL
 
+    @property
+    def passes_over(self) -> bool:
+        """Whether a *wait* keeps back a job that could start."""
+        rows = len(self.seqs)
+        return bool((self.legal[1:] & (self.arrays.out[1:rows] < 0)).any())
+
     def action(self, state: ClusterState, partition: int, row: int) -> Start:
         """The start that a row of the second half stands for.
 

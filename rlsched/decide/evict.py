@@ -127,8 +127,10 @@ def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]
 
 
 @array_kernel
-def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64], above: float) -> int:
-    """A running slot of partition `p` to preempt, so that in the end a gang of `gpus` fits; -1: it cannot be.
+def who_leaves(
+    s: StateArrays, p: int, gpus: int, index: NDArray[np.float64], above: float
+) -> tuple[int, int, float]:
+    """Who gives way to a gang of `gpus` GPUs in partition `p`.
 
     Args:
         s: The state.
@@ -136,11 +138,15 @@ def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64]
         gpus: GPUs of the gang, whole ones; it does not fit now.
         index: (J,) what speaks for preempting each slot; -inf: it must not be.
         above: Only jobs with an index above this leave.
+
+    Returns:
+        (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all who have to leave
+        hold, one job of each group counted; the least index of their GPUs).
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
     if size == 0 or not _holds(s, p, gpus, size, worst > above):
-        return -1
+        return -1, 0, 0.0
     free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
     gone = np.empty(max(s.derived.part.node_size[p], 1), np.int32)
     plan = np.empty(s.gpu.shape[0], np.int32)
@@ -155,15 +161,17 @@ def first_to_leave(s: StateArrays, p: int, gpus: int, index: NDArray[np.float64]
                 for k in range(count):
                     _mark(s, gone[k], free, False)
         if node < 0:
-            return -1
+            return -1, 0, 0.0
         chosen[node] = True
         count = _clear_node(s, node, needed, worst, above, free, gone)
         plan[groups : groups + count] = gone[:count]
         groups, left = groups + count, left - needed
-    first = -1
+    first, held, lowest = -1, 0, math.inf
     for k in range(groups - 1, -1, -1):  # one that leaves for a later node may make room on an earlier one
         _mark(s, plan[k], free, False)
         if not _holds(s, p, gpus, size, free):
             _mark(s, plan[k], free, True)
             first = _last_tenant(s, plan[k])
-    return first
+            held += s.job.gpus[first]
+            lowest = min(lowest, worst[plan[k]])
+    return first, held, lowest

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.gittins import age_s, default_code, job_index
 from rlsched.cluster.placement import largest_hole
 from rlsched.decide.schema import NUM_FEATURES
 from rlsched.jit import array_kernel, kernel
@@ -62,6 +63,13 @@ from rlsched.models.speed import feed, gpu_kind
     UTIL,
     CLOCK_BOUND,
     GPU_MEMORY,
+    PREEMPTS,
+    INDEX_LOG,
+    ATTAINED,
+    MUST_STAY,
+    BY_PREEMPTING,
+    PREEMPTED_GPUS,
+    PREEMPT_MARGIN,
 ) = range(NUM_FEATURES)  # the columns, in the order of `schema.ACTOR_FEATURES`
 
 LONGEST_FIT_S: Final = 1e7
@@ -70,6 +78,7 @@ _FIRST_EDGE_S: Final = 30.0
 TIME_SCALE: Final = 12.0
 WORK_SCALE: Final = 15.0
 COUNT_SCALE: Final = 8.0
+INDEX_SCALE: Final = 20.0
 
 _COUNT_LOG: Final = np.array([math.log1p(count) / COUNT_SCALE for count in range(1024)], np.float32)
 _FIT_IN_LOG: Final = np.array(
@@ -126,10 +135,10 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
 def remaining_s(s: StateArrays, slot: int, now_s: float) -> float:
     """Predicted time that a running job still needs, seconds.
 
-    What is left of the prediction; once that is nearly used up, half of the time it has run (the longer a
-    heavy-tailed job has lasted, the longer it will).
+    What is left of the prediction, less what earlier attempts have saved; once that is nearly used up, half
+    of the time it has run (the longer a heavy-tailed job has lasted, the longer it will).
     """
-    ran = now_s - s.job.start_s[slot]
+    ran = now_s - s.job.start_s[slot] + s.job.saved_s[slot]
     return max(s.job.predicted_s[slot] - ran, 0.5 * ran, 1.0)
 
 
@@ -313,6 +322,22 @@ def clock_columns(s: StateArrays, p: int, slot: int, clock: float, row: NDArray[
     busy = row[RATE] * alone / allowed
     added_w = dynamic_power_w(g, kind, dynamic_w, rho, clock, min(busy, 1.0))
     row[POWER] = gpu_power_w(g, kind, 1, added_w) / g.tdp_w[kind]
+
+
+@kernel
+def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float32]) -> None:
+    """Fill a row's columns about its job's place in the queue where jobs may be preempted."""
+    row[INDEX_LOG] = job_index(s.job, default_code(), slot, now_s) / INDEX_SCALE
+    row[ATTAINED] = math.log1p(age_s(s.job, slot, now_s)) / TIME_SCALE
+    row[MUST_STAY] = 1.0 if s.job.pinned[slot] else 0.0
+
+
+@kernel
+def preemption_columns(s: StateArrays, p: int, gpus: int, margin: float, row: NDArray[np.float32]) -> None:
+    """Fill a row's columns about the jobs that would give way to its job: their GPUs, and their index."""
+    row[BY_PREEMPTING] = 1.0
+    row[PREEMPTED_GPUS] = gpus / max(s.derived.part.open_gpus[p], 1)
+    row[PREEMPT_MARGIN] = min(max(margin, -6.0), 6.0) / 6.0
 
 
 @kernel

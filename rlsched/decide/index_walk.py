@@ -1,7 +1,7 @@
 """Rules that go by an index and may preempt, compiled: who starts next, and who gives way to it.
 
-The waiting jobs of a partition are gone through by their index (`decide.gittins`), the least first. The first
-one that fits starts. One that does not may share GPUs, where the rule has that ability; else running jobs
+The waiting jobs of a partition are gone through by their index (`cluster.gittins`), the least first. The
+first one that fits starts. One that does not may share GPUs, where the rule has that ability; else jobs
 whose index is higher by a margin are preempted for it, the cheapest that make room (`decide.evict`). Jobs
 that are not preemptible, that started at this very instant, or whose node is not up stay.
 """
@@ -13,16 +13,26 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, StateArrays
+from rlsched.cluster.arrays import MODELLED, Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.gittins import Gittins, GittinsCode, job_index, next_step_s
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import LOOK_AT, NEVER, AbilityCode, best_partner
-from rlsched.decide.evict import first_to_leave
-from rlsched.decide.gittins import Gittins, GittinsCode, job_index, next_step_s
+from rlsched.decide.evict import who_leaves
 from rlsched.decide.rules import Rule
 from rlsched.jit import array_kernel, kernel
 
 _ANY_SIZE = 1 << 30
+
+PREEMPTION = np.dtype(
+    [
+        ("position", np.int32),  # of the job that waits, in the queue
+        ("out", np.int32),  # slot to preempt for it now; it may take more than one
+        ("gpus", np.int32),  # that all who leave for it hold
+        ("margin", np.float64),  # by how much the least of their indices is above its own
+    ]
+)
+"""What it takes to start a job that does not fit."""
 
 
 class IndexRule(Rule, frozen=True, kw_only=True):
@@ -89,6 +99,13 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
     return s.job.shared_partition[slot] if own == p else own
 
 
+@kernel
+def _may_claim(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether jobs of partition `p` may be preempted for this one: nobody is, where it fits elsewhere."""
+    other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
+    return s.demand.plain[demand] and (other < 0 or not class_fits(s, other, demand))
+
+
 @array_kernel
 def next_of(
     s: StateArrays, p: int, key: NDArray[np.float64], leave: NDArray[np.float64], can: AbilityCode
@@ -125,13 +142,11 @@ def next_of(
             left[at] = math.inf
         else:
             passed[kind[at]] = True
-        if least < most and s.job.gpus[slot] < failed and s.demand.plain[demand]:
-            other = _elsewhere(s, p, slot)
-            if other < 0 or not class_fits(s, other, demand):
-                out = first_to_leave(s, p, s.job.gpus[slot], leave, least)
-                if out >= 0:
-                    return out, -1, -1
-                failed = s.job.gpus[slot]
+        if least < most and s.job.gpus[slot] < failed and _may_claim(s, p, slot):
+            out = who_leaves(s, p, s.job.gpus[slot], leave, least)[0]
+            if out >= 0:
+                return out, -1, -1
+            failed = s.job.gpus[slot]
 
 
 @array_kernel
@@ -145,6 +160,46 @@ def next_by_index(
     """
     key, leave = indices(s, p, now_s, c, preempts)
     return next_of(s, p, key, leave, can)
+
+
+@array_kernel
+def preemptions(s: StateArrays, p: int, now_s: float, c: GittinsCode, found: Records) -> int:
+    """The first jobs of the queue for which running ones may be preempted, one a demand class.
+
+    The queue goes by the index: a later job of the same class may have no more preempted for it. The first of
+    them is the one that `next_by_index` would preempt for, unless a job before it fits.
+
+    Args:
+        s: The state.
+        p: The partition.
+        now_s: Now.
+        c: How the index is made.
+        found: (N,) PREEMPTION, where to write.
+
+    Returns:
+        How many there are, N at most.
+    """
+    queue, count, failed = s.derived.queue[p], 0, _ANY_SIZE
+    if s.derived.part.queue_len[p] == 0 or s.derived.running_len[0] == 0:
+        return 0
+    key, leave = indices(s, p, now_s, c, True)
+    most, tried = leave.max(), np.zeros(s.demand.shape[0], np.bool_)
+    for position in range(s.derived.part.queue_len[p]):
+        slot, demand = queue[position], s.job.demand[queue[position]]
+        if count == found.shape[0] or key[slot] >= most:
+            break
+        gpus = s.job.gpus[slot]
+        if tried[demand] or gpus >= failed or class_fits(s, p, demand) or not _may_claim(s, p, slot):
+            continue
+        out, held, lowest = who_leaves(s, p, gpus, leave, key[slot])
+        tried[demand] = True
+        if out < 0:
+            failed = gpus
+            continue
+        found.position[count], found.out[count], found.gpus[count] = position, out, held
+        found.margin[count] = lowest + c.margin - key[slot]
+        count += 1
+    return count
 
 
 @kernel

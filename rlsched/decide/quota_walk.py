@@ -21,7 +21,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, ORDER, Records, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, ORDER, StateArrays
+from rlsched.cluster.gittins import attained_gpu_s
 from rlsched.cluster.kernels import order_key
 from rlsched.cluster.placement import fits_in, fits_slot
 from rlsched.decide.rules import Rule
@@ -39,15 +40,6 @@ class PreemptiveRule(Rule, frozen=True, kw_only=True):
     blocks: bool = False
     threshold_gpu_s: float = math.inf
     tick_s: float = 0.0
-
-
-@kernel
-def attained_gpu_s(job: Records, slot: int, now_s: float) -> float:
-    """Service that a live job has had until now, GPU-seconds: all its time on GPUs, restarts included."""
-    attained = job.attained_gpu_s[slot]
-    if job.placed_in[slot] >= 0:
-        attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
-    return attained
 
 
 @kernel

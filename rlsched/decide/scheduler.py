@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -16,9 +16,13 @@ from rlsched.errors import UnknownSchedulerError
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
-Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining"]
+Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining", "index"]
 """Key of the queue order: submission time, predicted run time, predicted run time x GPUs, remaining run time
-(predicted run time, less the work saved by earlier attempts, plus what the restart costs)."""
+(predicted run time, less the work saved by earlier attempts, plus what the restart costs), the Gittins index
+(`cluster.gittins`, as it is by default)."""
+
+PREEMPT: Final = "+preempt"
+"""Behind the name of a policy that may preempt and does not unless asked."""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""
@@ -90,6 +94,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     """The scheduler of this name; `NAME:ARGUMENT` passes ARGUMENT on (`ppo:PATH`).
 
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
+    `NAME+preempt` lets a network preempt jobs: `ppo+preempt`.
     `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo:PATH+search=5ms`.
 
     Args:
@@ -106,6 +111,13 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
             raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no +search; ppo does")
         searcher: Scheduler = searching(name, amount)
         return searcher
+    plain = name.removesuffix(PREEMPT)
+    if plain != name:
+        preempting = getattr(load_scheduler(plain, seed=seed), "with_preemption", None)
+        if preempting is None:
+            raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no {PREEMPT}; ppo does")
+        preempter: Scheduler = preempting(name)
+        return preempter
     plain, plus, words = name.partition("+")
     if plus and not plain.startswith("ppo:"):
         able = getattr(load_scheduler(plain, seed=seed), "with_abilities", None)

@@ -20,13 +20,20 @@ HOLD_S: Final = 1800.0
 """A *wait* commits: it keeps back what it passed over for this long, or until the blocked job starts."""
 MAX_HOLD_S: Final = 43_200.0
 """A job that fits and was first passed over by a *wait* this long ago has to be started before all else."""
-SCHEMA_VERSION: Final = 2
+PREEMPTING_ROWS: Final = 4
+"""Jobs that can start by preempting others are shown at most."""
+SCHEMA_VERSION: Final = 3
+SERVED_SINCE: Final = 2
+"""Since this version columns have only been added behind the others: what a name means is the same."""
 
 ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("is_wait", "1 for the *wait* row"),
     ("is_job", "1 for a row of the first half that is a job"),
     ("is_variant", "1 for a row of the second half"),
-    ("is_reference", "1 for the row that the reference rule (qssf-backfill, best fit) would take"),
+    (
+        "is_reference",
+        "1 for the row that the reference rule (qssf-backfill, or gittins; best fit) would take",
+    ),
     ("feasible", "1 where the job can start now"),
     ("predicted_log", "ln(1 + predicted run time in s) / 12"),
     ("spread", "standard deviation of ln(run time / prediction), clipped at 4, / 4"),
@@ -66,7 +73,7 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("ends_after_fit", "ln(predicted run time of the row's job / time until the blocked job fits), likewise"),
     (
         "energy_weight",
-        "what energy counts against time, 0 to 1; this and all that follow are 0 without models",
+        "what energy counts against time, 0 to 1; this and those to gpu_memory_frac are 0 without models",
     ),
     ("by_sharing", "1 where the job starts on GPUs that a running one has"),
     ("clock_frac", "SM clock of the variant, of the highest"),
@@ -77,6 +84,13 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("util_frac", "utilisation of a GPU by the row's job alone"),
     ("clock_bound", "share of the run time of the row's job that follows the SM clock"),
     ("gpu_memory_frac", "GPU memory of the row's job / that of a GPU"),
+    ("preempts", "1 where jobs may be preempted; all that follow are 0 elsewhere"),
+    ("index_log", "ln(cost of the row's job by the Gittins index) / 20"),
+    ("attained_log", "ln(1 + time on its GPUs that the row's job has had in s) / 12"),
+    ("must_stay", "1 where the row's job must not be preempted once it runs"),
+    ("by_preempting", "1 where the row's job can start by preempting others"),
+    ("preempted_gpus_frac", "GPUs of those who give way / GPUs of the partition"),
+    ("preempt_margin", "ln(least cost of those who give way / cost of the row's job), clipped at 6, / 6"),
 )
 """(name, meaning) of every column the actor sees, in the order of the arrays."""
 
@@ -110,6 +124,12 @@ class FeatureSchema(msgspec.Struct, frozen=True):
     guard_free_frac: float
     hold_s: float
     max_hold_s: float
+
+    def begins_with(self, other: FeatureSchema) -> bool:
+        """Whether another schema is an earlier one, whose policies are still served."""
+        same = msgspec.structs.replace(self, version=other.version, features=other.features)
+        names, others = ([name for name, _ in one.features] for one in (self, other))
+        return same == other and other.version >= SERVED_SINCE and names[: len(others)] == others
 
     @property
     def hash(self) -> str:

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
+    INDEX,
     MAX_TENANTS,
     MODELLED,
+    ORDER,
     PLACEMENT,
     SPREAD,
     Records,
@@ -22,6 +24,7 @@ from rlsched.cluster.arrays import (
     records,
 )
 from rlsched.cluster.choose import host_of
+from rlsched.cluster.gittins import default_code
 from rlsched.cluster.placement import class_fits, fits_slot, largest_hole, node_with
 from rlsched.decide.abilities import LOOK_AT, clock_for, energy_weight, partner_of, policy_abilities
 from rlsched.decide.features import (
@@ -44,6 +47,7 @@ from rlsched.decide.features import (
     OWN,
     PLACE,
     PREDICTED,
+    PREEMPTS,
     PROFILE,
     RANK,
     TIME_SCALE,
@@ -53,22 +57,26 @@ from rlsched.decide.features import (
     clock_columns,
     count_log,
     fit_in_log,
+    index_columns,
     own_columns,
     partition_columns,
     partner_columns,
     place_columns,
+    preemption_columns,
     release_profile,
     workload_columns,
 )
 from rlsched.decide.features import HELD as HELD_FOR
 from rlsched.decide.features import SPREAD as SPREAD_COLUMN
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
+from rlsched.decide.index_walk import PREEMPTION, preemptions
 from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
 from rlsched.decide.schema import (
     FEASIBLE_ROWS,
     MAX_VARIANTS,
     NUM_FEATURES,
     OLDEST_ROWS,
+    PREEMPTING_ROWS,
     WINDOW_ROWS,
 )
 from rlsched.jit import array_kernel, kernel, large_kernel
@@ -98,7 +106,9 @@ NO_FIT: Final = 0
 KEPT: Final = 1
 CAN_START: Final = 2
 LATE: Final = 3
-"""What a job is to a window: it does not fit; is held back; can start; can start, and is overdue."""
+CLAIMS: Final = 4
+"""What a job is to a window: it does not fit; is held back; can start; can start, and is overdue; can start
+if others are preempted."""
 NOT_ASKED: Final = -2
 
 
@@ -118,12 +128,14 @@ class WindowArrays(NamedTuple):
     ]  # (3,) rows in use, row that the reference rule takes, slot of the blocked job or -1
     clock: NDArray[np.float64]  # (K,) SM clock of each row
     beside: NDArray[np.int32]  # (K,) slot of the running job that each row shares GPUs with, -1: none
+    out: NDArray[np.int32]  # (K,) slot of the running job that each row preempts first, -1: none
     picks: NDArray[np.int32]  # (PICKS, K) scratch
     logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
     shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
     profile: NDArray[np.int64]  # (PROFILE,) scratch
     places: Records  # (PLACES,) PLACE, by demand class + 1; 0 is for classes beyond: scratch
     own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
+    claim: Records  # (PREEMPTING_ROWS,) PREEMPTION: scratch
 
 
 _POSITION, _STATE, _AHEAD, _PARTNER, _OLD, _OLD_STATE, _OLD_PARTNER, _REST, _REST_STATE = range(9)
@@ -145,12 +157,14 @@ def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArray
         np.zeros(3, np.int32),
         np.ones(rows),
         np.full(rows, -1, np.int32),
+        np.full(rows, -1, np.int32),
         np.zeros((PICKS, rows), np.int32),
         log_arrays(2 * rows),
         np.zeros(NUM_FEATURES, np.float32),
         np.zeros(PROFILE, np.int64),
         records(PLACES, PLACE),
         nobody(records(own, OWN)),
+        records(PREEMPTING_ROWS, PREEMPTION),
     )
 
 
@@ -165,7 +179,7 @@ def _use_rows(w: WindowArrays, rows: int) -> None:
     """So many rows are in use: behind them is nothing but padding."""
     for row in range(rows, w.slot.shape[0]):
         w.slot[row], w.node[row], w.reason[row] = -1, -1, PADDING
-        w.clock[row], w.beside[row] = 1.0, -1
+        w.clock[row], w.beside[row], w.out[row] = 1.0, -1, -1
     row, table = rows, w.features
     while row < w.slot.shape[0] and table[row, IS_WAIT] + table[row, IS_JOB] + table[row, IS_VARIANT] > 0.0:
         table[row, :] = 0.0
@@ -174,8 +188,12 @@ def _use_rows(w: WindowArrays, rows: int) -> None:
 
 
 @kernel
-def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[int, int, int, int, int, float]:
+def _sort_out(
+    s: StateArrays, p: int, now_s: float, claims: int, w: WindowArrays
+) -> tuple[int, int, int, int, int, float]:
     """Look at the whole queue once, and note in `w.picks` what may be shown.
+
+    So many jobs of the queue stand in `w.claim`: others may be preempted for them.
 
     Returns (jobs that can start, which have rows 1 and on already; noted for their age; noted because they
     cannot start; position of the blocked job or -1; GPUs asked for; predicted GPU-seconds waiting).
@@ -184,7 +202,7 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
     rows = w.slot.shape[0]
     feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
     nothing_held = half_free(s, p)
-    fit, old, rest, ahead, blocked = 0, 0, 0, 0, -1
+    fit, old, rest, ahead, blocked, claimed = 0, 0, 0, 0, -1, 0
     looks = LOOK_AT if s.counters[MODELLED] else 0
     youngest = np.int64(0)
     demand, work = 0, 0.0
@@ -202,14 +220,18 @@ def _sort_out(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> tuple[in
             ahead += 1
             if blocked < 0:
                 blocked = position
+            while claimed < claims and w.claim.position[claimed] < position:
+                claimed += 1
+            if claimed < claims and w.claim.position[claimed] == position:
+                state = CLAIMS
         elif not nothing_held and is_held(s, p, slot, now_s):
             state = KEPT
         else:
             state = LATE if is_overdue(s, slot, now_s) else CAN_START
-            if fit < feasible_rows:
-                fit += 1
-                picks[_POSITION, fit], picks[_STATE, fit], picks[_AHEAD, fit] = position, state, ahead
-                picks[_PARTNER, fit] = partner
+        if state >= CAN_START and fit < feasible_rows:
+            fit += 1
+            picks[_POSITION, fit], picks[_STATE, fit], picks[_AHEAD, fit] = position, state, ahead
+            picks[_PARTNER, fit] = partner
         if state < CAN_START and rest < rows:
             picks[_REST, rest], picks[_REST_STATE, rest] = position, state
             rest += 1
@@ -284,9 +306,15 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     Of K rows, shares of FEASIBLE_ROWS / WINDOW_ROWS and of OLDEST_ROWS / WINDOW_ROWS at most are of the first
     two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits on free GPUs;
     with models, where none does, the first that can share those of a running job (`policy_abilities`).
+
+    Where jobs may be preempted the queue goes by the index, and a job that does not fit can start by
+    preempting: its row preempts the first of those who have to give way, and the others are for the decisions
+    that follow at once. The reference is `gittins` then: the first of the order that can start in any way.
     """
     shared = w.shared
-    fit, old, rest, blocked, demand, work = _sort_out(s, p, now_s, w)
+    preempts = s.counters[ORDER] == INDEX
+    claims = preemptions(s, p, now_s, default_code(), w.claim) if preempts else 0
+    fit, old, rest, blocked, demand, work = _sort_out(s, p, now_s, claims, w)
     w.info[2] = s.derived.queue[p, blocked] if blocked >= 0 else -1
     w.places.node[:] = NOT_ASKED
     release_profile(s, p, now_s, w.profile)
@@ -294,23 +322,26 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     partition_columns(s, p, demand, work, shared)
     blocked_columns(s, p, w.info[2], now_s, shared)
     shared[ENERGY_WEIGHT] = energy_weight(s)
+    shared[PREEMPTS] = 1.0 if preempts else 0.0
 
     first = w.features[0]
     for column in range(NUM_FEATURES):
         first[column] = shared[column]
     first[IS_WAIT], first[FREE_AFTER] = 1.0, shared[FREE]
     w.slot[0], w.node[0], w.reason[0] = -1, -1, LEGAL
-    w.beside[0] = -1
+    w.beside[0] = w.out[0] = -1
     shared[IS_JOB] = 1.0
     rows = _pick(w.picks, fit, old, rest)
     _fill_rows(s, p, rows, now_s, w)
     _use_rows(w, rows)
     w.info[1] = 1 if fit > 0 else 0
+    startable = False
     for row in range(fit, 0, -1):
-        if w.picks[_PARTNER, row] < 0:
+        if not preempts and w.picks[_PARTNER, row] < 0:
             w.info[1] = row
+        startable = startable or w.picks[_STATE, row] != CLAIMS
     w.features[w.info[1], IS_REFERENCE] = 1.0
-    _guard(s, p, fit > 0, w)
+    _guard(s, p, startable, w)
 
 
 @kernel
@@ -337,10 +368,16 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
         gpus = own.gpus[mine]
         _set_own(s, p, mine, own, row)
         node = -1
-        w.beside[at] = picks[_PARTNER, at]
+        w.beside[at], w.out[at] = picks[_PARTNER, at], -1
         if s.counters[MODELLED]:
             workload_columns(s, p, slot, row)
-        if state >= CAN_START and w.beside[at] >= 0:
+        if row[PREEMPTS] > 0.0:
+            index_columns(s, slot, now_s, row)
+        if state == CLAIMS:
+            w.reason[at] = LEGAL
+            node = _set_claim(s, p, picks[_POSITION, at], at, w)
+            row[FREE_AFTER] = shared[FREE]
+        elif state >= CAN_START and w.beside[at] >= 0:
             w.reason[at] = LEGAL
             node = job.host[w.beside[at]]
             row[FEASIBLE], row[FREE_AFTER] = 1.0, shared[FREE]
@@ -357,6 +394,17 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
             row[FIT_IN] = fit_in_log(w.profile, gpus - free)
         w.node[at] = node
         against_blocked(row)
+
+
+@kernel
+def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) -> int:
+    """Fill a row whose job starts by preempting. Returns a node of the job that gives way first."""
+    for k in range(w.claim.shape[0]):
+        if w.claim.position[k] == position:
+            w.out[at] = w.claim.out[k]
+            preemption_columns(s, p, w.claim.gpus[k], w.claim.margin[k], w.features[at])
+            break
+    return s.job.host[w.out[at]]
 
 
 @kernel
@@ -476,6 +524,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     shared[:] = 0.0
     partition_columns(s, p, demand, work, shared)
     shared[IS_VARIANT] = 1.0
+    shared[PREEMPTS] = 1.0 if s.counters[ORDER] == INDEX else 0.0
     w.info[0], w.info[1], w.info[2] = 0, 0, -1
     modelled = s.counters[MODELLED] != 0
     if modelled:
@@ -537,6 +586,8 @@ def _add_variant(
     row[HELD_FOR] = math.log1p(held_s) / TIME_SCALE if held_s == held_s else 0.0
     if s.counters[MODELLED]:
         workload_columns(s, p, slot, row)
+    if row[PREEMPTS] > 0.0:
+        index_columns(s, slot, now_s, row)
     if beside >= 0:
         row[FEASIBLE], row[FREE_AFTER] = 1.0, w.shared[FREE]
         partner_columns(s, slot, beside, now_s, row)
@@ -546,13 +597,16 @@ def _add_variant(
     if s.counters[MODELLED] and s.job.gpus[slot] > 0:
         clock_columns(s, p, slot, clock, row)
     w.slot[at], w.node[at], w.reason[at] = slot, node, LEGAL
-    w.clock[at], w.beside[at] = clock, beside
+    w.clock[at], w.beside[at], w.out[at] = clock, beside, -1
     w.info[0] = at + 1
 
 
 @kernel
 def note_wait(s: StateArrays, w: WindowArrays, now_s: float) -> None:
-    """A *wait* was chosen in this window: the jobs in it that could have started are kept back."""
+    """A *wait* was chosen in this window: the jobs in it that could have started are kept back.
+
+    Those that others would have been preempted for are not: they are asked about again at the next instant.
+    """
     for row in range(1, w.info[0]):
-        if w.reason[row] == LEGAL:
+        if w.reason[row] == LEGAL and w.out[row] < 0:
             pass_over(s, w.slot[row], w.info[2], now_s)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.gittins import Gittins
 from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.workload.synth import synthesize

@@ -25,6 +25,7 @@ from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.actions import Preempt
+from rlsched.decide.scheduler import load_scheduler
 from rlsched_agents.heuristics.preemptive import QuotaWalk, tiresias
 from tests.integration.node_daemon.processes import until
 
@@ -52,9 +53,10 @@ LOOKS = "if [ -e {0}/there ]; then echo together; else echo alone; fi >> {0}/loo
 
 
 class Cluster:
-    """A broker that can be killed, and a node with one GPU that NVML shows."""
+    """A broker that can be killed, and a node with one GPU that NVML shows, or several simulated ones."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, policy: str = f"tiresias:{THRESHOLD_GPU_S}", gpus: int = 1) -> None:
+        self.policy = policy
         self.directory, self.keys = directory, directory / "home"
         self.journal = directory / "broker" / "journal.sqlite"
         self.address = "tcp://127.0.0.1:0"
@@ -68,6 +70,7 @@ class Cluster:
         self.spawn(
             *("node", "--broker", self.address, "--name", "n0", "--dir", str(directory / "n0")),
             *("--gpu-type", "h200", "--end-jobs-on-exit"),
+            *(("--simulated", "--gpus", str(gpus)) if gpus > 1 else ()),
         )
 
     def spawn(self, *args: str) -> subprocess.Popen[bytes]:
@@ -86,14 +89,7 @@ class Cluster:
         found.unlink(missing_ok=True)
         child = self.spawn(
             *("broker", "--address", self.address, "--dir", str(self.directory / "broker")),
-            *(
-                "--policy",
-                f"tiresias:{THRESHOLD_GPU_S}",
-                "--grace-s",
-                str(grace_s),
-                "--prediction",
-                "running-mean",
-            ),
+            *("--policy", self.policy, "--grace-s", str(grace_s), "--prediction", "running-mean"),
         )
         until(lambda: (found.exists() and found.read_text().endswith("\n")) or child.poll() is not None)
         assert child.poll() is None, (self.directory / "broker.log").read_text()
@@ -120,6 +116,14 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("preempting"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four GPUs under a network that may preempt."""
+    cluster = Cluster(tmp_path_factory.mktemp("network"), "ppo:untrained+preempt", 4)
     yield cluster
     cluster.close()
 
@@ -278,3 +282,30 @@ def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, 
             live = kept[record.number]
             theirs = msgspec.structs.replace(live, policy_id=record.policy_id, took_us=record.took_us)
             assert theirs == record
+
+
+def test_a_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -> None:
+    """A gang of four costs more than a job of one GPU with the same prediction, by more than the margin."""
+    place = network.place("gang")
+    with Client(network.address, home=network.keys, timeout_s=10.0) as client:
+        until(lambda: any(node.state == "up" for node in client.nodes()))
+        gang = client.submit(shell(SAVES, place), num_gpus=4, preemptible=True)
+        until(lambda: started(place))
+        single = client.submit(shell(LOOKS, place), preemptible=True)
+        assert client.wait(single).state == "completed"
+        info = client.wait(gang)
+        assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
+    assert (place / "looks").read_text() == "alone\n"
+    assert (place / "ends").read_text() == "25\n"
+    kept = records_by_number(network.journal.parent)
+    assert {record.source for record in kept.values()} <= {"policy", "automatic"}, "never the guard"
+    (stopped,) = (record for record in kept.values() if isinstance(record.action, Preempt))
+    assert stopped.policy_id.endswith("+preempt")
+    half = stopped.halves[0]
+    assert half.choice == half.reference > 0
+    assert half.logits[half.choice] == max(half.logits)
+    made = redecide(journal_events(network.journal), load_scheduler(network.policy))
+    for record in made:
+        live = kept[record.number]
+        theirs = msgspec.structs.replace(live, took_us=record.took_us)
+        assert theirs == record

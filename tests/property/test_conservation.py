@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, UNCOUNTED
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.candidates import job_candidates, start_action
-from rlsched.decide.gittins import Gittins
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.errors import AllocationError

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.placement import fits
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.evict import first_to_leave
+from rlsched.decide.evict import who_leaves
 from tests.unit.models.board import add, modelled, node, running
 
 LIGHT = "a2c-b64"
@@ -31,7 +31,7 @@ class Case:
     above: float
 
     def next(self) -> int:
-        return int(first_to_leave(self.state.arrays, 0, self.gpus, self.index, self.above))
+        return int(who_leaves(self.state.arrays, 0, self.gpus, self.index, self.above)[0])
 
     def fits(self) -> bool:
         return bool(fits(self.state.arrays, 0, self.gpus))
@@ -173,8 +173,8 @@ def test_the_node_is_the_one_where_fewest_gpus_are_given_up_in_all() -> None:
     gang, small = running(state, LIGHT, [0, 1, 2, 3, 4, 5, 6, 7]), running(state, LIGHT, [8, 9])
     index = np.full(state.arrays.job.shape[0], 1.0)
     index[state.slot_of(small)] = 2.0
-    assert first_to_leave(state.arrays, 0, 2, index, 0.0) == state.slot_of(small)
-    assert first_to_leave(state.arrays, 0, 3, index, 0.0) == state.slot_of(gang)
+    assert who_leaves(state.arrays, 0, 2, index, 0.0)[0] == state.slot_of(small)
+    assert who_leaves(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(gang)
 
 
 def test_on_a_node_the_highest_index_goes_first_but_not_in_vain() -> None:
@@ -183,9 +183,9 @@ def test_on_a_node_the_highest_index_goes_first_but_not_in_vain() -> None:
     one, three = running(state, LIGHT, [0]), running(state, LIGHT, [1, 2, 3])
     index = np.full(state.arrays.job.shape[0], -math.inf)
     index[state.slot_of(one)], index[state.slot_of(three)] = 5.0, 4.0
-    assert first_to_leave(state.arrays, 0, 1, index, 0.0) == state.slot_of(one)
-    assert first_to_leave(state.arrays, 0, 3, index, 0.0) == state.slot_of(three)
-    assert first_to_leave(state.arrays, 0, 3, index, 4.0) == -1, "an index at the bound is not above it"
+    assert who_leaves(state.arrays, 0, 1, index, 0.0)[0] == state.slot_of(one)
+    assert who_leaves(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(three)
+    assert who_leaves(state.arrays, 0, 3, index, 4.0)[0] == -1, "an index at the bound is not above it"
 
 
 def test_a_gpu_stays_taken_where_one_of_those_who_share_it_must() -> None:
@@ -196,6 +196,6 @@ def test_a_gpu_stays_taken_where_one_of_those_who_share_it_must() -> None:
     index = np.full(state.arrays.job.shape[0], 1.0)
     running(state, LIGHT, [1])
     index[2:] = -math.inf
-    assert first_to_leave(state.arrays, 0, 1, index, 0.0) == state.slot_of(second)
+    assert who_leaves(state.arrays, 0, 1, index, 0.0)[0] == state.slot_of(second)
     index[state.slot_of(first)] = -math.inf
-    assert first_to_leave(state.arrays, 0, 1, index, 0.0) == -1
+    assert who_leaves(state.arrays, 0, 1, index, 0.0)[0] == -1

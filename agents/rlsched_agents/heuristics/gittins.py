@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.gittins import Gittins
 from rlsched.decide.index_walk import IndexRule, next_by_index, next_look_s
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.moves import Moves
@@ -48,12 +48,13 @@ class ByIndex(Moves):
 
 
 def gittins(index: Gittins | None = None, *, name: str = "gittins") -> IndexRule:
-    """The rule `gittins`; see `make_gittins`."""
-    return IndexRule(name=name, order="submit", index=index or Gittins())
+    """The rule `gittins`; see `make_gittins`. The queue goes by its index where that is the default one."""
+    index = index or Gittins()
+    return IndexRule(name=name, order="index" if index == Gittins() else "submit", index=index)
 
 
 def make_gittins(argument: str, _seed: int) -> ByIndex:
-    """The least Gittins index first, preemptive, by predictions and attained service (`decide.gittins`).
+    """The least Gittins index first, preemptive, by predictions and attained service (`cluster.gittins`).
 
     `gittins:SPREAD` and `gittins:SPREAD,TRUST,POWER,MARGIN` set how the index is made.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.gittins import Gittins
 from rlsched.decide.quota_walk import PreemptiveRule, next_look_s, next_move
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.gittins import ByIndex, gittins

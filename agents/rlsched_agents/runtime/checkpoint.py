@@ -158,8 +158,8 @@ def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:
         schema = msgspec.json.decode(schema_json, type=FeatureSchema)
         found, columns = schema.hash, {name for name, _ in schema.features}
     except msgspec.MsgspecError:
-        found, columns = card.schema_hash, set()
-    if found == card.schema_hash == SCHEMA.hash:
+        schema, found, columns = SCHEMA, "unknown", set()
+    if found == card.schema_hash and (found == SCHEMA.hash or SCHEMA.begins_with(schema)):
         return
     known = {name for name, _ in SCHEMA.features}
     difference = [f"+{name}" for name in sorted(known - columns)] + [

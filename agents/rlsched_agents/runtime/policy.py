@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Wait
+from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import (
     Window,
     contested,
@@ -23,10 +24,12 @@ from rlsched.decide.candidates import (
     variant_candidates,
     weighs_energy,
 )
+from rlsched.decide.index_walk import next_look_s
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import PREEMPT, Decision, Information, Order
 from rlsched.decide.schema import SCHEMA
+from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import Checkpoint, checkpoint_file, load_checkpoint
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
@@ -49,12 +52,14 @@ class _Asked:
         logits: What it said last.
         samples: Futures that the search played.
         overruled: Row of the first half that the network would have taken where the search took another.
+        holds: Whether a *wait* passes over a job that could have started.
     """
 
     times: int = 0
     logits: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     samples: int = 0
     overruled: int = -1
+    holds: bool = True
     halves: list[Half] = field(default_factory=list)
     value: float | None = None
 
@@ -95,6 +100,7 @@ class PpoScheduler:
         self.network = network
         self._forward = Forward(weights, network)
         self._search: Search | None = None
+        self.preempts = False
 
     @property
     def shares(self) -> bool:
@@ -123,15 +129,34 @@ class PpoScheduler:
             amount: `8` for so many samples a decision, `5ms` for as many as fit; `0ms` for none.
 
         Raises:
-            UnknownSchedulerError: the amount is neither.
+            UnknownSchedulerError: the amount is neither, or the policy preempts.
         """
         from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
 
+        if self.preempts:
+            raise UnknownSchedulerError(
+                f"policy {name!r}: futures know no preemption yet; leave out {PREEMPT} or +search"
+            )
         other, budget = copy.copy(self), read_budget(name, amount)
         other.name = name
         if budget is not None:
             other.policy_id = f"{self.policy_id}+search={amount}"
             other._search = Search(budget, self.seed, MAX_SPREAD)
+        return other
+
+    def with_preemption(self, name: str) -> PpoScheduler:
+        """The same network where jobs may be preempted: it keeps the queue by the index, as `gittins` does.
+
+        Its reference is `gittins` then; rows may start a job by preempting others.
+
+        Raises:
+            UnknownSchedulerError: it does already.
+        """
+        if self.preempts:
+            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} preempts already")
+        other = copy.copy(self)
+        other.name, other.policy_id = name, f"{self.policy_id}{PREEMPT}"
+        other.order, other.preempts = "index", True
         return other
 
     @classmethod
@@ -166,7 +191,7 @@ class PpoScheduler:
             halves=asked.halves,
             temperature=self.temperature,
             value=asked.value,
-            marks_hold=isinstance(action, Wait),
+            marks_hold=isinstance(action, Wait) and asked.holds,
             samples=asked.samples,
             overruled=asked.overruled,
         )
@@ -181,12 +206,22 @@ class PpoScheduler:
             row = self._pick(jobs, state.decisions, asked, record)
             if self._search is not None and asked.times:
                 row = self._look_ahead(self._search, state, partition, now_s, jobs, row, asked)
-            seq = int(jobs.seqs[row])
+            seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
+            if out >= 0:
+                return Preempt(seq=int(state.arrays.job.seq[out]))
             if seq < 0:
-                return Wait()
+                asked.holds = jobs.passes_over
+                return Wait(until_s=self._look_s(state, partition, now_s))
         variants = variant_candidates(state, partition, seq, now_s)
         row = self._pick(variants, state.decisions, asked, record) if len(variants.nodes) > 1 else 0
         return variants.action(state, partition, row)
+
+    def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
+        """When the ages of running jobs may make another of them preemptible; None: no time to wait for."""
+        if not self.preempts:
+            return None
+        look_s = float(next_look_s(state.arrays, partition, now_s, Gittins().code, True))
+        return look_s if math.isfinite(look_s) else None
 
     @staticmethod
     def _look_ahead(
@@ -245,7 +280,8 @@ class PpoScheduler:
 
 
 def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+search=AMOUNT` behind: `with_search`.
+    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+preempt` behind: `with_preemption`;
+    `+search=AMOUNT`: `with_search`.
 
     Args:
         argument: "" for the default checkpoint, `untrained` for the same network before training (by arg

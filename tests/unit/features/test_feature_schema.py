@@ -18,6 +18,7 @@ from rlsched.decide.schema import (
     NUM_FEATURES,
     OLDEST_ROWS,
     SCHEMA,
+    SERVED_SINCE,
     WINDOW_ROWS,
     FeatureSchema,
 )
@@ -69,6 +70,13 @@ COLUMNS = {
     "util_frac": features.UTIL,
     "clock_bound": features.CLOCK_BOUND,
     "gpu_memory_frac": features.GPU_MEMORY,
+    "preempts": features.PREEMPTS,
+    "index_log": features.INDEX_LOG,
+    "attained_log": features.ATTAINED,
+    "must_stay": features.MUST_STAY,
+    "by_preempting": features.BY_PREEMPTING,
+    "preempted_gpus_frac": features.PREEMPTED_GPUS,
+    "preempt_margin": features.PREEMPT_MARGIN,
 }
 
 
@@ -107,6 +115,16 @@ class TestSchema:
         ]
         hashes = {msgspec.structs.replace(SCHEMA, features=changed).hash for changed in variants}
         assert len(hashes | {SCHEMA.hash}) == 5
+
+    def test_a_schema_serves_what_lacks_its_last_columns(self) -> None:
+        shorter = msgspec.structs.replace(SCHEMA, version=SERVED_SINCE, features=ACTOR_FEATURES[:42])
+        assert SCHEMA.begins_with(shorter)
+        assert SCHEMA.begins_with(SCHEMA)
+        assert not shorter.begins_with(SCHEMA)
+        replace = msgspec.structs.replace
+        assert not SCHEMA.begins_with(replace(shorter, features=ACTOR_FEATURES[1:42]))
+        assert not SCHEMA.begins_with(replace(shorter, version=SERVED_SINCE - 1))
+        assert not SCHEMA.begins_with(replace(shorter, hold_s=900.0))
 
     def test_the_observation_has_room_for_all(self) -> None:
         box, rows = spaces()

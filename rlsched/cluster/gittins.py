@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records
-from rlsched.decide.quota_walk import attained_gpu_s
 from rlsched.jit import kernel
 
 LEAST_SPREAD: Final = 0.1
@@ -92,13 +91,16 @@ class GittinsCode(NamedTuple):
     threshold_gpu_s: float
 
 
-@lru_cache(maxsize=1)
-def gittins_table() -> NDArray[np.float64]:
-    """(_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and by ln(age / median)."""
+@lru_cache(maxsize=2)
+def gittins_table(first: int = 0, end: int = _SPREADS) -> NDArray[np.float64]:
+    """(_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and by ln(age / median).
+
+    Rows from `first` to `end` alone are filled.
+    """
     log_ages = LEAST_LOG_AGE + LOG_AGE_STEP * np.arange(_AGES)
     given = np.exp(np.linspace(-10.0, 14.0, 97))
-    table = np.empty((_SPREADS, _AGES))
-    for k in range(_SPREADS):
+    table = np.full((_SPREADS, _AGES), np.nan)
+    for k in range(first, end):
         spread = LEAST_SPREAD + SPREAD_STEP * k
         age = np.exp(np.minimum(log_ages, _FAR * spread))[:, None]
         until = age + given[None, :]
@@ -135,6 +137,15 @@ def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float
     low = table[i, j] * (1.0 - y) + table[i, j + 1] * y
     high = table[i + 1, j] * (1.0 - y) + table[i + 1, j + 1] * y
     return low * (1.0 - x) + high * x
+
+
+@kernel
+def attained_gpu_s(job: Records, slot: int, now_s: float) -> float:
+    """Service that a live job has had until now, GPU-seconds: all its time on GPUs, restarts included."""
+    attained = job.attained_gpu_s[slot]
+    if job.placed_in[slot] >= 0:
+        attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
+    return attained
 
 
 @kernel
@@ -187,3 +198,24 @@ def job_index(job: Records, c: GittinsCode, slot: int, now_s: float) -> float:
     if _is_young(c, age):
         return median + log_cost(c.table, spread, LEAST_LOG_AGE) + size
     return median + log_cost(c.table, spread, math.log(_age_at(c, _steps(c, age))) - median) + size
+
+
+_DEFAULT: Final = Gittins()
+_ROW: Final = round((_DEFAULT.spread - LEAST_SPREAD) / SPREAD_STEP)
+_TABLE: Final = gittins_table(_ROW - 1, _ROW + 2)
+_SPREAD: Final = _DEFAULT.spread
+_TRUST: Final = _DEFAULT.trust
+_POWER: Final = _DEFAULT.gpus_power
+_MARGIN: Final = _DEFAULT.margin
+_AGE_STEP: Final = _DEFAULT.age_step
+_FIRST_AGE_S: Final = _DEFAULT.first_age_s
+_TICK_S: Final = _DEFAULT.tick_s
+_LEVEL_GPU_S: Final = _DEFAULT.threshold_gpu_s
+
+
+@kernel
+def default_code() -> GittinsCode:
+    """`Gittins()` for kernels: what the queue order *index* goes by."""
+    return GittinsCode(
+        _TABLE, _SPREAD, _TRUST, _POWER, _MARGIN, _AGE_STEP, _FIRST_AGE_S, _TICK_S, _LEVEL_GPU_S
+    )

@@ -1,0 +1,128 @@
+"""Episodes in which jobs may be preempted: their reference, what a preemption costs, what is legal."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.cluster.arrays import INDEX, ORDER
+from rlsched.decide import features
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.simulation import PREEMPTIONS, QUEUED_S
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from tests.contract.environment.episodes import CONFIG, REFERENCE
+
+ALL = msgspec.structs.replace(CONFIG, preempting_frac=1.0, pinned_frac=0.5, load_low=1.1)
+
+
+def play(fleet: Fleet, choose: str) -> dict[str, float]:
+    """One episode of a fleet of one, by the reference's rows or by any legal ones. Returns its schedule."""
+    fleet.begin(0)
+    rows = np.zeros(1, np.int64)
+    while True:
+        if choose == "reference":
+            rows[0] = fleet.reference_row(0)
+        else:
+            fleet.sample_rows(rows)
+        info = fleet.step(rows, restart=False)[0]
+        if fleet.dones[0]:
+            return {**info["schedule"], **info["episode"]}
+
+
+@pytest.mark.parametrize("modelled_frac", [0.0, 1.0])
+@pytest.mark.parametrize("drain_frac", [0.0, 1.0])
+def test_playing_the_reference_has_no_regret(
+    sources: list[EpisodeSource], modelled_frac: float, drain_frac: float
+) -> None:
+    config = msgspec.structs.replace(ALL, modelled_frac=modelled_frac, drain_frac=drain_frac)
+    fleet, preemptions, pinned = Fleet(sources, 1, config, 3), 0, 0
+    for _ in range(8):
+        schedule = play(fleet, "reference")
+        assert schedule["regret_job_s"] == 0.0
+        assert schedule["r"] == pytest.approx(0.0, abs=1e-5)
+        assert schedule["queue_mean_s"] == pytest.approx(schedule["reference_queue_mean_s"], abs=1e-9)
+        sim = fleet._arrays.sim
+        preemptions += int(sim.progress.tally[0, PREEMPTIONS])
+        pinned += int(sim.truth.pinned[0].any())
+    assert preemptions > 50
+    assert 0 < pinned < 8, "half of the jobs must stay in some of the episodes, in none in others"
+
+
+@pytest.mark.parametrize("restart_s", [0.0, 60.0, 600.0])
+def test_the_queueing_integral_is_what_jobs_end_later(sources: list[EpisodeSource], restart_s: float) -> None:
+    """With any legal rows: waiting, and every restart, whether its cost was paid to the end or not."""
+    fleet = Fleet(sources, 1, msgspec.structs.replace(ALL, restart_s=restart_s, drain_frac=1.0), 5)
+    preemptions = 0
+    for _ in range(6):
+        schedule = play(fleet, "any")
+        sim = fleet._arrays.sim
+        truth, end_s = sim.truth, sim.progress.outcome.end_s[0]
+        delay_s = end_s - truth.submit_s[0] - truth.duration_s[0]
+        assert (delay_s > -1e-6).all()
+        assert sim.progress.clock[0, QUEUED_S] == pytest.approx(delay_s.sum(), rel=1e-9)
+        first = ALL.warmup_jobs
+        assert schedule["queue_mean_s"] == pytest.approx(delay_s[first:].mean(), rel=1e-9)
+        preemptions += int(sim.progress.tally[0, PREEMPTIONS])
+    assert preemptions > 50
+
+
+def test_rows_that_preempt_are_legal_beside_wait(sources: list[EpisodeSource]) -> None:
+    fleet = Fleet(sources, 4, ALL, 7)
+    for k in range(4):
+        fleet.begin(k)
+    rows, claims = np.zeros(4, np.int64), 0
+    for _ in range(400):
+        seen = fleet.observations
+        by_preempting = seen[:, :, features.BY_PREEMPTING] == 1
+        feasible = seen[:, :, features.FEASIBLE] == 1
+        assert not (by_preempting & feasible).any(), "nobody gives way to a job that fits"
+        assert not (by_preempting & (seen[:, :, features.PREEMPT_MARGIN] <= 0)).any()
+        assert not (fleet.masks[:, 1:] & ~(by_preempting | feasible)[:, 1:]).any()
+        only = by_preempting.any(axis=1) & ~feasible.any(axis=1)
+        assert fleet.masks[only, 0].all(), "not to preempt is always possible"
+        assert (seen[:, :, REFERENCE].sum(axis=1) == 1).all()
+        assert (by_preempting.sum(axis=1) <= 4).all()
+        claims += int(by_preempting.sum())
+        fleet.sample_rows(rows)
+        fleet.step(rows)
+    assert claims > 200
+
+
+def test_a_share_of_the_episodes_preempts(sources: list[EpisodeSource]) -> None:
+    """The others are what they were: the queue by predicted GPU time, and nothing in the new columns."""
+    fleet = Fleet(sources, 1, msgspec.structs.replace(ALL, preempting_frac=0.5), 11)
+    seen = [0, 0]
+    for _ in range(24):
+        fleet.begin(0)
+        preempting = int(fleet._arrays.sim.state.counters[0, ORDER] == INDEX)
+        seen[preempting] += 1
+        real = fleet.observations[0][:, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].any(axis=1)
+        assert (fleet.observations[0, real, features.PREEMPTS] == preempting).all()
+        if not preempting:
+            assert not fleet.observations[0, :, features.PREEMPTS : features.PREEMPT_MARGIN + 1].any()
+            assert play_on(fleet)["regret_job_s"] == 0.0
+    assert min(seen) > 4
+
+
+def play_on(fleet: Fleet) -> dict[str, float]:
+    """The rest of an episode by the reference's rows."""
+    while True:
+        info = fleet.step(np.array([fleet.reference_row(0)]), restart=False)[0]
+        if fleet.dones[0]:
+            schedule: dict[str, float] = info["schedule"]
+            return schedule
+
+
+def test_without_preemption_nothing_is_drawn_for_it(sources: list[EpisodeSource]) -> None:
+    """The other settings of preemption change no episode."""
+    plain, other = (Fleet(sources, 1, c, 2) for c in (CONFIG, msgspec.structs.replace(CONFIG, pinned_frac=1)))
+    for fleet in (plain, other):
+        fleet.begin(0)
+    assert plain.observations.tobytes() == other.observations.tobytes()
+
+
+@pytest.mark.parametrize("name", ["preempting_frac", "pinned_frac"])
+def test_shares_are_between_0_and_1(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be between 0 and 1, got 1.5"):
+        EpisodeConfig(**{name: 1.5})

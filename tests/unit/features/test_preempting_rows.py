@@ -1,0 +1,142 @@
+"""Rows that start a job by preempting others: which there are, what they say, and whom they preempt."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.cluster import placement
+from rlsched.cluster.choose import choose
+from rlsched.cluster.gittins import Gittins, job_index
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide import windows
+from rlsched.decide.abilities import NO_ABILITY
+from rlsched.decide.candidates import hold, job_candidates
+from rlsched.decide.evict import who_leaves
+from rlsched.decide.index_walk import indices, next_by_index
+from rlsched.decide.schema import PREEMPTING_ROWS, SCHEMA
+from tests.unit.features.states import NOW_S
+
+CODE = Gittins().code
+
+
+@dataclass
+class One:
+    gpus: int
+    predicted_s: float
+    stays: bool
+    ran_s: float
+
+
+@st.composite
+def one(draw: st.DrawFn) -> One:
+    predicted_s = float(draw(st.sampled_from([20, 300, 4000, 50_000])))
+    return One(draw(st.integers(1, 6)), predicted_s, draw(st.booleans()), float(draw(st.integers(0, 900))))
+
+
+def made(jobs: list[One]) -> ClusterState:
+    """Three nodes of 4 GPUs by the index; jobs start while they fit, as they come, and the others wait."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), order="index", slots=64)
+    for job in jobs:
+        seq = state.add_job(
+            num_gpus=job.gpus,
+            submit_s=0.0,
+            predicted_s=job.predicted_s,
+            spread=1.0,
+            preemptible=not job.stays,
+        )
+        gpus = np.zeros(job.gpus, np.int32)
+        if choose(state.arrays, 0, state.slot_of(seq), -1, gpus) >= 0:
+            state.start(seq, gpus.tolist(), NOW_S - job.ran_s)
+    return state
+
+
+def column(window: windows.WindowArrays, row: int, name: str) -> float:
+    return float(window.features[row, SCHEMA.column(name)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(one(), min_size=4, max_size=16))
+def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
+    state = made(jobs)
+    arrays, queue = state.arrays, state.queue(0)
+    window = windows.empty_window()
+    windows.job_window(arrays, 0, NOW_S, window)
+    key, leave = indices(arrays, 0, NOW_S, CODE, True)
+    assert sorted(queue, key=lambda slot: key[slot]) == list(queue) or len(set(key[queue])) < len(queue)
+
+    expected, tried = {}, set()
+    for slot in queue:
+        gpus = int(arrays.job.gpus[slot])
+        if placement.fits(arrays, 0, gpus) or gpus in tried or len(expected) == PREEMPTING_ROWS:
+            continue
+        tried.add(gpus)
+        out, held, lowest = who_leaves(arrays, 0, gpus, leave, key[slot])
+        if out >= 0:
+            expected[slot] = (out, held, lowest)
+    found = {int(slot): row for row, slot in enumerate(window.slot) if window.out[row] >= 0}
+    assert found.keys() == expected.keys()
+    for slot, row in found.items():
+        out, held, lowest = expected[slot]
+        assert window.out[row] == out
+        assert window.reason[row] == windows.LEGAL
+        assert not arrays.job.pinned[out]
+        assert column(window, row, "by_preempting") == 1
+        assert column(window, row, "feasible") == 0
+        assert column(window, row, "preempted_gpus_frac") == pytest.approx(held / 12)
+        margin = lowest + CODE.margin - key[slot]
+        assert margin > CODE.margin
+        assert column(window, row, "preempt_margin") == pytest.approx(min(margin, 6) / 6, rel=1e-5)
+    for row in range(1, window.info[0]):
+        slot = window.slot[row]
+        assert column(window, row, "preempts") == 1
+        assert column(window, row, "index_log") == pytest.approx(
+            job_index(arrays.job, CODE, slot, NOW_S) / 20, rel=1e-5
+        )
+        assert column(window, row, "must_stay") == arrays.job.pinned[slot]
+
+    out, into, _ = next_by_index(arrays, 0, NOW_S, CODE, NO_ABILITY, True)
+    reference = int(window.info[1])
+    if out >= 0:
+        assert window.out[reference] == out
+    elif into >= 0:
+        assert window.slot[reference] == into
+        assert window.out[reference] == -1
+    else:
+        assert reference == 0
+
+
+def test_what_a_job_has_had_is_told_and_counts() -> None:
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="index")
+    seq = state.add_job(num_gpus=4, submit_s=0.0, predicted_s=100.0, spread=1.0)
+    other = state.add_job(num_gpus=4, submit_s=0.0, predicted_s=100.0, spread=1.0)
+    state.start(seq, [0, 1, 2, 3], 0.0)
+    state.preempt(seq, NOW_S)
+    rows = job_candidates(state, 0, NOW_S)
+    assert rows.seqs.tolist() == [-1, other, seq], "it has used up more than its prediction"
+    attained = rows.features[:, SCHEMA.column("attained_log")].tolist()
+    assert attained == pytest.approx([0.0, 0.0, math.log1p(NOW_S) / 12])
+
+
+def test_a_wait_does_not_keep_back_those_who_could_preempt() -> None:
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="index")
+    long = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=90_000.0, spread=1.0)
+    state.start(long, [0, 1, 2], 0.0)
+    big = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=10.0, spread=1.0)
+    rows = job_candidates(state, 0, NOW_S)
+    assert rows.legal.tolist() == [True, True]
+    assert not rows.passes_over
+    hold(state, rows, NOW_S)
+    assert state.arrays.job.held_until_s[state.slot_of(big)] == -math.inf
+    small = state.add_job(num_gpus=1, submit_s=0.0, predicted_s=10.0, spread=1.0)
+    rows = job_candidates(state, 0, NOW_S)
+    assert rows.passes_over
+    hold(state, rows, NOW_S)
+    assert state.arrays.job.held_until_s[state.slot_of(small)] > NOW_S
+    assert state.arrays.job.held_until_s[state.slot_of(big)] == -math.inf
