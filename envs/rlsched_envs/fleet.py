@@ -148,6 +148,23 @@ class Fleet:
             "raise the load or shrink the cluster"
         )
 
+    def replay(self, k: int, window: Window) -> bool:
+        """Begin this window in cluster `k`, without models; the agent decides to its last job.
+
+        False if it holds nothing to decide: then it is over, as the reference played it.
+        """
+        self.load(k, window)
+        self.set_models(k, False, 0, 0.0, 0)
+        if not batch.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
+            return False
+        batch.observe_one(self._arrays, k, self.observations, self.masks)
+        return True
+
+    def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """When the jobs of cluster `k` started, here and in the reference's run; (T,) seconds each."""
+        arrays = self._arrays
+        return arrays.sim.progress.outcome.start_s[k].copy(), arrays.reference_start_s[k].copy()
+
     def load(self, k: int, window: Window) -> None:
         """Put a window's jobs and its number of nodes into cluster `k`."""
         node, truth = self._arrays.sim.state.node, self._arrays.sim.truth

@@ -96,6 +96,8 @@ class PpoScheduler:
         self.policy_id = policy_id
         self.temperature = temperature
         self.seed = seed
+        self.weights = weights
+        self.network = network
         self._forward = Forward(weights, network)
         self._search: Search | None = None
         self.preempts = False
