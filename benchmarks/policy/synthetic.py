@@ -1,0 +1,49 @@
+"""Synthetic sequences from 16 to 10,000 GPUs: what one checkpoint and one rule are worth at any size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.policy.cases import SYNTHETIC, Case, Workload
+from rlsched.errors import InputError
+from rlsched.workload.load import offered_load
+from rlsched.workload.synth import synthesize
+from rlsched_agents.evaluate.windows import Window
+
+SEED: Final = 0
+GPUS_PER_NODE: Final = 8
+KINDS: Final = ("helios", "philly")
+JOBS_AT: Final = {16: 4_000, 128: 6_000, 1_024: 31_000, 10_000: 60_000}
+"""Jobs by GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is as long as it takes to fill
+the cluster several times over, and no longer, for the sake of networks that are asked job by job."""
+MEASURED: Final = (0.3, 0.9)
+"""Jobs submitted in this part of the time are measured: not those that fill an empty cluster, and those that
+come after them are there, so that nobody waits on a cluster that is about to be left."""
+
+SEQUENCES: Final = {
+    f"{kind}-like/{gpus}": (kind, gpus, jobs) for gpus, jobs in JOBS_AT.items() for kind in KINDS
+}
+"""(kind, GPUs, jobs) by name of the sequence."""
+
+
+def synthetic_workload(case: Case) -> Workload:
+    """A synthetic sequence whose measured jobs are exactly the load, on a cluster of exactly the size.
+
+    Submission times are stretched for it, as those of a trace are (`cases.workload_of`).
+
+    Raises:
+        InputError: no such sequence.
+    """
+    if case.trace not in SEQUENCES or case.part != SYNTHETIC:
+        raise InputError(
+            f"expected a sequence of {', '.join(SEQUENCES)} in the part {SYNTHETIC!r}, "
+            f"got {case.trace!r} in {case.part!r}"
+        )
+    kind, gpus, jobs = SEQUENCES[case.trace]
+    trace, spec = synthesize(kind, jobs, case.load, gpus, GPUS_PER_NODE, seed=SEED)
+    since_s, until_s = (part * float(trace.submit_s[-1]) for part in MEASURED)
+    measured = Window(since_s, until_s).measured(trace)
+    stretch = offered_load(trace.select(measured), spec) / case.load
+    trace = replace(trace, submit_s=trace.submit_s * stretch)
+    return Workload(trace, spec, Window(since_s * stretch, until_s * stretch), stretch)
