@@ -18,7 +18,7 @@ from benchmarks.policy.opponents import (
     Tuned,
     TunedFile,
 )
-from benchmarks.policy.synthetic import SEQUENCES
+from benchmarks.policy.synthetic import SEQUENCES, for_networks
 
 LOADS: Final = (0.7, 0.85, 0.95, 1.05)
 HEADLINE_LOADS: Final = (0.85, 0.95, 1.05)
@@ -174,7 +174,7 @@ STUDIES: Final = {
         Study(
             name="sizes",
             title="From 16 to 10,000 GPUs, synthetic, all jobs preemptible",
-            goal="half of the gain is kept at sizes 8 times larger, no case more than 2 % worse than best QSSF",
+            goal="half of the gain is kept at sizes 8 times larger, no case over 2 % worse than best QSSF",
             measure="jct",
             loads=SIZES_LOADS,
             tested="always",
@@ -278,7 +278,8 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         policies: Policies under test that were named.
     """
     found = [Entry(policy=name, label=name, role="reference", models=study.models) for name in REFERENCES]
-    found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
+    if for_networks(trace):
+        found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
     if study.name in ("good", "unseen"):
         found += _rows(study, "rule", dict.fromkeys(("fifo-backfill", "easy")))
     chosen = dict[str, str]()

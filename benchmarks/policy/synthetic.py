@@ -15,16 +15,26 @@ SEED: Final = 0
 GPUS_PER_NODE: Final = 8
 KINDS: Final = ("helios", "philly")
 JOBS_AT: Final = {16: 4_000, 128: 6_000, 1_024: 31_000, 10_000: 60_000}
-"""Jobs by GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is as long as it takes to fill
-the cluster several times over, and no longer, for the sake of networks that are asked job by job."""
+"""Jobs by GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is two and a half days, an eighth
+of which fills the cluster."""
+NETWORK_JOBS_AT: Final = {1_024: 8_000, 10_000: 20_000}
+"""Networks are asked decision by decision: on the largest clusters they have sequences of their own, that all
+others run too."""
 MEASURED: Final = (0.3, 0.9)
 """Jobs submitted in this part of the time are measured: not those that fill an empty cluster, and those that
 come after them are there, so that nobody waits on a cluster that is about to be left."""
 
-SEQUENCES: Final = {
-    f"{kind}-like/{gpus}": (kind, gpus, jobs) for gpus, jobs in JOBS_AT.items() for kind in KINDS
+LONG: Final = {f"{kind}-like/{gpus}": (kind, gpus, jobs) for gpus, jobs in JOBS_AT.items() for kind in KINDS}
+SHORT: Final = {
+    f"helios-like/{gpus}/{jobs}": ("helios", gpus, jobs) for gpus, jobs in NETWORK_JOBS_AT.items()
 }
+SEQUENCES: Final = LONG | SHORT
 """(kind, GPUs, jobs) by name of the sequence."""
+
+
+def for_networks(name: str) -> bool:
+    """Whether networks run on a sequence: it is short enough for them."""
+    return name not in SEQUENCES or name in SHORT or SEQUENCES[name][1] not in NETWORK_JOBS_AT
 
 
 def synthetic_workload(case: Case) -> Workload:

@@ -25,7 +25,9 @@ class TestStudies:
             for trace in study.own:
                 rows = studies.rows_of(study, tuned, trace, [])
                 assert not [one.label for one in rows if "by trace" in one.label]
-                assert {one.policy for one in rows} >= {"gittins", "qssf", "qssf-backfill", *study.default}
+                assert {one.policy for one in rows} >= {"gittins", "qssf", "qssf-backfill"}
+                there = {one.policy for one in rows if one.role == "policy"}
+                assert there == (set(study.default) if synthetic.for_networks(trace) else set())
 
     def test_a_study_keeps_to_its_own_traces(self) -> None:
         study = studies.STUDIES["unseen"]
@@ -68,6 +70,10 @@ class TestSequences:
     def test_there_are_sizes_from_16_to_10_000_gpus(self) -> None:
         sizes = sorted({gpus for _, gpus, _ in synthetic.SEQUENCES.values()})
         assert sizes == [16, 128, 1_024, 10_000]
+        asked = {gpus for name, (_, gpus, _) in synthetic.SEQUENCES.items() if synthetic.for_networks(name)}
+        assert sorted(asked) == sizes
+        assert not synthetic.for_networks("helios-like/10000")
+        assert synthetic.for_networks("ms_itp_09")
 
     def test_it_is_told_what_is_no_sequence(self) -> None:
         with pytest.raises(InputError, match=r"expected a sequence of helios-like/16.*got 'helios-like/17'"):
