@@ -29,6 +29,9 @@ GATE: Final = 0.5
 """Speed that all who share have to keep under `gittins`: what `pack` was tuned to."""
 STRICT_GATE: Final = 0.85
 """The gate that the bar's quality of sharing is about."""
+OWN_SPREAD: Final = "gittins:0.1,1"
+"""The index by the spread that comes with each prediction, and hardly any beside: a diagnosis, tuned nowhere,
+of what one spread for all loses on clusters whose run times are alike."""
 WEIGHTS: Final = tuple(f"{k / 8:g}" for k in range(9))
 """Nine settings of the dial between JCT and energy."""
 
@@ -306,8 +309,9 @@ def _rows(study: Study, role: Role, named: dict[str, str] | dict[str, None]) -> 
 def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
     """Rows with abilities, by label: `gittins` stands for its tuned value."""
     base, hand = chosen.get("gittins", "gittins"), "qssf-backfill"
-    if (study.measure == "jct" or study.own) and base != "gittins":
-        return {"gittins (default)": "gittins"}
+    if study.measure == "jct" or study.own:
+        found = {"gittins (default)": "gittins"} if base != "gittins" else {}
+        return found | ({OWN_SPREAD: OWN_SPREAD} if study.own == UNSEEN and study.preemptible_frac else {})
     if study.name == "sharing":
         gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
         return {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}
