@@ -13,18 +13,23 @@ from rlsched_agents.evaluate.windows import Window
 
 SEED: Final = 0
 GPUS_PER_NODE: Final = 8
-KINDS: Final = ("helios", "philly")
-JOBS_AT: Final = {16: 4_000, 128: 6_000, 1_024: 31_000, 10_000: 60_000}
-"""Jobs by GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is two and a half days, an eighth
-of which fills the cluster."""
-NETWORK_JOBS_AT: Final = {1_024: 8_000, 10_000: 20_000}
-"""Networks are asked decision by decision: on the largest clusters they have sequences of their own, that all
-others run too."""
+JOBS_AT: Final = {
+    "helios": {16: 4_000, 128: 6_000, 1_024: 31_000, 10_000: 60_000},
+    "philly": {16: 4_000, 128: 6_000, 1_024: 31_000},
+}
+"""Jobs by kind and GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is four and a half days;
+the first queue of helios-like jobs is there after half a day. Philly-like jobs hardly queue there: 150,000 of
+them, over a week, wait 14 s on average."""
+NETWORK_JOBS_AT: Final = {1_024: 8_000, 10_000: 30_000}
+"""Networks are asked decision by decision: on the largest clusters they have helios-like sequences of their
+own, that all others run too."""
 MEASURED: Final = (0.3, 0.9)
 """Jobs submitted in this part of the time are measured: not those that fill an empty cluster, and those that
 come after them are there, so that nobody waits on a cluster that is about to be left."""
 
-LONG: Final = {f"{kind}-like/{gpus}": (kind, gpus, jobs) for gpus, jobs in JOBS_AT.items() for kind in KINDS}
+LONG: Final = {
+    f"{kind}-like/{gpus}": (kind, gpus, jobs) for kind, at in JOBS_AT.items() for gpus, jobs in at.items()
+}
 SHORT: Final = {
     f"helios-like/{gpus}/{jobs}": ("helios", gpus, jobs) for gpus, jobs in NETWORK_JOBS_AT.items()
 }
