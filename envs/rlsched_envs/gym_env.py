@@ -51,11 +51,11 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     beyond the reference's / its energy) x (its time in the system / its queueing).
 
     **Preemption** (`EpisodeConfig.preempting_frac`). In a share of the episodes jobs may be preempted: they
-    save their work and pay `restart_s` to go on; in some of these half of the jobs must not be. The queue then
-    goes by the Gittins index (`rlsched.cluster.gittins`), `gittins` is the reference, and jobs that do not fit
-    have rows that preempt for them: the first of those who have to give way, one a decision. Regret is that of
-    JCT then: waiting, and restarts. A preempting row is legal where every job that gives way has an index
-    higher by the rule's margin; not to preempt always is.
+    save their work and pay `restart_s` to go on; in some of these half of the jobs must not be. The queue
+    then goes by the Gittins index (`rlsched.cluster.gittins`), `gittins` is the reference, and jobs that do
+    not fit have rows that preempt for them: the first of those who have to give way, one a decision. Regret
+    is that of JCT then: waiting, and restarts. A preempting row is legal where every job that gives way has
+    an index higher by the rule's margin; not to preempt always is.
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
     plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way

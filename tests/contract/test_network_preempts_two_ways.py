@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,9 +10,14 @@ from rlsched.broker.policy import load_policy
 from rlsched.decide.actions import Preempt, Wait
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import load_scheduler
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.schema import NUM_FEATURES
+from rlsched.errors import InputError, UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.heuristics.gittins import make_gittins
+from rlsched_agents.ppo.recipes import Recipe
+from rlsched_agents.ppo.training import first_weights
+from rlsched_agents.runtime.checkpoint import load_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import Models
 from tests.contract.test_gittins_two_ways import check_equal, preempted, with_preemptible
@@ -77,3 +83,16 @@ def test_behind_it_stands_a_rule_that_preempts() -> None:
     assert fallback == "gittins"
     assert scheduler.order == "index"
     assert getattr(scheduler, "preempts", False)
+
+
+def test_an_older_policy_begins_a_run_of_more_columns() -> None:
+    """The default policy is of the schema before preemption."""
+    old = load_checkpoint("default")
+    recipe = Recipe(network=msgspec.structs.replace(old.card.network, features=NUM_FEATURES))
+    first = first_weights(old, recipe)
+    assert {name: array.shape for name, array in first.items()} == recipe.network.shapes()
+    more = NUM_FEATURES - old.card.network.features
+    assert more >= 0
+    assert not first["actor.row1.weight"][:, NUM_FEATURES - more :].any()
+    with pytest.raises(InputError, match="has other sizes than the recipe's"):
+        first_weights(old, Recipe(network=NetworkConfig(width=8)))

@@ -6,6 +6,7 @@ its rounding, which grows with the logits: at 8 and above, float32 itself goes i
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,7 @@ from rlsched_agents.runtime.network import (
     NetworkConfig,
     Weights,
     initial_weights,
+    widened,
 )
 from rlsched_agents.runtime.policy import make_ppo
 
@@ -45,13 +47,14 @@ Rows = NDArray[np.float32]
 
 
 class Pair:
-    """The same weights in numpy, and in torch in both precisions."""
+    """The same weights in numpy, and in torch in both precisions; there with all of today's columns."""
 
     def __init__(self, config: NetworkConfig, weights: Weights) -> None:
         self.numpy = Forward(weights, config)
-        self.single, self.double = CandidateNetwork(config), CandidateNetwork(config)
+        wide = msgspec.structs.replace(config, features=NUM_FEATURES)
+        self.single, self.double = CandidateNetwork(wide), CandidateNetwork(wide)
         for network in (self.single, self.double):
-            network.load_weights(weights)
+            network.load_weights(widened(weights, config, NUM_FEATURES))
         self.double.double()
 
     def check(self, window: Rows) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from rlsched_agents.runtime.network import (
     WAIT,
     NetworkConfig,
     initial_weights,
+    widened,
 )
 
 CONFIG = NetworkConfig()
@@ -39,6 +40,23 @@ def test_untrained_network_takes_the_reference_row(kind: int, count: int) -> Non
     for seed in range(5):
         rows = job_rows(count, reference=count // 2, seed=seed, kind=kind)
         assert np.argmax(Forward(initial_weights(CONFIG, seed), CONFIG).logits(rows)) == count // 2
+
+
+def test_columns_that_a_network_never_saw_weigh_nothing() -> None:
+    """Neither where they are cut off as it is served, nor where it is widened to learn on."""
+    old = NetworkConfig(features=NUM_FEATURES - 7)
+    new = NetworkConfig()
+    weights = initial_weights(old, 4)
+    weights["actor.score.weight"] *= 100
+    more = widened(weights, old, new.features)
+    assert {name: array.shape for name, array in more.items()} == new.shapes()
+    rows, privileged = job_rows(6, reference=2), np.ones(new.critic_features, np.float32)
+    one, two = Forward(weights, old), Forward(more, new)
+    np.testing.assert_allclose(one.logits(rows), two.logits(rows), rtol=1e-12)
+    assert one.value(rows, privileged) == pytest.approx(two.value(rows, privileged), rel=1e-12)
+    other = rows.copy()
+    other[:, old.features :] += 1.0
+    np.testing.assert_allclose(one.logits(other), two.logits(rows), rtol=1e-12)
 
 
 def test_prior_has_its_own_strength_in_each_half() -> None:

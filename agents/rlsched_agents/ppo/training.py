@@ -32,6 +32,7 @@ from rlsched_agents.ppo.resume import pack_run, restore_run
 from rlsched_agents.ppo.stopping import StopRequest, StopRun
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from rlsched_agents.runtime.network import Weights, widened
 
 LAST_FILE = "last.zip"
 BEST_FILE = "best.zip"
@@ -155,7 +156,7 @@ def train(
     if resume:
         _resume(model, normalizer, recipe, files, timesteps, best, average)
     elif init is not None:
-        _network(model).load_weights(_same_network(load_checkpoint(init), recipe).weights)
+        _network(model).load_weights(first_weights(load_checkpoint(init), recipe))
     if confirm is not None and not resume:
         origin = load_checkpoint(init).card if init is not None else card
         save_checkpoint(files.start, _card_now(origin, 0), _network(model).weights())
@@ -249,13 +250,16 @@ def _resume(
         best.timesteps, best.weights, best.table = kept.card.timesteps, kept.weights, kept.card.validation
 
 
-def _same_network(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
-    if checkpoint.card.network.shapes() != recipe.network.shapes():
+def first_weights(checkpoint: Checkpoint, recipe: Recipe) -> Weights:
+    """The weights to begin with: of an older policy, with columns that it did not see."""
+    network, features = checkpoint.card.network, recipe.network.features
+    wide = msgspec.structs.replace(network, features=max(features, network.features))
+    if wide.shapes() != recipe.network.shapes():
         raise InputError(
             f"{checkpoint.path}: its network has other sizes than the recipe's: "
-            f"{checkpoint.card.network} and {recipe.network}"
+            f"{network} and {recipe.network}"
         )
-    return checkpoint
+    return widened(checkpoint.weights, network, features)
 
 
 def _network(model: MaskablePPO) -> CandidateNetwork:

@@ -88,6 +88,23 @@ def initial_weights(config: NetworkConfig, seed: int) -> Weights:
     }
 
 
+def widened(weights: Weights, config: NetworkConfig, features: int) -> Weights:
+    """The same policy for rows with more columns behind the actor's: the new ones weigh nothing yet.
+
+    Args:
+        weights: Parameters of a network of these sizes.
+        config: Its sizes.
+        features: Columns that the actor sees from now on, no fewer.
+    """
+    more = features - config.features
+    return {
+        name: np.insert(array, [config.features] * more, np.float32(0.0), axis=1)
+        if name.endswith(".row1.weight")
+        else array
+        for name, array in weights.items()
+    }
+
+
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
     """A matrix with orthonormal rows or columns, whichever are fewer, times `gain` (Saxe et al. 2014)."""
     rows, columns = shape
