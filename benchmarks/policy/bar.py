@@ -37,7 +37,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--study", action="append", choices=tuple(STUDIES), help="default: all")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
     parser.add_argument(
-        "--policy", action="append", help="under test; default: ppo, in the study of good predictions"
+        "--policy",
+        action="append",
+        help="under test; default: those of each study, ppo in most that have one",
     )
     parser.add_argument("--load", action="append", type=float, help="default: those of each study")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at one load alone")
@@ -51,9 +53,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _bar(arguments: argparse.Namespace) -> int:
     policies = arguments.policy or []
-    traces = arguments.trace or ([QUICK_TRACE] if arguments.quick else list(TRACES))
     tuned = read_tuned(arguments.tuned) if arguments.tuned.exists() else None
     studies = [STUDIES[name] for name in dict.fromkeys(arguments.study or STUDIES)]
+    if arguments.split == "test":
+        studies = [study for study in studies if not study.part]
     tested = dict.fromkeys(name for study in studies for name in tested_in(study, policies))
     ids = {name: policy_id(name) for name in tested}
     without = {study.name: untuned_in(tuned, study) for study in studies}
@@ -63,8 +66,15 @@ def _bar(arguments: argparse.Namespace) -> int:
             "when all rules are tuned: run `python -m benchmarks.policy.tune`, and commit the file"
         )
     folder = arguments.out / "bar" / arguments.split
-    todo = {study.name: study.cases(traces, arguments.split, _loads(arguments, study)) for study in studies}
-    rows = {study.name: {one: rows_of(study, tuned, one, policies) for one in traces} for study in studies}
+    traces = {study.name: _traces(arguments, study) for study in studies}
+    todo = {
+        study.name: study.cases(traces[study.name], arguments.split, _loads(arguments, study))
+        for study in studies
+    }
+    rows = {
+        study.name: {one: rows_of(study, tuned, one, policies) for one in traces[study.name]}
+        for study in studies
+    }
     jobs = {name: jobs_of(found, rows[name]) for name, found in todo.items()}
     every: list[Job] = [job for found in jobs.values() for job in found]
     new = missing(every, folder)
@@ -88,6 +98,12 @@ def _bar(arguments: argparse.Namespace) -> int:
         put_between(arguments.docs / "results.md", text, MARKERS)
         put_between(arguments.docs / CASES_PAGE, head + "\n\n".join(pages), MARKERS)
     return 130 if stopped else 0
+
+
+def _traces(arguments: argparse.Namespace, study: Study) -> list[str]:
+    """Traces that were asked for, of those that the study has; a quick look takes one."""
+    found = study.traces(arguments.trace or (), [QUICK_TRACE] if arguments.quick else TRACES)
+    return found[:1] if arguments.quick and not arguments.trace else found
 
 
 def _loads(arguments: argparse.Namespace, study: Study) -> list[float] | None:

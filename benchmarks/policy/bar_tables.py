@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks.policy.cases import Case
+from benchmarks.policy.cases import SYNTHETIC, Case
 from benchmarks.policy.dial_tables import dial_lines
 from benchmarks.policy.measures import LONGEST, SIZES
-from benchmarks.policy.opponents import Entry
+from benchmarks.policy.opponents import REFERENCES, Entry
 from benchmarks.policy.runs import Result
 from benchmarks.policy.studies import HEADLINE_LOADS, Study
 from benchmarks.policy.tables import (
@@ -26,6 +26,8 @@ from rlsched_agents.evaluate.pairs import Ratio
 MARKERS: Final = ("<!-- policy/bar.py: begin -->", "<!-- policy/bar.py: end -->")
 CASES_PAGE: Final = "results-cases.md"
 LARGE: Final = SIZES[-1][0]
+MANY_JOBS: Final = 300
+"""Fewer are few jobs to judge by: in a study with traces of its own, the other cases have a table too."""
 QUEUE_PART: Final = 0.3
 """Sharing is judged where `lucid`'s queueing is at least so much of its JCT."""
 
@@ -36,6 +38,10 @@ _AGAINST: Final = {
     "sharing": ("lucid", "pack", "pack:0.85"),
     "everything": ("pack", "gittins"),
     "good": ("easy", "sgf-age", "reserve", "sjf-backfill"),
+    "unseen": ("easy", "sgf-age", "reserve", "sjf-backfill"),
+    "unseen100": ("tiresias", "tiresias-clear", "gittins", "srtf"),
+    "unseen50": ("tiresias", "tiresias-clear", "gittins", "srtf"),
+    "sizes": ("tiresias", "gittins", "srtf"),
 }
 """Rows that the others of a study are also set beside, one by one."""
 
@@ -58,9 +64,44 @@ def study_section(
         return "\n".join([*lines, *dial_lines(done, rows, results)])
     headline = [case for case in done if case.load in HEADLINE_LOADS]
     lines += over_all(study, headline, rows, results)
+    if study.own:
+        many = [case for case in headline if _jobs(study, case, results) >= MANY_JOBS]
+        if len(many) < len(headline):
+            lines += ["", f"Those of them that measure {MANY_JOBS} jobs or more:", ""]
+            lines += over_all(study, many, rows, results)[2:]
+    if study.part == SYNTHETIC:
+        lines += ["", *wall_times(headline, rows, results)]
     lines += ["", *beside(study, headline, rows, results)]
     lines += ["", *by_case(study, done, rows, results)]
     return "\n".join(lines)
+
+
+def _jobs(study: Study, case: Case, results: Results) -> int:
+    """How many jobs a case measures."""
+    best = best_reference(results, case, models=study.models)
+    return 0 if best is None else best.metrics.jobs
+
+
+def wall_times(cases: Sequence[Case], rows: Rows, results: Results) -> list[str]:
+    """Wall time of a whole replay over its decisions (starts, preemptions, and a network's waits), us.
+
+    The simulator is in it. A row that was not run on a case has an empty cell.
+    """
+    there = dict.fromkeys(REFERENCES, "reference") | labels(cases, rows)
+    lines = ["Wall time of the replay over its decisions, us; in brackets how many decisions:", ""]
+    lines += header("policy", *(f"{case.trace}, {case.load:g}" for case in cases))
+    for label, role in there.items():
+        cells = []
+        for case in cases:
+            one = result_of(case, label, rows, results)
+            if one is None or not one.metrics.decisions:
+                cells.append("")
+            else:
+                each_us = 1e6 * one.metrics.wall_s / one.metrics.decisions
+                cells.append(f"{number(each_us)} ({number(one.metrics.decisions)})")
+        if any(cells):
+            lines.append(row(named(label, role), *cells))
+    return lines
 
 
 def _said(

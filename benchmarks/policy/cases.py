@@ -23,9 +23,17 @@ from rlsched_agents.evaluate.windows import Window
 TRACES: Final = ("helios_venus", "philly/6214e9", "philly/6c71a0", "philly/11cb48")
 """Venus, and the VCs of Philly with most jobs in the training part: 39,540, 12,935 and 10,845."""
 LOADS: Final = (0.7, 0.85, 0.95, 1.05)
+UNSEEN: Final = (
+    *(f"ms_itp_{number:02}" for number in (1, 2, 5, 6, 7, 8, 9, 10)),
+    *(f"philly/{vc}" for vc in ("0e4a51", "103959", "2869ce", "7f04ca", "e13805")),
+)
+"""Clusters that no rule was tuned on: those of ITP, and the smaller VCs of Philly with 100 jobs or more in
+the validation part. `ms_itp_01` has 40 there, `ms_itp_10` 56."""
 TUNING_LOADS: Final = (0.85, 0.95, 1.05)
 TUNING_PARTS: Final = ("train1", "train2", "train3")
 PARTS: Final = (*TUNING_PARTS, "validation", "test")
+SYNTHETIC: Final = "synthetic"
+"""The part of a sequence that is drawn and not cut out of a trace (`synthetic`)."""
 WANTED_JOBS: Final = 4000
 """Jobs that a test sequence should have; the tables say so where a VC has fewer."""
 MIN_TUNING_JOBS: Final = 1000
@@ -38,8 +46,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence of jobs on one cluster.
 
     Attributes:
-        trace: Name of the trace, with `/VC` where one VC of it is looked at.
-        part: One of `PARTS`.
+        trace: Name of the trace, with `/VC` where one VC of it is looked at; or of a synthetic sequence.
+        part: One of `PARTS`, or `SYNTHETIC`.
         load: Offered load of the measured jobs.
         preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
         predictions: How well durations are predicted, the same for all policies.

@@ -15,10 +15,11 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.policy.cases import Case, Workload, workload_of
+from benchmarks.policy.cases import SYNTHETIC, Case, Workload, workload_of
 from benchmarks.policy.measures import GPUS_ALONE, Measures, measures_of
 from benchmarks.policy.opponents import REFERENCES, policy_id
 from benchmarks.policy.stamps import stamps_of
+from benchmarks.policy.synthetic import synthetic_workload
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
@@ -129,7 +130,7 @@ def _replay(work: Workload, stamps: Predictions, policy: str, *, models: bool) -
 @lru_cache(maxsize=2)
 def prepare(traces: Path, case: Case, models: bool) -> Prepared:
     """Read a case, predict its durations and run its references."""
-    work = workload_of(traces, case)
+    work = synthetic_workload(case) if case.part == SYNTHETIC else workload_of(traces, case)
     stamps = stamps_of(case, work)
     references = {name: _replay(work, stamps, name, models=models) for name in REFERENCES}
     return Prepared(work, stamps, references)

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from benchmarks.policy.cases import Case, Foresight, cases
+from benchmarks.policy.cases import SYNTHETIC, UNSEEN, Case, Foresight, cases
 from benchmarks.policy.opponents import (
     BASE,
     GRIDS,
@@ -18,15 +18,20 @@ from benchmarks.policy.opponents import (
     Tuned,
     TunedFile,
 )
+from benchmarks.policy.synthetic import SEQUENCES, for_networks
 
 LOADS: Final = (0.7, 0.85, 0.95, 1.05)
 HEADLINE_LOADS: Final = (0.85, 0.95, 1.05)
 """The twelve cases of the bar; tables over all cases are of these, load 0.7 stands beside them."""
 DIAL_LOADS: Final = (0.85,)
+SIZES_LOADS: Final = (0.95,)
 GATE: Final = 0.5
 """Speed that all who share have to keep under `gittins`: what `pack` was tuned to."""
 STRICT_GATE: Final = 0.85
 """The gate that the bar's quality of sharing is about."""
+OWN_SPREAD: Final = "gittins:0.1,1"
+"""The index by the spread that comes with each prediction, and hardly any beside: a diagnosis, tuned nowhere,
+of what one spread for all loses on clusters whose run times are alike."""
 WEIGHTS: Final = tuple(f"{k / 8:g}" for k in range(9))
 """Nine settings of the dial between JCT and energy."""
 
@@ -47,6 +52,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         loads: Offered loads.
         tested: Whether policies under test are rows of it: always, where they are named (the default policy
             does not preempt, and a network takes a hundred times as long as a rule), or never.
+        default: Policies under test where none is named and some are always tested.
+        own: Its own traces or sequences, that no rule was tuned on; empty: those that all others have.
+        part: The only part that it has; empty: the split that is asked for.
     """
 
     name: str
@@ -58,6 +66,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     predictions: Foresight = "causal"
     loads: tuple[float, ...] = LOADS
     tested: Literal["always", "named", "never"] = "named"
+    default: tuple[str, ...] = ("ppo",)
+    own: tuple[str, ...] = ()
+    part: str = ""
 
     @property
     def setting(self) -> str:
@@ -66,11 +77,15 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             return "good"
         return f"preemptible{self.preemptible_frac:g}" if self.preemptible_frac else BASE
 
+    def traces(self, named: Sequence[str], others: Sequence[str]) -> list[str]:
+        """Its traces: `others` where it has none of its own, or those of them that were named."""
+        return [one for one in self.own or named or others if not named or one in named]
+
     def cases(self, traces: Sequence[str], part: str, loads: Sequence[float] | None = None) -> list[Case]:
         """Its cases, trace by trace."""
         return cases(
             traces,
-            [part],
+            [self.part or part],
             self.loads if loads is None else loads,
             preemptible_frac=self.preemptible_frac,
             predictions=self.predictions,
@@ -129,6 +144,47 @@ STUDIES: Final = {
             loads=DIAL_LOADS,
             tested="never",
         ),
+        Study(
+            name="unseen",
+            title="Clusters that nothing was tuned on, no preemption",
+            goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
+            preemptible_frac=0.0,
+            loads=HEADLINE_LOADS,
+            tested="always",
+            own=UNSEEN,
+        ),
+        Study(
+            name="unseen100",
+            title="Clusters that nothing was tuned on, all jobs preemptible",
+            goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
+            measure="jct",
+            loads=HEADLINE_LOADS,
+            tested="always",
+            default=("ppo+preempt",),
+            own=UNSEEN,
+        ),
+        Study(
+            name="unseen50",
+            title="Clusters that nothing was tuned on, half of the jobs preemptible",
+            goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
+            measure="jct",
+            preemptible_frac=0.5,
+            loads=HEADLINE_LOADS,
+            tested="always",
+            default=("ppo+preempt",),
+            own=UNSEEN,
+        ),
+        Study(
+            name="sizes",
+            title="From 16 to 10,000 GPUs, synthetic, all jobs preemptible",
+            goal="half of the gain is kept at sizes 8 times larger, no case over 2 % worse than best QSSF",
+            measure="jct",
+            loads=SIZES_LOADS,
+            tested="always",
+            default=("ppo", "ppo+preempt"),
+            own=tuple(SEQUENCES),
+            part=SYNTHETIC,
+        ),
     )
 }
 
@@ -141,6 +197,10 @@ _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "everything": ("pack", "gittins"),
     "good": ("sgf-age", "reserve"),
     "dial": ("pack", "gittins"),
+    "unseen": ("sgf-age", "reserve", "gittins"),
+    "unseen100": _PREEMPTIVE,
+    "unseen50": _PREEMPTIVE,
+    "sizes": ("tiresias", "gittins"),
 }
 """By study: rules whose tuned values it uses ..."""
 _AS_IT_IS: Final[dict[str, tuple[str, ...]]] = _TUNED | {
@@ -156,6 +216,10 @@ _ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "everything": (),
     "good": ("sjf-backfill",),
     "dial": (),
+    "unseen": ("sjf-backfill",),
+    "unseen100": ("srtf",),
+    "unseen50": ("srtf",),
+    "sizes": ("sjf-backfill", "srtf"),
 }
 """Rules that are fed true durations."""
 
@@ -204,7 +268,7 @@ def tested_in(study: Study, named: Sequence[str]) -> list[str]:
     """Policies under test in a study, of those that were named; the default one where none was."""
     if study.tested == "never":
         return []
-    return list(dict.fromkeys(named or (("ppo",) if study.tested == "always" else ())))
+    return list(dict.fromkeys(named or (study.default if study.tested == "always" else ())))
 
 
 def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequence[str]) -> list[Entry]:
@@ -217,8 +281,9 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         policies: Policies under test that were named.
     """
     found = [Entry(policy=name, label=name, role="reference", models=study.models) for name in REFERENCES]
-    found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
-    if study.name == "good":
+    if for_networks(trace):
+        found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
+    if study.name in ("good", "unseen"):
         found += _rows(study, "rule", dict.fromkeys(("fifo-backfill", "easy")))
     chosen = dict[str, str]()
     for rule in _TUNED[study.name]:
@@ -226,7 +291,7 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         chosen[rule] = default_of(rule) if one is None else one.chosen
         if rule in _AS_IT_IS[study.name]:
             found += _rows(study, "rule", {rule: chosen[rule]})
-            if one is not None:
+            if one is not None and not study.own:
                 by_trace = one.chosen_by_trace.get(trace, one.chosen)
                 found += _rows(study, "rule", {f"{rule} (by trace)": by_trace})
     found += _rows(study, "rule", _able(study, chosen))
@@ -244,8 +309,9 @@ def _rows(study: Study, role: Role, named: dict[str, str] | dict[str, None]) -> 
 def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
     """Rows with abilities, by label: `gittins` stands for its tuned value."""
     base, hand = chosen.get("gittins", "gittins"), "qssf-backfill"
-    if study.measure == "jct" and base != "gittins":
-        return {"gittins (default)": "gittins"}
+    if study.measure == "jct" or study.own:
+        found = {"gittins (default)": "gittins"} if base != "gittins" else {}
+        return found | ({OWN_SPREAD: OWN_SPREAD} if study.own == UNSEEN and study.preemptible_frac else {})
     if study.name == "sharing":
         gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
         return {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}

@@ -43,7 +43,8 @@ class TestSettings:
             for case in study.cases(["t/a"], "validation", [0.95])
         ]
         settings = {
-            (study.models, study.preemptible_frac, study.predictions) for study in studies.STUDIES.values()
+            (study.models, study.preemptible_frac, study.predictions, study.part)
+            for study in studies.STUDIES.values()
         }
         assert len(set(paths)) == len(settings) < len(studies.STUDIES)  # two of them differ in rows alone
 
@@ -68,7 +69,9 @@ class TestSettings:
             assert (scheduler.information == "oracle") == (one.role == "oracle")
             assert study.models or not getattr(scheduler, "needs_models", False)
         assert ("fifo" in labels) == (study.tested != "never")
-        assert ("ppo" in studies.tested_in(study, [])) == (study.name == "good")
+        default = {"good": ["ppo"], "unseen": ["ppo"], "sizes": ["ppo", "ppo+preempt"]}
+        default |= {name: ["ppo+preempt"] for name in ("unseen100", "unseen50")}
+        assert studies.tested_in(study, []) == default.get(study.name, [])
 
     def test_a_value_tuned_in_the_setting_counts_and_a_stale_one_does_not(self) -> None:
         own = a_choice("preemptible0.5", "gittins", 1)
@@ -389,6 +392,30 @@ class TestTables:
             in text
         )
         assert text.rstrip().endswith("| 200 | 200 | 200 | 200 | 200 | 1,000 | 25% | 75% | 10 |")
+
+    def test_few_jobs_stand_in_the_first_table_alone(self) -> None:
+        """Two cases of a study with traces of its own: the one with 299 jobs is not in the second table."""
+        study = msgspec.structs.replace(EVERYTHING, own=("t/a",))
+        results = some_results()
+        for key, one in results.items():
+            if key[0] == CASES[1].name:
+                metrics = msgspec.structs.replace(one.metrics, jobs=bar_tables.MANY_JOBS - 1)
+                results[key] = msgspec.structs.replace(one, metrics=metrics)
+        whole, _, many = bar_tables.study_section(study, CASES, ROWS, results).partition(
+            "Those of them that measure 300 jobs or more:"
+        )
+        assert "| `gittins` | 2 | 1.000 |" in whole
+        assert "| `gittins` | 1 | 2.000 |" in many
+        assert "300 jobs or more" not in bar_tables.study_section(study, CASES, ROWS, some_results())
+
+    def test_wall_times_by_hand(self) -> None:
+        """0.1 s over 7 decisions; a case that was not run has an empty cell."""
+        results = some_results()
+        del results[CASES[2].name, "gittins", True]
+        text = "\n".join(bar_tables.wall_times(CASES, ROWS, results))
+        assert "| policy | t/a, 0.7 | t/a, 0.95 | t/a, 1.05 |" in text
+        assert "| `gittins` | 14,286 (7) | 14,286 (7) |  |" in text
+        assert "| `qssf` | 14,286 (7) | 14,286 (7) | 14,286 (7) |" in text
 
     def test_results_of_an_older_version_are_refused(self) -> None:
         old = msgspec.structs.replace(a_result(CASES[0], "qssf", 1.0, 1.0), measures=None)
