@@ -80,7 +80,6 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if not 8 <= self.window_rows <= 1024:
             raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
-        for name in ("modelled_frac", "time_alone_frac", "preempting_frac", "pinned_frac", "reserving_frac"):
         if self.block_jobs < 0:
             raise ValueError(f"block_jobs must be 0 or more, got {self.block_jobs}")
         if self.known_low > self.known_high:
@@ -92,6 +91,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "time_alone_frac",
             "preempting_frac",
             "pinned_frac",
+            "reserving_frac",
             "known_low",
             "known_high",
             "as_made_frac",
