@@ -148,13 +148,15 @@ class Fleet:
             "raise the load or shrink the cluster"
         )
 
-    def replay(self, k: int, window: Window) -> bool:
+    def replay(self, k: int, window: Window, order: str) -> bool:
         """Begin this window in cluster `k`, without models; the agent decides to its last job.
 
-        False if it holds nothing to decide: then it is over, as the reference played it.
+        The queue goes by `order`. False if it holds nothing to decide: then it is over, as the reference
+        played it.
         """
         self.load(k, window)
         self.set_models(k, False, 0, 0.0, 0)
+        self._arrays.sim.state.counters[k, ORDER] = ORDER_CODES[order]
         if not batch.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
             return False
         batch.observe_one(self._arrays, k, self.observations, self.masks)

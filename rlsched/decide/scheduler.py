@@ -28,6 +28,13 @@ By predicted GPU time it follows `qssf-backfill`; by the index it may preempt, a
 no start may delay the job that has the reservation (`decide.easy`), and it follows `easy:size`.
 """
 
+REFERENCE_RULES: Final[dict[Order, str]] = {
+    "predicted_gpu_time": "qssf-backfill",
+    "index": "gittins",
+    "predicted_size": "easy:size",
+}
+"""The rule that a network follows before it is trained, by the order of its queue."""
+
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""
 

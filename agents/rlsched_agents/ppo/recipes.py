@@ -97,6 +97,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.network.order == "index":
+            raise ValueError(
+                "network.order: validation knows no preemption; expected predicted_gpu_time or "
+                "predicted_size, and +preempt where the policy is served"
+            )
         if self.batch_size > self.rollout:
             raise ValueError(
                 f"batch_size must be at most num_envs * rollout_steps = {self.rollout}, got {self.batch_size}"
@@ -183,6 +188,29 @@ RECIPES: Final[dict[str, Recipe]] = {
             agent_jobs=1536, load_high=1.1, nodes_high=8, block_jobs=256, known_low=0.5, known_high=0.95
         ),
     ),
+    "reserving": Recipe(
+        network=NetworkConfig(prior_job=3.0, prior_modelled=3.0, prior_rows=1.0, order="predicted_size"),
+        exploring_prior_job=1.0,
+        num_envs=64,
+        batch_size=1024,
+        gamma=0.999,
+        learning_rate=2.5e-3,
+        final_learning_rate_frac=0.1,
+        entropy=0.002,
+        validate_every=131_072,
+        checkpoint_every=131_072,
+        validation_jobs=3000,
+        validation_weights=(),
+        episode=EpisodeConfig(
+            agent_jobs=1024,
+            load_high=1.1,
+            nodes_high=8,
+            block_jobs=256,
+            known_low=0.5,
+            known_high=0.95,
+            reserving_frac=1.0,
+        ),
+    ),
     "large": Recipe(),
     "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
     "smoke": Recipe(
@@ -200,7 +228,8 @@ RECIPES: Final[dict[str, Recipe]] = {
 }
 """`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its
 first curves within 50,000; `quick` leaves the reference within 200,000 and `mixture` does so on several kinds
-of workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
+of workload, both without models; `reserving` is `mixture` on top of EASY's reservations; `steady` is `large`
+with a step size that falls further; `smoke` is tiny."""
 
 
 def load_recipe(name_or_path: str) -> Recipe:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlsched.decide.scheduler import Order
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.network import NetworkConfig, Weights
@@ -70,16 +71,23 @@ def scorer(weights: Weights, network: NetworkConfig) -> Score:
 class Replays:
     """Windows with as many jobs each, on nodes of one size; jobs run as the trace says.
 
-    The reference rule, `qssf-backfill`, plays the first `warmup_jobs` of each, the policy decides from then
-    on to the last job. What is decided, and when, is as in `engine.Engine`.
+    The reference rule of the queue's order plays the first `warmup_jobs` of each, the policy decides from
+    then on to the last job. What is decided, and when, is as in `engine.Engine`.
 
     Args:
         windows: What to replay.
         gpus_per_node: Size of all nodes.
         warmup_jobs: Jobs that the reference rule places.
+        order: The order of the queue; not *index*, for whoever preempts starts jobs more than once.
     """
 
-    def __init__(self, windows: Sequence[Window], gpus_per_node: int, warmup_jobs: int) -> None:
+    def __init__(
+        self,
+        windows: Sequence[Window],
+        gpus_per_node: int,
+        warmup_jobs: int,
+        order: Order = "predicted_gpu_time",
+    ) -> None:
         nodes = [window.nodes for window in windows]
         jobs = windows[0].submit_s.size
         config = EpisodeConfig(
@@ -101,7 +109,7 @@ class Replays:
             )
             for window in windows
         ]
-        self._windows = list(windows)
+        self._windows, self._order = list(windows), order
         self._fleet = Fleet(sources, len(windows), config, 0)
 
     def run(self, score: Score, *, temperature: float = 0.0, seed: int = 0) -> list[Replayed]:
@@ -113,7 +121,10 @@ class Replays:
             seed: Seed of the draws.
         """
         fleet, windows = self._fleet, self._windows
-        found = [None if fleet.replay(k, window) else self._played(k) for k, window in enumerate(windows)]
+        found = [
+            None if fleet.replay(k, window, self._order) else self._played(k)
+            for k, window in enumerate(windows)
+        ]
         idle = [one is not None for one in found]
         rows, number = np.zeros(len(windows), np.int64), 0
         while not all(idle):
@@ -133,7 +144,7 @@ class Replays:
             for k in np.flatnonzero(fleet.dones).tolist():
                 if not idle[k]:
                     found[k], idle[k] = self._played(k), True
-                fleet.replay(k, windows[k])
+                fleet.replay(k, windows[k], self._order)
         return [one for one in found if one is not None]
 
     def _played(self, k: int) -> Replayed:

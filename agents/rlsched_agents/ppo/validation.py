@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.abilities import Abilities
+from rlsched.decide.scheduler import REFERENCE_RULES, Order
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.heuristics.queue_order import RULES
@@ -121,9 +122,10 @@ class Validator:
     """Runs a policy on all windows; the heuristics run once and are remembered.
 
     Windows without models are replayed side by side (`replays`): the reference rule plays the warm-up, the
-    policy all that follows. Each row of the table has, over these, `queue_mean_s`, `queue_p99_s`,
+    policy all that follows. All policies have to keep their queues by one order, and the reference is that
+    order's. Each row of the table has, over these, `queue_mean_s`, `queue_p99_s`,
     `jct_mean_s` and `gpu_utilisation_frac`, means; `queue_ratio_frac`, the geometric mean of the ratio of
-    mean queueing delays to that of `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of
+    mean queueing delays to that of the reference; `worst_source_ratio_frac`, the same over the windows of
     the trace where it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those
     with models: `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs,
     each relative to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy
@@ -141,7 +143,7 @@ class Validator:
     def __call__(self, policy: PpoScheduler) -> Table:
         """The validation table: the policy as `ppo`, then the heuristics."""
         if not self._replays:
-            self._prepare()
+            self._prepare(policy.order)
         score = scorer(policy.weights, policy.network)
         played = [
             one
@@ -153,7 +155,7 @@ class Validator:
             _metrics(one.reference_start_s, window) for one, window in zip(played, self._plain, strict=True)
         ]
         sources = np.array([window.trace.name for window in self._plain])
-        rows = {"ppo": mine, REFERENCE_POLICY: reference, **self._rules}
+        rows = {"ppo": mine, REFERENCE_RULES[policy.order]: reference, **self._rules}
         table = {name: _summary(runs, reference, sources) for name, runs in rows.items()}
         if self._modelled:
             costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
@@ -161,13 +163,13 @@ class Validator:
                 table[name]["cost_ratio_frac"] = self._cost_ratio(found)
         return table
 
-    def _prepare(self) -> None:
-        """Set up the replays, and run the heuristics."""
+    def _prepare(self, order: Order) -> None:
+        """Set up the replays, and run the heuristics, for policies that keep their queue by an order."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
-            self._replays.append(Replays([window.drawn for window in of_shape], gpus_per_node, warmup))
+            self._replays.append(Replays([window.drawn for window in of_shape], gpus_per_node, warmup, order))
         for name in RULES_TO_BEAT:
             self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
-            if name != REFERENCE_POLICY:
+            if name != REFERENCE_RULES[order]:
                 starts = [_run_rule(window, name).start_s for window in self._plain]
                 each = zip(starts, self._plain, strict=True)
                 self._rules[name] = [_metrics(start_s, window) for start_s, window in each]

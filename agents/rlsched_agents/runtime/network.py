@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.decide.scheduler import Order
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, SCHEMA
 
 Weights = dict[str, NDArray[np.float32]]
@@ -38,6 +39,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         prior_variant: The same for the second half.
         prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
             reference without them need not be so with them.
+        order: The order of its queue where it is served, which says what it may do and what its reference is
+            (`decide.scheduler.NETWORK_ORDERS`).
         prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
             1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
             at 0 the more rows there are, the less it follows.
@@ -50,6 +53,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     prior_job: float = 3.5
     prior_variant: float = 5.0
     prior_modelled: float = 0.0
+    order: Order = "predicted_gpu_time"
     prior_rows: float = 0.0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -27,7 +27,7 @@ from rlsched.decide.candidates import (
 from rlsched.decide.index_walk import next_look_s
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import NETWORK_ORDERS, Decision, Information, Order
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import Checkpoint, checkpoint_file, load_checkpoint
@@ -100,7 +100,7 @@ class PpoScheduler:
         self.network = network
         self._forward = Forward(weights, network)
         self._search: Search | None = None
-        self.preempts = False
+        self._keep_by(network.order)
 
     @property
     def shares(self) -> bool:
@@ -153,14 +153,18 @@ class PpoScheduler:
         """The same network, which may do more, and follows another rule (`scheduler.NETWORK_ORDERS`).
 
         Raises:
-            UnknownSchedulerError: it keeps its queue by another order already.
+            UnknownSchedulerError: its name says so already.
         """
-        if self.order != PpoScheduler.order:
+        if self.name.endswith(tuple(NETWORK_ORDERS)):
             raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
         other = copy.copy(self)
         other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
-        other.order, other.preempts = order, order == "index"
+        other._keep_by(order)
         return other
+
+    def _keep_by(self, order: Order) -> None:
+        """Keep the queue by an order, and do what goes with it."""
+        self.order, self.preempts = order, order == "index"
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0) -> PpoScheduler:
