@@ -386,10 +386,10 @@ def advance(e: EpisodeArrays) -> int:
                     return DECIDE
                 if apply_choice(e, single):
                     return DECIDE
-        if partitions > 1 and e.sim.progress.tally[PREEMPTIONS] > e.ints[PREEMPTIONS_BEFORE]:
+        if e.sim.progress.tally[PREEMPTIONS] > e.ints[PREEMPTIONS_BEFORE]:
             _new_pass(e, 1)
             continue
-        if partitions > 1 and e.sim.progress.tally[STARTS] > e.ints[STARTS_BEFORE]:
+        if e.sim.progress.tally[STARTS] > e.ints[STARTS_BEFORE]:
             _new_pass(e, 0)
             continue
         e.sim.progress.clock[TIMER] = _next_hold_end_s(e)

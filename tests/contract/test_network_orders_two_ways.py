@@ -28,7 +28,8 @@ from rlsched_agents.heuristics.queue_order import QueueOrder
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.training import first_weights
 from rlsched_agents.runtime.checkpoint import load_checkpoint
-from rlsched_agents.runtime.network import NetworkConfig
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import Models
 from tests.contract.test_gittins_two_ways import check_equal, preempted, with_preemptible
@@ -187,3 +188,14 @@ def test_no_start_delays_who_has_the_reservation() -> None:
     watcher = Watcher()
     Engine(trace, spec, order="predicted_size").run(watcher)
     assert min(watcher.seen) > 30, watcher.seen
+
+
+def test_a_network_may_say_by_itself_what_it_does() -> None:
+    network = NetworkConfig(order="predicted_size")
+    scheduler = PpoScheduler(initial_weights(network, 0), network)
+    assert scheduler.order == "predicted_size"
+    assert not scheduler.preempts
+    other = scheduler.with_order("ppo:x+preempt", "index")
+    assert (other.order, other.preempts, scheduler.order) == ("index", True, "predicted_size")
+    with pytest.raises(UnknownSchedulerError, match="futures know no preemption and no reservation"):
+        scheduler.with_search("ppo:x+search=8", "8")

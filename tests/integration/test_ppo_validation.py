@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.scheduler import Order
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -115,17 +116,22 @@ def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) 
 FREE = NetworkConfig(prior_job=0.0, prior_variant=0.0)
 
 
-def restless(seed: int) -> PpoScheduler:
+def restless(seed: int, order: Order = "predicted_gpu_time") -> PpoScheduler:
     """First weights without a head start for the reference: they leave it at most decisions."""
-    return PpoScheduler(initial_weights(FREE, seed), FREE)
+    network = msgspec.structs.replace(FREE, order=order)
+    return PpoScheduler(initial_weights(network, seed), network)
 
 
-def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(data: TrainingData) -> None:
+@pytest.mark.parametrize("order", ["predicted_gpu_time", "predicted_size"])
+def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
+    data: TrainingData, order: Order
+) -> None:
     cold = msgspec.structs.replace(
         SMALL, episode=EpisodeConfig(warmup_jobs=0), validation_weights=(), validation_jobs=200
     )
-    windows, policy = cut_windows(data.validation, cold, seed=1), restless(3)
-    replays = Replays([window.drawn for window in windows], 8, 0)
+    windows, policy = cut_windows(data.validation, cold, seed=1), restless(3, order)
+    assert policy.order == order
+    replays = Replays([window.drawn for window in windows], 8, 0, order)
     score = scorer(policy.weights, policy.network)
     changed = 0
     for window, played in zip(windows, replays.run(score), strict=True):
@@ -135,6 +141,18 @@ def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(d
     assert changed > 100
     again = [played.ratio for played in replays.run(score)]
     assert again == [played.ratio for played in replays.run(score)], "a second run begins where the first did"
+
+
+def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> None:
+    validator = Validator(cut_windows(data.validation, SMALL, seed=1))
+    network = NetworkConfig(order="predicted_size")
+    table = validator(PpoScheduler(initial_weights(network, 0), network))
+    assert list(table)[:2] == ["ppo", "easy:size"]
+    assert {"qssf-backfill", "fifo-backfill"} <= table.keys()
+    assert table["ppo"].items() >= table["easy:size"].items()
+    assert table["qssf-backfill"]["queue_ratio_frac"] != 1.0
+    with pytest.raises(ValueError, match="validation knows no preemption"):
+        Recipe(network=NetworkConfig(order="index"))
 
 
 def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
