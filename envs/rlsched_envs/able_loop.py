@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.decide.rules import PLAIN, RuleCode, next_move
 from rlsched.jit import kernel, large_kernel, wide
-from rlsched_envs.able_starts import BY_RULE, join, place
+from rlsched_envs.able_starts import BY_RULE, join, place, reclock
 from rlsched_envs.life import has_room, next_instant, note_start
 from rlsched_envs.life_arrays import NEED_ROOM, UNDECIDED, LifeArrays
 from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, SimArrays, nothing_new
@@ -16,9 +16,9 @@ def _decide(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
     """All decisions of one instant, partition by partition."""
     part, now_s = sim.state.derived.part, sim.progress.clock[NOW]
     for p in range(part.shape[0]):
-        if rule.kind == PLAIN and nothing_new(sim.state, p):
-            continue
-        slot, beside = next_move(sim.state, p, rule, now_s)
+        slot, beside = -1, -1
+        if rule.kind != PLAIN or not nothing_new(sim.state, p):
+            slot, beside = next_move(sim.state, p, rule, now_s)
         while slot >= 0:
             if beside >= 0:
                 join(sim, p, wide(slot), wide(beside), BY_RULE, rule.can)
@@ -26,6 +26,7 @@ def _decide(sim: SimArrays, life: LifeArrays, rule: RuleCode) -> None:
                 break
             note_start(sim, life, slot)
             slot, beside = next_move(sim.state, p, rule, now_s)
+        reclock(sim, wide(p), rule.can)
         part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
 
 

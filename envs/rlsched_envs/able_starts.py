@@ -11,6 +11,7 @@ from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.choose import choose
 from rlsched.decide.abilities import AbilityCode, clock_for, cores_for, join_cores
+from rlsched.decide.reclock import next_reclock
 from rlsched.decide.rules import RuleCode, next_move
 from rlsched.jit import large_kernel, wide
 from rlsched.models.speed import gpu_kind
@@ -28,6 +29,7 @@ from rlsched_envs.simulation import (
     next_instant,
     note_start,
     nothing_new,
+    refresh_group,
 )
 
 BY_RULE: Final = -1.0
@@ -58,6 +60,20 @@ def join(sim: SimArrays, p: int, slot: int, beside: int, clock: float, can: Abil
     if clock == BY_RULE:
         clock = clock_for(s, p, slot, kind, can)
     ledger.join(s, slot, beside, join_cores(s, slot, beside, kind), clock, sim.progress.clock[NOW])
+
+
+@large_kernel
+def reclock(sim: SimArrays, p: int, can: AbilityCode) -> int:
+    """Give the running jobs of partition `p` the clocks that a rule would choose now. Returns how many."""
+    s, now_s, changed = sim.state, sim.progress.clock[NOW], 0
+    position, clock = next_reclock(s, p, 0, now_s, can)
+    while position >= 0:
+        slot = s.derived.slot.running[position]
+        ledger.set_clock(s, slot, clock, now_s)
+        refresh_group(sim, sim.progress.run.first_gpu[slot])
+        changed += 1
+        position, clock = next_reclock(s, p, position + 1, now_s, can)
+    return changed
 
 
 @large_kernel

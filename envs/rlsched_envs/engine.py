@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from rlsched.cluster.arrays import MODELLED, RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, whole_type
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.loop import decide_all
@@ -67,6 +67,18 @@ from rlsched_envs.walk_loop import run_walk
 _ROWS_BETWEEN_LOOKS = 256
 """Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
 _REFERENCE = Rule(name="fifo-backfill", order="submit", blocks=False)
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A scheduler that is shown the run before it begins: a bound, which knows what comes."""
+
+    def foresee(self, engine: Engine) -> None:
+        """The run that it will decide in.
+
+        Raises:
+            InputError: it cannot foresee such a run.
+        """
 
 
 class Predictions(NamedTuple):
@@ -321,6 +333,8 @@ class Engine:
             self._give_lives()
         if isinstance(rule, Rule):
             self._charge_profiler(rule)
+        if isinstance(scheduler, Foreseeing):
+            scheduler.foresee(self)
         stop = self._stop(until_started)
         asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()
@@ -391,6 +405,9 @@ class Engine:
             while not life.has_room(self.arrays, self.life, 1):
                 self._grow_life()
             life.note_start(self.arrays, self.life, slot)
+        elif isinstance(action, SetClock):
+            slot = self.state.slot_of(action.seq)
+            sim.refresh_group(self.arrays, int(self.arrays.progress.run.first_gpu[slot]))
         elif isinstance(action, Preempt) and self.life is not None:
             life.note_preemption(self.arrays, self.life, self.state.slot_of(action.seq))
         else:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, WAITING
+from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, SIZE, WAITING
 from rlsched.cluster.placement import all_fit
 from rlsched.decide.abilities import energy_weight, policy_abilities
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
@@ -28,8 +28,8 @@ from rlsched.decide.windows import (
 )
 from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place, run_able, run_able_recording
-from rlsched_envs.index_episode import next_tick_s, run_index, run_index_recording
 from rlsched_envs.physics import JOBS_J, LOST_S
+from rlsched_envs.references import next_tick_s, run_reference, run_reference_recording
 from rlsched_envs.simulation import (
     FINISHED,
     NEXT_ROW,
@@ -123,6 +123,12 @@ def preempts(e: EpisodeArrays) -> bool:
 
 
 @kernel
+def _has_own_reference(e: EpisodeArrays) -> bool:
+    """Whether another rule than `qssf-backfill` is followed here (`references`)."""
+    return e.sim.state.counters[ORDER] == INDEX or e.sim.state.counters[ORDER] == SIZE
+
+
+@kernel
 def _new_pass(e: EpisodeArrays, first: int) -> None:
     """Ask the partitions (again), from the first one on."""
     e.ints[PARTITION], e.ints[ENTERED], e.ints[FIRST_PASS] = 0, -1, first
@@ -181,8 +187,8 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
 @large_kernel
 def _play_reference(e: EpisodeArrays) -> int:
     """Let the reference play the whole episode, and note its costs. Returns how many instants there were."""
-    if preempts(e):
-        return run_index_recording(
+    if _has_own_reference(e):
+        return run_reference_recording(
             e.sim,
             policy_abilities(e.sim.state),
             e.floats[RESTART_S],
@@ -214,8 +220,8 @@ def _reference(e: EpisodeArrays) -> RuleCode:
 @large_kernel
 def _play(e: EpisodeArrays, until_row: int) -> None:
     """Let the reference play until so many rows have arrived."""
-    if preempts(e):
-        run_index(e.sim, policy_abilities(e.sim.state), e.floats[RESTART_S], until_row)
+    if _has_own_reference(e):
+        run_reference(e.sim, policy_abilities(e.sim.state), e.floats[RESTART_S], until_row)
     elif e.sim.state.counters[MODELLED]:
         run_able(e.sim, _reference(e), until_row)
     else:

@@ -135,7 +135,7 @@ class Fleet:
             )
             self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
-            self._set_preemption(k, rng)
+            self._set_order(k, rng, modelled)
             if batch.begin_one(
                 self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
             ):
@@ -147,6 +147,23 @@ class Fleet:
             f"no contested decision in {_TRIES} windows of {', '.join(s.name for s in self._sources)}: "
             "raise the load or shrink the cluster"
         )
+
+    def replay(self, k: int, window: Window) -> bool:
+        """Begin this window in cluster `k`, without models; the agent decides to its last job.
+
+        False if it holds nothing to decide: then it is over, as the reference played it.
+        """
+        self.load(k, window)
+        self.set_models(k, False, 0, 0.0, 0)
+        if not batch.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
+            return False
+        batch.observe_one(self._arrays, k, self.observations, self.masks)
+        return True
+
+    def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """When the jobs of cluster `k` started, here and in the reference's run; (T,) seconds each."""
+        arrays = self._arrays
+        return arrays.sim.progress.outcome.start_s[k].copy(), arrays.reference_start_s[k].copy()
 
     def load(self, k: int, window: Window) -> None:
         """Put a window's jobs and its number of nodes into cluster `k`."""
@@ -180,14 +197,18 @@ class Fleet:
         self._arrays.sim.progress.clock[k, LUCK] = key % MOST_LUCK
         keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
-    def _set_preemption(self, k: int, rng: np.random.Generator) -> None:
-        """Draw whether jobs may be preempted in cluster `k`, and which of them."""
-        config = self.config
-        if config.preempting_frac == 0:
+    def _set_order(self, k: int, rng: np.random.Generator, modelled: bool) -> None:
+        """Draw whether jobs may be preempted in cluster `k`, and which, or whether they have reservations."""
+        config, order = self.config, "predicted_gpu_time"
+        if config.preempting_frac == config.reserving_frac == 0:
             return
-        preempting, half = rng.random() < config.preempting_frac, rng.random() < config.pinned_frac
+        lot, half = rng.random(), rng.random() < config.pinned_frac
         state, truth = self._arrays.sim.state, self._arrays.sim.truth
-        state.counters[k, ORDER] = ORDER_CODES["index" if preempting else "predicted_gpu_time"]
+        if lot < config.preempting_frac:
+            order = "index"
+        elif lot < config.preempting_frac + config.reserving_frac and not modelled:
+            order = "predicted_size"
+        state.counters[k, ORDER] = ORDER_CODES[order]
         truth.pinned[k] = rng.random(truth.pinned.shape[1]) < (0.5 if half else 0.0)
         self._arrays.floats[k, RESTART_S] = config.restart_s
 

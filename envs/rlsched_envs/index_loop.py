@@ -9,7 +9,7 @@ from rlsched.cluster.gittins import GittinsCode
 from rlsched.decide.abilities import AbilityCode
 from rlsched.decide.index_walk import indices, move_index, next_look_s, next_of
 from rlsched.jit import array_kernel, kernel, large_kernel, wide
-from rlsched_envs.able_starts import BY_RULE, join, place
+from rlsched_envs.able_starts import BY_RULE, join, place, reclock
 from rlsched_envs.life import has_room, next_instant, note_start, preempt_slot
 from rlsched_envs.life_arrays import NEED_ROOM, UNDECIDED, LifeArrays
 from rlsched_envs.simulation import MOVED, NEXT_ROW, NOW, STOPPED, TIMER, SimArrays, allocate_slot
@@ -36,6 +36,7 @@ def _decide_in(
     """All decisions of one partition at one instant; returns whether a job was preempted."""
     s, now_s, preempted = sim.state, sim.progress.clock[NOW], False
     if s.derived.part.queue_len[p] == 0:
+        reclock(sim, p, can)
         return False
     key, leave = indices(s, p, now_s, c, preempts)
     while True:
@@ -45,6 +46,7 @@ def _decide_in(
             move_index(s, now_s, c, out, key, leave)
             preempted = True
         elif into < 0 or not _start(sim, life, p, into, beside, can):
+            reclock(sim, p, can)
             return preempted
 
 

@@ -1,4 +1,4 @@
-"""Looking ahead from a state, compiled: try each action on copies of it, with `qssf-backfill` to follow.
+"""Looking ahead from a state, compiled: try each action on copies of it, with a rule to follow.
 
 The copy holds one partition's live jobs and jobs that are imagined to arrive; run times are drawn by the
 caller. The simulator's own kernels move it, so that what is imagined follows the rules of what is replayed.
@@ -6,6 +6,7 @@ caller. The simulator's own kernels move it, so that what is imagined follows th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,13 +18,16 @@ from rlsched.cluster.arrays import (
     RUNNING,
     SLOT_EMPTY,
     SORTS_QUEUE,
+    Records,
     StateArrays,
     empty_state,
+    records,
 )
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.abilities import NO_ABILITY
 from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
-from rlsched.decide.rules import next_by_rule
+from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import array_kernel, kernel
 from rlsched_envs import simulation as sim
 from rlsched_envs.simulation import (
@@ -41,7 +45,9 @@ from rlsched_envs.simulation import (
 )
 
 WAIT: Final = -1
-"""As an action: keep back what fits for the blocked job. Any other action is the slot of a job to start."""
+"""As an action: keep back what fits for the blocked job. Others are the slot of a job to start ..."""
+NOTHING: Final = -2
+"""... or this: the rule that follows decides at once."""
 MAX_WAITING: Final = 256
 """Waiting jobs that are copied: those behind them would start late under every action, and cost time."""
 _ROOM: Final = 64
@@ -57,6 +63,20 @@ class Futures(NamedTuple):
     demand: NDArray[np.int32]  # (S, A) demand class
     predicted_s: NDArray[np.float64]  # (S, A)
     spread: NDArray[np.float64]  # (S, A)
+
+
+FOLLOWER: Final = np.dtype(
+    [("kind", np.int32), ("blocks", np.bool_), ("bound_s", np.float64), ("free_frac", np.float64)]
+)
+"""A rule that goes on after an action: the fields of `RuleCode` without abilities."""
+
+
+def followers(rules: Sequence[RuleCode]) -> Records:
+    """(K,) rules that follow K actions. They use the queue order of the state that is copied."""
+    made = records(len(rules), FOLLOWER)
+    for k, rule in enumerate(rules):
+        made[k] = (rule.kind, rule.blocks, rule.bound_s, rule.free_frac)
+    return made
 
 
 class Packed(NamedTuple):
@@ -98,12 +118,16 @@ def _pack(run: SimArrays) -> Packed:
 class LookAhead:
     """Copies of one partition, to try actions on; belongs to one thread.
 
+    Args:
+        most_waiting: Waiting jobs that are copied.
+
     Attributes:
         slots: (L,) slots of the partition's live jobs in the state that was taken last: running ones first,
             then those that wait in queue order. A job's position in it is its row and slot in the copy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_waiting: int = MAX_WAITING) -> None:
+        self._most_waiting = most_waiting
         self._base: Packed | None = None
         self._work: Packed | None = None
         self._shape: tuple[int, ...] = ()
@@ -119,15 +143,15 @@ class LookAhead:
     ) -> None:
         """Copy what stands and waits in a partition, with room for `arrivals` jobs to come.
 
-        Of the queue, the first `MAX_WAITING` jobs are copied, and those of the slots `also` behind them.
+        Of the queue, the first `most_waiting` jobs are copied, and those of the slots `also` behind them.
         """
         s = state.arrays
         ran = s.derived.slot.running[: s.derived.running_len[0]]
         ran = np.sort(ran[s.job.placed_in[ran] == partition])
         queue = state.queue(partition)
-        behind = queue[MAX_WAITING:]
+        behind = queue[self._most_waiting :]
         kept = behind[np.isin(behind, also)] if also is not None else behind[:0]
-        self.slots = np.concatenate([ran, queue[:MAX_WAITING], kept]).astype(np.int32)
+        self.slots = np.concatenate([ran, queue[: self._most_waiting], kept]).astype(np.int32)
         live = len(self.slots)
         base = self._sized(s, live + arrivals, state.order).sim
         fill(base.state, s, self.slots, partition)
@@ -165,15 +189,17 @@ class LookAhead:
         held: NDArray[np.int32],
         blocked: int,
         futures: Futures,
+        follow: Records,
     ) -> NDArray[np.float64]:
         """Queueing of every sample under every action, job-seconds from now until all jobs have started.
 
         Args:
             partition: The partition that was taken.
-            actions: (K,) WAIT, or the slot in the copy of a waiting job that fits.
+            actions: (K,) WAIT, NOTHING, or the slot in the copy of a waiting job that fits.
             held: Slots in the copy that a *wait* passes over.
             blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
             futures: What may come.
+            follow: (K,) FOLLOWER, the rule that goes on after each action.
 
         Returns:
             (S, K).
@@ -190,6 +216,7 @@ class LookAhead:
             held,
             blocked,
             futures,
+            follow,
             costs,
         )
         return costs
@@ -223,6 +250,7 @@ def try_actions(
     held: NDArray[np.int32],
     blocked: int,
     futures: Futures,
+    follow: Records,
     costs: NDArray[np.float64],
 ) -> None:
     """Fill `costs` (S, K); `run` lies in `work`, and starts as a copy of `base` for each of them."""
@@ -233,7 +261,9 @@ def try_actions(
             if actions[k] == WAIT:
                 for position in range(held.shape[0]):
                     pass_over(run.state, held[position], blocked, run.progress.clock[NOW])
-            costs[sample, k] = queueing_ahead(run, p, actions[k], futures.duration_s.shape[1])
+            one = follow[k]
+            rule = RuleCode(one.kind, one.blocks, one.bound_s, one.free_frac, NO_ABILITY)
+            costs[sample, k] = queueing_ahead(run, p, actions[k], rule, futures.duration_s.shape[1])
 
 
 @kernel
@@ -255,17 +285,20 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
 
 
 @kernel
-def next_start(s: StateArrays, p: int, holding: bool, now_s: float) -> int:
-    """Slot of the next job that `qssf-backfill` starts, -1 for none; while there are holds it keeps them."""
-    if not holding:
-        return next_by_rule(s, p, False)
+def next_start(s: StateArrays, p: int, rule: RuleCode, holding: bool, now_s: float) -> int:
+    """Slot of the next job that a rule starts, -1 for none.
+
+    While there are holds, a plain rule that does not block keeps them; the others know none.
+    """
+    if not holding or rule.kind != PLAIN or rule.blocks:
+        return next_to_start(s, p, rule, now_s)
     position = first_startable(s, p, now_s)
     return s.derived.queue[p, position] if position >= 0 else -1
 
 
 @kernel
-def queueing_ahead(run: SimArrays, p: int, slot: int, rows: int) -> float:
-    """Start `slot` (WAIT: none), then run `qssf-backfill` in partition `p` until all rows have started.
+def queueing_ahead(run: SimArrays, p: int, slot: int, rule: RuleCode, rows: int) -> float:
+    """Start `slot` (WAIT, NOTHING: none), then run a rule in partition `p` until all rows have started.
 
     Returns the queueing from the beginning of the copy on, job-seconds.
     """
@@ -274,7 +307,7 @@ def queueing_ahead(run: SimArrays, p: int, slot: int, rows: int) -> float:
     while True:
         while True:  # one place for each call: kernels are compiled into their callers
             if slot < 0:
-                slot = next_start(run.state, p, holding, progress.clock[NOW])
+                slot = next_start(run.state, p, rule, holding, progress.clock[NOW])
             if slot < 0:
                 break
             start_slot(run, p, slot, -1)

@@ -12,6 +12,9 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
+from rlsched.workload.characterise.parts import keyed
+from rlsched.workload.characterise.repeats import bursts
+from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Predictions, predict_trace, run_time_s
 
@@ -42,6 +45,15 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         pinned_frac: Share of those in which half of the jobs, drawn at random, must not be; in the others all
             jobs may.
         restart_s: What a preempted job pays to go on, seconds.
+        reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
+            reference is `easy:size` there. Of those that would have models, none.
+        block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement
+            and joined in time, so that no window of a trace comes twice; 0: it is one window, as recorded.
+            A job keeps its prediction and the time since the one before it.
+        known_low: Where sources allow it, predictions are drawn anew for an episode (`predict.informed`):
+            their correlation with the true run times is drawn evenly between this ...
+        known_high: ... and this; 0: predictions are as they come, always.
+        as_made_frac: Share of episodes in which they are as they come even so.
     """
 
     warmup_jobs: int = 512
@@ -59,11 +71,31 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     preempting_frac: float = 0.0
     pinned_frac: float = 0.5
     restart_s: float = 60.0
+    reserving_frac: float = 0.0
+    block_jobs: int = 0
+    known_low: float = 0.0
+    known_high: float = 0.0
+    as_made_frac: float = 0.3
 
     def __post_init__(self) -> None:
         if not 8 <= self.window_rows <= 1024:
             raise ValueError(f"window_rows must be between 8 and 1,024, got {self.window_rows}")
-        for name in ("modelled_frac", "time_alone_frac", "preempting_frac", "pinned_frac"):
+        if self.block_jobs < 0:
+            raise ValueError(f"block_jobs must be 0 or more, got {self.block_jobs}")
+        if self.known_low > self.known_high:
+            raise ValueError(
+                f"known_low must be at most known_high, got {self.known_low} and {self.known_high}"
+            )
+        for name in (
+            "modelled_frac",
+            "time_alone_frac",
+            "preempting_frac",
+            "pinned_frac",
+            "reserving_frac",
+            "known_low",
+            "known_high",
+            "as_made_frac",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
 
@@ -86,6 +118,7 @@ class EpisodeSource:
         weight: How often this source is drawn, relative to the others.
         gpus_per_node: GPUs of a node.
         workload: (J,) number of each job's workload in the catalogue; None: unknown ones.
+        informed: Draws other predictions of the same jobs; None: there are no others.
     """
 
     name: str
@@ -96,6 +129,7 @@ class EpisodeSource:
     weight: float = 1.0
     gpus_per_node: int = 8
     workload: NDArray[np.int32] | None = None
+    informed: Informed | None = None
 
     @classmethod
     def from_trace(
@@ -124,15 +158,18 @@ class EpisodeSource:
         rows = np.flatnonzero(whole & (trace.submit_s >= since_s) & (trace.submit_s < until_s))
         if rows.size == 0:
             raise InputError(f"{trace.name}: no job on whole GPUs between {since_s:g} and {until_s:g} s")
+        duration_s = np.clip(run_time_s(trace)[rows], 1.0, LONGEST_S)
+        burst = bursts(keyed(trace.vc[rows]).code, trace.num_gpus[rows], trace.submit_s[rows])
         return cls(
             trace.name,
             trace.submit_s[rows],
-            np.clip(run_time_s(trace)[rows], 1.0, LONGEST_S),
+            duration_s,
             trace.num_gpus[rows].astype(np.int32),
             Predictions(stamps.predicted_s[rows], stamps.spread[rows]),
             weight,
             sizes.pop(),
             load_catalogue().draw(trace, 0)[rows],
+            Informed.of(duration_s, trace.num_gpus[rows], burst),
         )
 
     def rows(self, kept: slice) -> EpisodeSource:
@@ -145,6 +182,7 @@ class EpisodeSource:
             gpus=self.gpus[kept],
             predictions=stamps,
             workload=None if self.workload is None else self.workload[kept],
+            informed=None if self.informed is None else self.informed.rows(kept),
         )
 
 
@@ -167,25 +205,51 @@ def largest_gang(nodes: int, gpus_per_node: int) -> int:
 
 def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> Window:
     """Cut a window at random, cap gangs at half of the cluster, and stretch time to the load drawn."""
-    rows = config.rows
-    first = int(rng.integers(0, max(1, source.submit_s.size - rows + 1)))
-    pick = np.arange(first, first + rows) % source.submit_s.size
+    pick, gaps = _drawn_jobs(source, config, rng)
     nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
     total = nodes * source.gpus_per_node
     gpus = np.minimum(source.gpus[pick], largest_gang(nodes, source.gpus_per_node)).astype(np.int32)
-    submit_s = source.submit_s[pick]
-    gaps = np.diff(submit_s, prepend=submit_s[0])
-    gaps = np.where(gaps < 0, np.median(gaps[gaps >= 0]), gaps)
     duration_s = source.duration_s[pick]
     load = float(rng.uniform(config.load_low, config.load_high))
     span_s = max(float(gaps.sum()), 1.0)
     stretch = float((duration_s * gpus).sum()) / (load * total * span_s)
+    predictions = _drawn_predictions(source, config, pick, rng)
     return Window(
         np.round(np.cumsum(gaps) * stretch),
         duration_s,
         gpus,
-        source.predictions.predicted_s[pick],
-        source.predictions.spread[pick],
+        predictions.predicted_s,
+        predictions.spread,
         nodes,
-        np.zeros(rows, np.int32) if source.workload is None else source.workload[pick],
+        np.zeros(pick.size, np.int32) if source.workload is None else source.workload[pick],
     )
+
+
+def _drawn_jobs(
+    source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(T,) jobs of an episode, and the time of each since the one before it, seconds."""
+    rows, jobs = config.rows, source.submit_s.size
+    if config.block_jobs == 0:
+        first = int(rng.integers(0, max(1, jobs - rows + 1)))
+        pick = np.arange(first, first + rows) % jobs
+        submit_s = source.submit_s[pick]
+        gaps = np.diff(submit_s, prepend=submit_s[0])
+        return pick, np.where(gaps < 0, np.median(gaps[gaps >= 0]), gaps)
+    block = min(config.block_jobs, jobs)
+    firsts = rng.integers(0, jobs - block + 1, -(-rows // block))
+    pick = (firsts[:, None] + np.arange(block)).ravel()[:rows]
+    gaps = np.diff(source.submit_s, prepend=source.submit_s[0])[pick]
+    gaps[0] = 0.0
+    return pick, gaps
+
+
+def _drawn_predictions(
+    source: EpisodeSource, config: EpisodeConfig, pick: NDArray[np.int64], rng: np.random.Generator
+) -> Predictions:
+    """The jobs' own predictions, or others of a quality drawn for this episode."""
+    own = source.predictions
+    if source.informed is None or config.known_high == 0 or rng.random() < config.as_made_frac:
+        return Predictions(own.predicted_s[pick], own.spread[pick])
+    known = float(rng.uniform(config.known_low, config.known_high))
+    return Predictions(*source.informed.rows(pick).draw(known, rng))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from rlsched.wire.messages import AttemptReport, Ended, Launch, Launched, LaunchRefused
+from rlsched.wire.messages import AttemptReport, ClockHeld, Ended, Launch, Launched, LaunchRefused
 
 EXIT_VANISHED = 137
 """The exit code of a rank that left none: its shim was killed, or the node went down."""
@@ -52,6 +52,8 @@ class Attempt:
         is_forgotten: The broker disowned it: its end is not reported.
         hard_kill_at_s: When the daemon stops trusting the shim to end it; None: not told to end.
         launch: Kept while WAITING.
+        sm_clock_mhz: What its GPUs are held to; 0: nobody has set their clocks.
+        clock_note: Why not what was ordered.
     """
 
     key: AttemptKey
@@ -65,6 +67,8 @@ class Attempt:
     is_forgotten: bool = False
     hard_kill_at_s: float | None = None
     launch: Launch | None = None
+    sm_clock_mhz: int = 0
+    clock_note: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -87,7 +91,24 @@ class Attempt:
 
     def launched(self) -> Launched:
         """This rank runs."""
-        return Launched(job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, pid=self.pid)
+        return Launched(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            rank=self.key.rank,
+            pid=self.pid,
+            sm_clock_mhz=self.sm_clock_mhz,
+            clock_note=self.clock_note,
+        )
+
+    def clock_held(self) -> ClockHeld:
+        """What its GPUs are held to now."""
+        return ClockHeld(
+            job=self.key.job,
+            attempt=self.key.attempt,
+            rank=self.key.rank,
+            sm_clock_mhz=self.sm_clock_mhz,
+            clock_note=self.clock_note,
+        )
 
     def report(self) -> AttemptReport:
         """Its line in a `Hello`."""
@@ -99,4 +120,5 @@ class Attempt:
             exit_code=self.exit_code,
             reason=self.reason,
             ended_s=self.ended_s,
+            sm_clock_mhz=self.sm_clock_mhz,
         )

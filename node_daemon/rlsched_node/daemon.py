@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,8 @@ from rlsched.wire.dealer import is_loopback
 from rlsched.wire.messages import Hello, Launch, LogData
 from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
-from rlsched_node.attempt import AttemptKey, Phase
+from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.clocks import ClockLocks
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import rank_environment, refuse_foreign_processes
@@ -29,15 +30,18 @@ from rlsched_node.machine import NodeMachine
 from rlsched_node.ranks import Ranks, attempt_directory_of
 from rlsched_node.steps import (
     Acknowledge,
+    ClocksLocked,
     Effect,
     EndJobs,
     EndRank,
     Event,
     HardKill,
+    HoldClocks,
     Note,
     Persist,
     Quit,
     RecordEnded,
+    ResetClocks,
     Send,
     SendLog,
     StartFailed,
@@ -87,13 +91,23 @@ class NodeDaemon:
         self._store = AttemptStore(config.directory / "attempts")
         self._store.clean(time.time())
         self._ranks = Ranks(self._store)
-        self._machine = NodeMachine(self._hello(), adopt_attempts(self._store, self._ranks))
+        self._clocks = ClockLocks(config.directory, gpus)
+        self._machine = NodeMachine(self._hello(), self._adopted())
         self._link = BrokerLink(config.broker, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
         self._stops = 0
         self._quit: str | None = None
+
+    def _adopted(self) -> list[Attempt]:
+        """What is on disk of an earlier daemon; the clocks of jobs that are gone are reset."""
+        attempts = adopt_attempts(self._store, self._ranks)
+        running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
+        self._clocks.recover({gpu for attempt in running for gpu in attempt.gpus})
+        for attempt in running:
+            attempt.sm_clock_mhz = self._clocks.of(attempt.gpus)
+        return attempts
 
     def stop(self) -> None:
         """Ask the loop to end; asked twice, it waits for nothing. Safe in a signal handler."""
@@ -117,6 +131,8 @@ class NodeDaemon:
             self._config.directory,
             adopted,
         )
+        if self._clocks_note:
+            _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)
         try:
             self._serve(lambda: self._stops > 0 or self._quit is not None)
             if self._config.end_jobs and self._quit is None:
@@ -177,6 +193,10 @@ class NodeDaemon:
                 self._link.send(message, request)
             case StartRank(launch):
                 yield from self._start(launch)
+            case HoldClocks(key, gpus, mhz):
+                yield self._hold_clocks(key, gpus, mhz)
+            case ResetClocks(gpus):
+                self._clocks.reset(gpus)
             case EndRank(key, grace_s, reason):
                 self._ranks.end(key, grace_s, reason)
             case HardKill(key):
@@ -209,16 +229,25 @@ class NodeDaemon:
                 is_local=is_loopback(self._config.broker),
                 inherited=os.environ,
             )
+            if launch.sm_clock_mhz:
+                yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
             self._ranks.start(key, launch, env)
         except RlschedError as error:
             yield StartFailed(key, str(error))
+
+    def _hold_clocks(self, key: AttemptKey, gpus: Sequence[int], mhz: int) -> ClocksLocked:
+        if mhz:
+            return ClocksLocked(key, *self._clocks.lock(gpus, mhz))
+        self._clocks.reset(gpus)
+        return ClocksLocked(key, self._clocks.of(gpus))
 
     def _is_ours(self, pid: int) -> bool:
         directory = attempt_directory_of(pid)
         return directory is not None and Path(directory).is_relative_to(self._store.root)
 
     def _hello(self) -> Hello:
-        gpus = self._gpus
+        gpus, clocks = self._gpus, self._clocks.supported()
+        self._clocks_note = clocks.note
         return Hello(
             name=self._config.name,
             gpus=gpus.count,
@@ -230,6 +259,8 @@ class NodeDaemon:
             boot_id=shim.boot_id(),
             epoch=self._home.state.epoch,
             cluster=self._home.state.cluster,
+            sm_clocks_mhz=clocks.sm_clocks_mhz,
+            clocks_note=clocks.note,
         )
 
 

@@ -10,23 +10,12 @@ from zmq.utils.monitor import recv_monitor_message
 from rlsched.broker.keys import KeyPair
 from rlsched.errors import WireError
 from rlsched.wire.dealer import connect_dealer
-from rlsched.wire.messages import (
-    EndedAck,
-    FetchLog,
-    Kill,
-    Launch,
-    NodeMessage,
-    Refused,
-    SayHello,
-    Welcome,
-    decode,
-    encode,
-)
+from rlsched.wire.messages import BrokerToNode, NodeMessage, decode, encode
 from rlsched_node.steps import Connected, Disconnected, Event, Received
 
 MAX_DROPS_LOGGED = 20
 _log = logging.getLogger("rlsched.node")
-_FOR_NODES = (Welcome, SayHello, Launch, Kill, EndedAck, FetchLog, Refused)
+_FOR_NODES = BrokerToNode.__args__
 _FAILED_HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

@@ -12,6 +12,7 @@ from rlsched.wire.messages import (
     FetchLog,
     Heartbeat,
     Hello,
+    HoldClock,
     Kill,
     Launch,
     Refused,
@@ -21,6 +22,7 @@ from rlsched.wire.messages import (
 from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
 from rlsched_node.steps import (
     Acknowledge,
+    ClocksLocked,
     Connected,
     Disconnected,
     Effect,
@@ -29,11 +31,13 @@ from rlsched_node.steps import (
     Event,
     Exited,
     HardKill,
+    HoldClocks,
     Note,
     Persist,
     Quit,
     Received,
     RecordEnded,
+    ResetClocks,
     Send,
     SendLog,
     Started,
@@ -82,6 +86,7 @@ class NodeMachine:
         self._heartbeat_at_s = self._repeat_at_s = 0.0
         self._warned_epoch: int | None = None
         self._has_told_waiting = False
+        self._tells_anew = False
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take one event at `now_s` (monotonic seconds)."""
@@ -134,6 +139,8 @@ class NodeMachine:
                 yield from self._start_failed(key, message)
             case Exited(key):
                 yield from self._exited(self.attempts[key], event, now_s)
+            case ClocksLocked(key):
+                yield from self._clocks_locked(self.attempts[key], event)
             case Tick():
                 yield from self._tick(now_s)
             case EndJobs(grace_s):
@@ -152,9 +159,9 @@ class NodeMachine:
                 yield from self._welcome(message, now_s)
             case SayHello():
                 yield from self._say_hello(now_s)
-            case Launch() | Kill() if not self.is_registered:
+            case Launch() | Kill() | HoldClock() if not self.is_registered:
                 yield Note("ignored an order that came before the broker's welcome")
-            case Launch() | Kill():
+            case Launch() | Kill() | HoldClock():
                 if message.epoch < self.epoch:
                     yield Note(f"ignored an order of epoch {message.epoch}; this node obeys {self.epoch}")
                     return
@@ -162,6 +169,8 @@ class NodeMachine:
                 key = self._key(message.job, message.attempt, message.rank)
                 if isinstance(message, Launch):
                     yield from self._launch(key, message)
+                elif isinstance(message, HoldClock):
+                    yield from self._hold_clock(key, max(message.sm_clock_mhz, 0))
                 else:
                     yield from self._kill(key, message.grace_s, now_s)
             case EndedAck(job=job, attempt=number, rank=rank):
@@ -299,9 +308,37 @@ class NodeMachine:
         yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
         yield Send(attempt.ended())
 
+    def _hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
+        """A rank that waits for its GPUs gets the clock with them; one that is over needs none."""
+        attempt = self.attempts.get(key)
+        if attempt is None:
+            return
+        if attempt.launch is not None:
+            attempt.launch = msgspec.structs.replace(attempt.launch, sm_clock_mhz=mhz)
+        elif attempt.is_live:
+            yield HoldClocks(key, attempt.gpus, mhz)
+
+    def _clocks_locked(self, attempt: Attempt, locked: ClocksLocked) -> Iterator[Effect]:
+        """A node that may not set clocks after all registers anew, saying so."""
+        attempt.sm_clock_mhz, attempt.clock_note = locked.mhz, locked.note
+        if locked.note:
+            yield Note(f"attempt {attempt.key} runs at {_clock_words(locked.mhz)}: {locked.note}")
+        if locked.never and self._hello.sm_clocks_mhz:
+            self._hello = msgspec.structs.replace(self._hello, sm_clocks_mhz=[], clocks_note=locked.note)
+            self._tells_anew = True
+        if attempt.phase is Phase.RUNNING:
+            yield Send(attempt.clock_held())
+
+    @staticmethod
+    def _reset_clocks(attempt: Attempt) -> Iterator[Effect]:
+        if attempt.sm_clock_mhz:
+            attempt.sm_clock_mhz = 0
+            yield ResetClocks(attempt.gpus)
+
     def _start_failed(self, key: AttemptKey, message: str) -> Iterator[Effect]:
         attempt = self.attempts[key]
         yield Note(f"attempt {key} cannot be started: {message}")
+        yield from self._reset_clocks(attempt)
         if attempt.is_ending:
             yield from self._end_unstarted(attempt)
         else:
@@ -314,6 +351,7 @@ class NodeMachine:
         attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
         attempt.ended_s = exited.ended_s
         attempt.hard_kill_at_s = None
+        yield from self._reset_clocks(attempt)
         yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")
         if attempt.is_forgotten:
             yield from self._acknowledge(attempt)
@@ -349,6 +387,10 @@ class NodeMachine:
             if not self.is_connected and not self._has_told_waiting:
                 self._has_told_waiting = True
                 yield Note("no broker answers yet; trying on")
+            yield from self._say_hello(now_s)
+        launching = any(attempt.phase is Phase.LAUNCHING for attempt in self._open.values())
+        if self._tells_anew and self.is_registered and not launching:
+            self._tells_anew = False
             yield from self._say_hello(now_s)
         if self.is_registered and now_s >= self._heartbeat_at_s:
             self._heartbeat_at_s = now_s + self._heartbeat_s
@@ -386,3 +428,7 @@ class NodeMachine:
     def _own(self) -> list[Attempt]:
         """The open attempts of this node's cluster."""
         return [attempt for attempt in self._open.values() if attempt.key.cluster == self.cluster]
+
+
+def _clock_words(mhz: int) -> str:
+    return f"{mhz} MHz" if mhz else "the clock that its GPUs choose"

@@ -56,6 +56,17 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class ClocksLocked:
+    """What came of the order to lock the clocks of a rank's GPUs."""
+
+    key: AttemptKey
+    mhz: int
+    note: str = ""
+    never: bool = False
+    """No order to this node will do better."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -67,7 +78,7 @@ class EndJobs:
     grace_s: float
 
 
-Event = Received | Connected | Disconnected | Started | StartFailed | Exited | Tick | EndJobs
+Event = Received | Connected | Disconnected | Started | StartFailed | Exited | ClocksLocked | Tick | EndJobs
 
 
 # ---- effects ----------------------------------------------------------------------------------------
@@ -91,9 +102,25 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Start the rank's process; answered by `Started` or `StartFailed`."""
+    """Start the rank's process, its clocks locked before; answered by `Started` or `StartFailed`."""
 
     launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class HoldClocks:
+    """Another clock for the GPUs of a rank that is there, 0: their own; answered by `ClocksLocked`."""
+
+    key: AttemptKey
+    gpus: tuple[int, ...]
+    mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetClocks:
+    """The rank is gone: its GPUs choose their clocks again."""
+
+    gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +181,17 @@ class Quit:
     line: str
 
 
-Effect = Send | Persist | StartRank | EndRank | HardKill | RecordEnded | Acknowledge | SendLog | Note | Quit
+Effect = (
+    Send
+    | Persist
+    | StartRank
+    | HoldClocks
+    | ResetClocks
+    | EndRank
+    | HardKill
+    | RecordEnded
+    | Acknowledge
+    | SendLog
+    | Note
+    | Quit
+)

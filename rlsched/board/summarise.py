@@ -9,7 +9,7 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.actions import Action, SetClock, Start, Wait
 from rlsched.decide.record import DecisionRecord, Half, Source
 
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
@@ -87,6 +87,9 @@ def summarise(records: Sequence[DecisionRecord]) -> Summary:
     for kind in sorted({"start", "wait", *kinds}):
         scalars[f"decisions/kind_{kind}_count"] = kinds.count(kind)
     scalars["decisions/guard_stepped_in_count"] = sum(bool(record.guard) for record in records)
+    clocks = [record.action.sm_clock_frac for record in records if isinstance(record.action, Start)]
+    if clocks:
+        scalars["decisions/start_sm_clock_mean_frac"] = float(np.mean(clocks))
     offered = [record for record in records if record.halves]
     if offered:
         scalars["decisions/off_reference_frac"] = float(np.mean([off_reference(one) for one in offered]))
@@ -129,10 +132,13 @@ def decision_table(records: Sequence[DecisionRecord]) -> str:
 
 def _done(record: DecisionRecord) -> str:
     match record.action:
-        case Start(seq=seq, gpus=gpus):
+        case Start(seq=seq, gpus=gpus, sm_clock_frac=clock):
             count = f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s")
             node = _chosen_node(record)
-            return f"start job {seq} on {count}" + (f", node {node}" if node >= 0 else "")
+            at = f", clock {clock:.2f}" if clock != 1.0 else ""
+            return f"start job {seq} on {count}" + (f", node {node}" if node >= 0 else "") + at
+        case SetClock(seq=seq, sm_clock_frac=clock):
+            return f"clock of job {seq}: {clock:.2f}"
         case Wait(until_s=None, for_seq=None):
             return "wait"
         case Wait(until_s=until_s, for_seq=None):

@@ -17,19 +17,21 @@ from collections.abc import Callable
 import msgspec
 
 from rlsched.broker.book import Book
+from rlsched.broker.clocks import nearest_mhz
 from rlsched.broker.entries import (
     AttemptEnding,
     AttemptOver,
     Entry,
     NodeDown,
     NodeDrained,
+    RankClocked,
     RankEnded,
     RankLaunched,
 )
 from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.seats import PREEMPTED
-from rlsched.wire.messages import BrokerToNode, EndedAck, Kill, Launch
+from rlsched.wire.messages import BrokerToNode, EndedAck, HoldClock, Kill, Launch
 
 MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
@@ -68,13 +70,47 @@ class Attempts:
 
     # ---- what nodes report ------------------------------------------------------------------------
 
-    def launched(self, node: str, job: int, attempt: int, rank: int, pid: int) -> None:
-        """A rank's process runs. One that the broker has given up is ended."""
+    def launched(
+        self,
+        node: str,
+        job: int,
+        attempt: int,
+        rank: int,
+        pid: int,
+        sm_clock_mhz: int = 0,
+        clock_note: str = "",
+    ) -> None:
+        """A rank's process runs, its GPUs held to this clock. One that the broker has given up is ended."""
         known = self.current(job, attempt, rank, node)
         if known is None or known.attempt is None or known.attempt.ranks[rank].state == "ended":
             self._send(node, Kill(epoch=self._book.epoch, job=job, attempt=attempt, rank=rank))
         elif known.attempt.ranks[rank].state == "launching":
-            self._note(RankLaunched(job=job, attempt=attempt, rank=rank, pid=pid))
+            self._note(
+                RankLaunched(
+                    job=job,
+                    attempt=attempt,
+                    rank=rank,
+                    pid=pid,
+                    sm_clock_mhz=sm_clock_mhz,
+                    clock_note=clock_note,
+                )
+            )
+
+    def clocked(
+        self, node: str, job: int, attempt: int, rank: int, sm_clock_mhz: int, clock_note: str
+    ) -> None:
+        """A node has changed a running rank's clock, or could not."""
+        known = self.current(job, attempt, rank, node)
+        if known is not None and known.attempt is not None and known.attempt.ranks[rank].state == "running":
+            self._note(
+                RankClocked(
+                    job=job,
+                    attempt=attempt,
+                    rank=rank,
+                    sm_clock_mhz=sm_clock_mhz,
+                    clock_note=clock_note,
+                )
+            )
 
     def refused(self, node: str, job: int, attempt: int, rank: int, message: str) -> None:
         """A rank could not be started: the attempt is over everywhere, the job is queued again.
@@ -234,8 +270,37 @@ class Attempts:
                         cwd=job.spec.cwd,
                         time_limit_s=job.spec.time_limit_s,
                         grace_s=self._limits.grace_s if job.spec.preemptible else None,
+                        sm_clock_mhz=self._clock_mhz(rank.node, attempt),
                     ),
                 )
+
+    def hold_clock(self, job: Job, *, node: str | None = None) -> None:
+        """Tell the nodes (or one of them) of a launched attempt's ranks the clock that it is to have.
+
+        Those that report this clock already are not told; one that could not set it is told again when it
+        registers again, or at the next change.
+        """
+        attempt = job.active
+        if attempt is None or attempt.leaving or attempt.ending:
+            return
+        for number in attempt.live_ranks():
+            rank = attempt.ranks[number]
+            mhz = self._clock_mhz(rank.node, attempt)
+            if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == "launching"):
+                self._send(
+                    rank.node,
+                    HoldClock(
+                        epoch=self._book.epoch,
+                        job=job.number,
+                        attempt=attempt.number,
+                        rank=number,
+                        sm_clock_mhz=mhz,
+                    ),
+                )
+
+    def _clock_mhz(self, node: str, attempt: Attempt) -> int:
+        """SM clock that a node is told to hold an attempt's GPUs to, 0 for none."""
+        return nearest_mhz(self._book.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
 def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from rlsched.broker.clocks import Clocks, workload_number
 from rlsched.broker.entries import (
     AttemptEnding,
     AttemptOver,
@@ -19,6 +20,7 @@ from rlsched.broker.entries import (
     NodeDrained,
     NodeResumed,
     NodeUp,
+    RankClocked,
     RankEnded,
     RankLaunched,
 )
@@ -28,7 +30,7 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.actions import Preempt, SetClock, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision
 from rlsched.errors import JournalError, RlschedError
@@ -57,6 +59,7 @@ class Book:
         contested: Those in which more than one row was legal, by source.
         ended: Jobs that are over.
         seats: Which preempted jobs have not left their GPUs yet.
+        clocks: Whether SM clocks are chosen.
     """
 
     def __init__(self, predictions: Predictions, order: str) -> None:
@@ -77,6 +80,7 @@ class Book:
         self.ended = 0
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
+        self.clocks = Clocks(self.cluster)
 
     def replay(self, rows: Iterable[Row]) -> None:
         """Apply a journal.
@@ -105,6 +109,7 @@ class Book:
         match entry:
             case BrokerStarted():
                 self.epoch, self.identity = entry.epoch, entry.cluster
+                self.clocks.weigh(entry.speed_energy)
             case NodeUp():
                 self._node_up(entry)
             case NodeDown():
@@ -130,6 +135,9 @@ class Book:
                 self._decided(entry, now_s, already_decided)
             case RankLaunched():
                 self._rank_launched(entry)
+            case RankClocked():
+                rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
+                rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
             case RankEnded():
                 self._rank_ended(entry, now_s)
             case AttemptEnding():
@@ -159,8 +167,10 @@ class Book:
                 )
             )
             self.nodes[entry.name] = Node(number, entry)
+            self.clocks.node(number, entry.sm_clocks_mhz)
             return
         known.spec = entry
+        self.clocks.node(known.number, entry.sm_clocks_mhz)
         if not known.up:
             known.up = True
             self.cluster.resume_node(known.number)
@@ -181,7 +191,10 @@ class Book:
                 spread=entry.spread,
                 time_limit_s=limit_s,
                 preemptible=entry.preemptible,
+                workload=workload_number(entry.workload),
+                energy_weight=entry.speed_energy,
             )
+            self.clocks.came(job.number, entry.speed_energy)
             self.job_of_seq[job.seq] = job
             self.number_of_seq[job.seq] = job.number
         self.jobs[job.number] = job
@@ -203,6 +216,10 @@ class Book:
                 job = self.job_of_seq[seq]
                 assert job.attempt is not None
                 self.seats.preempted(job, job.attempt, entry.number)
+            case SetClock(seq=seq, sm_clock_frac=clock):
+                attempt = self.job_of_seq[seq].attempt
+                assert attempt is not None
+                attempt.sm_clock_frac = clock
             case Wait(until_s=None):
                 self.asked_for_s.pop(entry.partition, None)
             case Wait(until_s=float() as until_s):
@@ -213,6 +230,7 @@ class Book:
         earlier = job.attempt.number if job.attempt else 0
         ranks = self._ranks(start.gpus)
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
+        job.attempt.sm_clock_frac = start.sm_clock_frac
         job.state, job.reason = "launching", ""
         for rank in ranks:
             self.nodes[rank.node].live_jobs.add(job.number)
@@ -235,6 +253,7 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
         rank.state, rank.pid = "running", entry.pid
+        rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
         if all(other.state != "launching" for other in attempt.ranks):
             self.jobs[entry.job].state = "running"
 
@@ -276,5 +295,6 @@ class Book:
 
     def _close(self, job: Job, state: str, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]
+        self.clocks.gone(job.number)
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.ended += 1

@@ -19,6 +19,9 @@ class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_start
     policy: str
     fallback: str
     order: str
+    speed_energy: float = 0.0
+    """What energy counts against time for jobs that do not say it themselves, 0 to 1; absent in journals from
+    before brokers chose clocks, as all about clocks here."""
 
 
 class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
@@ -32,6 +35,10 @@ class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
     memory_mib: int
     vc: str
     boot_id: str
+    sm_clocks_mhz: list[int] = []
+    """SM clocks that all of its GPUs can be set to, highest first; empty where they cannot be set."""
+    clocks_note: str = ""
+    """Why they cannot."""
 
 
 class NodeDown(msgspec.Struct, frozen=True, kw_only=True, tag="node_down"):
@@ -80,6 +87,10 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     then (FEATURES,) float32; empty where the running mean alone was asked."""
     preemptible: bool = False
     """Absent in journals from before brokers preempted."""
+    workload: str = ""
+    """A name of the catalogue of workloads, "" where unknown."""
+    speed_energy: float | None = None
+    """What energy counts against time for it, 0 to 1; None: what the broker says."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -119,6 +130,20 @@ class RankLaunched(msgspec.Struct, frozen=True, kw_only=True, tag="rank_launched
     attempt: int
     rank: int
     pid: int
+    sm_clock_mhz: int = 0
+    """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
+    clock_note: str = ""
+    """Why not the one that was ordered."""
+
+
+class RankClocked(msgspec.Struct, frozen=True, kw_only=True, tag="rank_clocked"):
+    """A node has changed the SM clock of a rank that runs; fields as in `RankLaunched`."""
+
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    clock_note: str = ""
 
 
 class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
@@ -168,6 +193,7 @@ Entry = (
     | JobCancelled
     | Decided
     | RankLaunched
+    | RankClocked
     | RankEnded
     | AttemptEnding
     | AttemptOver

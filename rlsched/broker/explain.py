@@ -6,19 +6,22 @@ import math
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from rlsched.broker.book import Book
-from rlsched.broker.jobs import Job
+from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.predictions import HEDGE, RUNNING_MEAN
 from rlsched.broker.views import Room, asked_again_s, fits_now, place_of, rooms, seat_reason
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
+from rlsched.decide.schema import SCHEMA
 from rlsched.decide.windows import LEGAL, REASON_TEXT
 from rlsched.wire.messages import Explanation
 
 NAMED_JOBS = 5
+_CLOCK = SCHEMA.column("clock_frac")
 _ORDER_WORDS = {
     "submit": "submission time",
     "predicted": "predicted run time",
@@ -233,6 +236,10 @@ def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
 
 def _row_words(book: Book, half: Half, row: int) -> str:
     seq = half.seqs[row]
+    if half.kind == "how":
+        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, _CLOCK]
+        at = f" at clock {clock:.2f}" if clock > 0.0 else ""
+        return f"{book.cluster.node_names[half.nodes[row]]}{at}"
     return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq, '?')}"
 
 
@@ -266,6 +273,7 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         f"started {f'{after} after its submission' if job.preemptions else f'after {after} in the queue'} "
         f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
     )
+    lines += _clock(book, job, attempt)
     if job.preemptions:
         lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")
     if record is not None and record.number == attempt.decision:
@@ -274,6 +282,33 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         lines += _alternatives(book, record)
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
+    return lines
+
+
+def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
+    """At which SM clock it runs, by whose weight of energy, and why not where it was to be another one."""
+    own = job.spec.speed_energy
+    weight = book.cluster.energy_counts if own is None else own
+    if weight == 0.0 and attempt.sm_clock_frac == 1.0:
+        return []
+    weighed = f"energy counting {weight:g}{' as it says itself' if own is not None else ''} against time"
+    if attempt.sm_clock_frac == 1.0:
+        lines = [f"at the highest SM clock, {weighed}"]
+    else:
+        set_mhz = "/".join(map(str, sorted({rank.sm_clock_mhz for rank in attempt.ranks} - {0})))
+        in_mhz = f", {set_mhz} MHz" if set_mhz else ""
+        lines = [f"at {attempt.sm_clock_frac:.2f} of the highest SM clock{in_mhz}, {weighed}"]
+    lines += [
+        f"node {rank.node} left its clocks alone: {rank.clock_note}"
+        for rank in attempt.ranks
+        if rank.clock_note
+    ]
+    if attempt.sm_clock_frac == 1.0:
+        lines += [
+            f"node {name} cannot set clocks: {book.nodes[name].spec.clocks_note or 'it did not say why'}"
+            for name in dict.fromkeys(rank.node for rank in attempt.ranks)
+            if not book.nodes[name].spec.sm_clocks_mhz
+        ]
     return lines
 
 

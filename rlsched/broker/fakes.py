@@ -71,6 +71,7 @@ class HandBroker:
         limits: Leases and timeouts.
         now_s: The first batch's time, Unix seconds.
         prediction: `running-mean` or `hedge`.
+        speed_energy: What energy counts against time.
 
     Attributes:
         sent: What has left.
@@ -85,6 +86,7 @@ class HandBroker:
         limits: Limits | None = None,
         now_s: float = 1_000.0,
         prediction: str = RUNNING_MEAN,
+        speed_energy: float = 0.0,
     ) -> None:
         self.journal = journal
         self.sent = RecordingTransport()
@@ -99,6 +101,7 @@ class HandBroker:
             policy=scheduler.name,
             fallback="",
             order=scheduler.order,
+            speed_energy=speed_energy,
         )
         self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits)
         self._requests = itertools.count(1)

@@ -19,6 +19,8 @@ class Rank:
         node: Name of its node.
         gpus: GPU numbers on that node.
         state: `launching`, `running` or `ended`.
+        sm_clock_mhz: Highest SM clock that its GPUs are held to, as its node reports it; 0: nobody set one.
+        clock_note: Why not the one that was ordered.
         ended_s: When it was over, by its node's report where there is one; Unix seconds, never before its
             attempt's start nor after the journal's time.
     """
@@ -30,6 +32,8 @@ class Rank:
     exit_code: int | None = None
     reason: str = ""
     ended_s: float = 0.0
+    sm_clock_mhz: int = 0
+    clock_note: str = ""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class Attempt:
         start_s: When the GPUs were allocated, Unix seconds.
         seated_s: When its GPUs were empty, Unix seconds; infinite while preempted jobs still leave them.
         leaving: (job, rank) of those.
+        sm_clock_frac: SM clock that was decided on, of the highest.
         decision: Number of the decision that started it.
         source: Who decided.
         ending: What the job becomes once all ranks are over; "" while it is to go on. `preempted`: queued, if
@@ -61,6 +66,7 @@ class Attempt:
     first_failure: tuple[int, str] | None = None
     seated_s: float = math.inf
     leaving: set[tuple[int, int]] = field(default_factory=set)
+    sm_clock_frac: float = 1.0
 
     def live_ranks(self) -> list[int]:
         """Ranks that are not over."""

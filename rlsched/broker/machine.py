@@ -37,7 +37,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.requests import Requests
-from rlsched.decide.actions import Preempt, Start
+from rlsched.decide.actions import Preempt, SetClock, Start
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
@@ -45,6 +45,7 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.wire.messages import (
     BrokerToNode,
     ClientReply,
+    ClockHeld,
     Ended,
     Heartbeat,
     Hello,
@@ -146,7 +147,15 @@ class Machine:
             self._members.seen(node, self.now_s)
         match message:
             case Launched():
-                self._attempts.launched(node, message.job, message.attempt, message.rank, message.pid)
+                self._attempts.launched(
+                    node,
+                    message.job,
+                    message.attempt,
+                    message.rank,
+                    message.pid,
+                    message.sm_clock_mhz,
+                    message.clock_note,
+                )
             case LaunchRefused():
                 self._attempts.refused(node, message.job, message.attempt, message.rank, message.message)
             case Ended():
@@ -158,6 +167,10 @@ class Machine:
                     message.exit_code,
                     message.reason,
                     message.ended_s,
+                )
+            case ClockHeld():
+                self._attempts.clocked(
+                    node, message.job, message.attempt, message.rank, message.sm_clock_mhz, message.clock_note
                 )
             case Hello():
                 self._members.hello(node, message, event.request, self.now_s)
@@ -229,6 +242,8 @@ class Machine:
                 self._attempts.launch(self.book.job_of_seq[decision.action.seq])
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.book.job_of_seq[decision.action.seq])
+            elif isinstance(decision.action, SetClock):
+                self._attempts.hold_clock(self.book.job_of_seq[decision.action.seq])
         self._ask_again_s = min(next_hold_end_s(cluster, self.now_s), self.due_s())
 
     def _launch_seated(self) -> None:

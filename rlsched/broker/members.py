@@ -11,6 +11,9 @@ from rlsched.broker.limits import Limits
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.wire.messages import AttemptReport, BrokerToNode, Hello, Refused, Welcome
 
+MAX_CLOCKS = 1_000
+"""SM clocks that a node may say it can set; an H200 has about a hundred."""
+
 
 class Members:
     """Who is part of the cluster, and who is alive.
@@ -76,6 +79,8 @@ class Members:
             memory_mib=hello.memory_mib,
             vc=hello.vc,
             boot_id=hello.boot_id,
+            sm_clocks_mhz=sorted(hello.sm_clocks_mhz, reverse=True),
+            clocks_note=hello.clocks_note,
         )
         known = self._book.nodes.get(name)
         if known is None or not known.up or known.spec != spec or name not in self._greeted:
@@ -105,6 +110,11 @@ class Members:
             return f"this key belongs to node {name!r}, not to {hello.name!r}; use the key of {hello.name!r}"
         if not 0 <= hello.gpus <= MAX_GPUS_PER_NODE:
             return f"node {name}: gpus must be 0 to {MAX_GPUS_PER_NODE}, got {hello.gpus}"
+        if len(hello.sm_clocks_mhz) > MAX_CLOCKS or min(hello.sm_clocks_mhz, default=1) < 1:
+            return (
+                f"node {name}: expected up to {MAX_CLOCKS} SM clocks above 0 MHz, got "
+                f"{len(hello.sm_clocks_mhz)}, the lowest {min(hello.sm_clocks_mhz)}"
+            )
         if hello.vc == SHARED_PARTITION:
             return (
                 f"node {name}: {hello.vc!r} cannot be the name of a virtual cluster; "
@@ -156,4 +166,5 @@ class Members:
         if job.active is not None and job.active.ending:
             self._attempts.kill(job, node=name)
         else:
-            self._attempts.launched(name, report.job, report.attempt, report.rank, 0)
+            self._attempts.launched(name, report.job, report.attempt, report.rank, 0, report.sm_clock_mhz)
+            self._attempts.hold_clock(job, node=name)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
+from rlsched.broker.clocks import Clocks
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.clocked import with_clocks
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
-DEFAULT_FALLBACKS = ("qssf-backfill", "gittins")
+DEFAULT_FALLBACKS = ("qssf-backfill", "gittins", "easy:size")
 """Rules behind a policy: the first that keeps the queue in the same order."""
 
 
 def load_policy(
-    name: str, fallback: str | None, budget_ms: float, *, search_ms: float | None = None, seed: int = 0
+    name: str,
+    fallback: str | None,
+    budget_ms: float,
+    *,
+    search_ms: float | None = None,
+    seed: int = 0,
+    chooses_clocks: bool = False,
+    reclock_s: float = math.inf,
 ) -> tuple[Scheduler, str]:
     """The guarded policy, and the name of the rule behind it ("" where a rule needs none).
 
@@ -25,6 +36,9 @@ def load_policy(
         budget_ms: Time that one decision may take.
         search_ms: Time of it that the policy may spend on look-ahead; None: what its name says.
         seed: Seed of the policy's draws.
+        chooses_clocks: Compile what chooses clocks now, and not when the first job asks for it.
+        reclock_s: Running jobs follow the queue with their clocks, but keep one for so long at least;
+            infinite: until they end.
 
     Raises:
         InputError: a name is unknown, the policy cannot be loaded, or the two do not go together.
@@ -49,10 +63,11 @@ def load_policy(
         if needs_models(scheduler):
             raise InputError(
                 f"{option} {scheduler.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
-                "which a broker does not have; choose one that does not"
+                "which a broker does not have; choose one that does not (clocks: --speed-energy W)"
             )
+    policy, behind = with_clocks(policy, reclock_s), with_clocks(behind, reclock_s)
     if fallback is None and policy.order != behind.order:
-        _warm_up(policy)
+        _warm_up(policy, chooses_clocks)
         return policy, ""
     if policy.order != behind.order:
         raise InputError(
@@ -64,8 +79,8 @@ def load_policy(
             f"--fallback {behind.name!r} preempts jobs, --policy {name!r} does not; "
             "choose a fallback that does not either"
         )
-    _warm_up(policy)
-    _warm_up(behind)
+    _warm_up(policy, chooses_clocks)
+    _warm_up(behind, chooses_clocks)
     return Guarded(policy, behind, budget_ms=budget_ms), behind.name
 
 
@@ -76,9 +91,11 @@ def _load(name: str, seed: int) -> Scheduler:
         raise InputError(f"policy {name!r} cannot be loaded: {error}") from error
 
 
-def _warm_up(scheduler: Scheduler) -> None:
+def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
     """Decide on a toy cluster, so that kernels are compiled before the first job waits for them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order=scheduler.order)
+    if chooses_clocks:
+        Clocks(state).weigh(0.5)
     seqs = {
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=60.0 * gpus, spread=1.0)
         for gpus in (1, 3, 2, 8, 4, 1, 2)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlsched.broker.clocks import Clocks, workload_number
 from rlsched.broker.entries import (
     AttemptOver,
     BrokerStarted,
@@ -40,11 +41,13 @@ class Instant:
             `JobSubmitted` with `rejected` does not enter the cluster. `AttemptOver` with outcome `queued`
             requeues its job, any other releases it; a preempted job has lost its GPUs before.
         decisions: In order; the first has the number that the state counted before.
+        speed_energy: What energy counts from now on, before all changes; None: as before.
     """
 
     now_s: float
     changes: list[Change] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
+    speed_energy: float | None = None
 
 
 @dataclass
@@ -78,11 +81,17 @@ def journal_events(path: str | Path) -> JournalEvents:
     for row in read_journal(path / JOURNAL_FILE if path.is_dir() else path):
         entry = row.entry
         if isinstance(entry, BrokerStarted):
+            weighed = events.starts[-1].speed_energy if events.starts else 0.0
             events.starts.append(entry)
-        if not isinstance(entry, Change | Decided):
+            if entry.speed_energy == weighed:
+                continue
+        elif not isinstance(entry, Change | Decided):
             continue
         if not events.instants or events.instants[-1].now_s != row.now_s:
             events.instants.append(Instant(row.now_s))
+        if isinstance(entry, BrokerStarted):
+            events.instants[-1].speed_energy = entry.speed_energy
+            continue
         if isinstance(entry, Decided):
             events.instants[-1].decisions.append(entry)
             continue
@@ -104,10 +113,13 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     """
     state = ClusterState.empty(order=scheduler.order)
     state.stops_take_time = True
+    clocks = Clocks(state)
     records: list[DecisionRecord] = []
     for instant in events.instants:
+        if instant.speed_energy is not None:
+            clocks.weigh(instant.speed_energy)
         for change in instant.changes:
-            _happen(state, events.seq_of, change, instant.now_s)
+            _happen(state, clocks, events.seq_of, change, instant.now_s)
         rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
         if instant.decisions or not all(rejected):
             made = decide_all(state, scheduler, instant.now_s, record=True)
@@ -115,12 +127,16 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     return records
 
 
-def _happen(state: ClusterState, seq_of: dict[int, int], change: Change, now_s: float) -> None:
+def _happen(
+    state: ClusterState, clocks: Clocks, seq_of: dict[int, int], change: Change, now_s: float
+) -> None:
     match change:
         case NodeUp(name=name) if name not in state.node_names:
-            state.add_node(NodeSpec(name=name, gpus=change.gpus, vc=change.vc or None))
+            spec = NodeSpec(name=name, gpus=change.gpus, gpu_type=change.gpu_type, vc=change.vc or None)
+            clocks.node(state.add_node(spec), change.sm_clocks_mhz)
         case NodeUp(name=name):
             node = state.node_names.index(name)
+            clocks.node(node, change.sm_clocks_mhz)
             if state.arrays.node.status[node] == NODE_DOWN:
                 state.resume_node(node)
         case NodeDown(name=name):
@@ -138,10 +154,15 @@ def _happen(state: ClusterState, seq_of: dict[int, int], change: Change, now_s: 
                 predicted_s=change.predicted_s,
                 time_limit_s=math.nan if change.time_limit_s is None else change.time_limit_s,
                 preemptible=change.preemptible,
+                workload=workload_number(change.workload),
+                energy_weight=change.speed_energy,
             )
+            clocks.came(change.job, change.speed_energy)
         case JobCancelled(job=job):
             state.remove_waiting(seq_of[job])
+            clocks.gone(job)
         case AttemptOver(job=job, outcome="queued"):
             state.requeue(seq_of[job], now_s)
         case AttemptOver(job=job):
             state.release(seq_of[job], now_s)
+            clocks.gone(job)

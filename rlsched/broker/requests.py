@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
+from rlsched.broker.clocks import unknown_workload
 from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain, never_runs
@@ -147,6 +148,8 @@ class Requests:
             env=message.env,
             cwd=message.cwd,
             preemptible=message.preemptible,
+            workload=message.workload,
+            speed_energy=message.speed_energy,
             predicted_s=math.nan,
             spread=math.nan,
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",
@@ -213,6 +216,16 @@ class Requests:
             ended=self._book.ended,
             uptime_s=now_s - self._started_s,
             prediction=self._book.predictions.report(now_s),
+            speed_energy=self._book.cluster.energy_counts,
+            clocked=sum(
+                job.active is not None and job.active.sm_clock_frac < 1.0
+                for job in self._book.job_of_seq.values()
+            ),
+            fixed_clocks={
+                name: node.spec.clocks_note or "it did not say"
+                for name, node in self._book.nodes.items()
+                if node.up and not node.spec.sm_clocks_mhz
+            },
         )
 
     # ---- logs -------------------------------------------------------------------------------------
@@ -299,4 +312,9 @@ def _wrong(message: Submit) -> str:
     limit_s = message.time_limit_s
     if limit_s is not None and not (math.isfinite(limit_s) and limit_s > 0):
         return f"time_limit_s must be above 0, got {limit_s:g}"
+    weight = message.speed_energy
+    if weight is not None and not 0.0 <= weight <= 1.0:
+        return f"speed_energy must be 0 (speed alone) to 1 (energy alone), got {weight:g}"
+    if message.workload:
+        return unknown_workload(message.workload)
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import signal
 import time
@@ -61,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         fallback: Rule behind the policy; None: see `load_policy`.
         decision_budget_ms: Time that one decision may take.
         search_ms: Time of a decision that the policy may spend on look-ahead; None: what its name says.
+        speed_energy: What energy counts against time for jobs that do not say it themselves, 0 to 1.
+        reclock_s: A running job keeps a clock for so long at least, seconds; None: until it ends.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
@@ -74,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str | None = None
     decision_budget_ms: float = 100.0
     search_ms: float | None = None
+    speed_energy: float = 0.0
+    reclock_s: float | None = None
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
@@ -173,6 +178,8 @@ class Broker:
         open_journal: Callable[[Path], Journal] = Journal,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        if not 0.0 <= settings.speed_energy <= 1.0:
+            raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
         self.settings = settings
         self._stopping = False
         self._ticked_s = self._flushed_s = 0.0
@@ -187,6 +194,8 @@ class Broker:
                 settings.decision_budget_ms,
                 search_ms=settings.search_ms,
                 seed=settings.seed,
+                chooses_clocks=settings.speed_energy > 0.0,
+                reclock_s=math.inf if settings.reclock_s is None else settings.reclock_s,
             )
             book = self._recovered(scheduler.order)
             self._fits = Fits(book.predictions, say)
@@ -199,6 +208,7 @@ class Broker:
                 fallback=fallback,
                 version=rlsched.__version__,
                 order=scheduler.order,
+                speed_energy=settings.speed_energy,
             )
             self._machine = Machine(
                 book,
@@ -243,10 +253,14 @@ class Broker:
         queued = sum(job.state == "queued" for job in live)
         return (
             f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
-            f"predictions by {book.predictions.kind}, "
+            f"predictions by {book.predictions.kind}, {self._dial()}"
             f"epoch {book.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
             f"journal {self._journal.path})"
         )
+
+    def _dial(self) -> str:
+        weight = self.settings.speed_energy
+        return f"energy counts {weight:g} against time, " if weight > 0.0 else ""
 
     def serve(self) -> None:
         """Serve until `stop` or a signal; jobs go on running afterwards."""

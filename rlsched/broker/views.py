@@ -117,6 +117,10 @@ def job_info(book: Book, job: Job) -> JobInfo:
         reason=reason,
         preemptible=job.spec.preemptible,
         preemptions=job.preemptions,
+        workload=job.spec.workload,
+        speed_energy=job.spec.speed_energy,
+        sm_clock_frac=attempt.sm_clock_frac if attempt else None,
+        sm_clocks_mhz=[rank.sm_clock_mhz for rank in ranks],
     )
 
 
@@ -138,4 +142,6 @@ def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
         vc=node.spec.vc,
         jobs=sorted(node.live_jobs),
         last_seen_s=seen_s,
+        max_sm_clock_mhz=max(node.spec.sm_clocks_mhz, default=0),
+        clocks_note=node.spec.clocks_note,
     )

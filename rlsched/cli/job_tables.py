@@ -70,7 +70,7 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str]:
         "gpus": str(job.num_gpus),
         "state": f"[{colour}]{job.state}[/]" if colour else job.state,
         "time": _span(job, now_s),
-        "where": escape(_where(job)),
+        "where": escape(_where(job) + _clock(job)),
         "by": job.decided_by,
         "reason": escape(job.reason),
     }
@@ -83,7 +83,8 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
         console.print("no node has registered yet; start one with `rlsched node --name n0`")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("node", "state", "gpus", "free", "type", "vc", "jobs"):
+    clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
+    for name in ("node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"):
         table.add_column(name, justify="right" if name in ("gpus", "free") else "left")
     for node in nodes:
         colour = {"up": "green", "down": "red"}.get(node.state, "yellow")
@@ -93,6 +94,7 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
             str(node.gpus),
             str(node.free_gpus),
             escape(node.gpu_type),
+            *([_settable(node)] if clocked else []),
             escape(node.vc),
             " ".join(map(str, node.jobs)),
         )
@@ -115,6 +117,18 @@ def _where(job: JobInfo) -> str:
     return " ".join(
         f"{node}[{','.join(map(str, gpus))}]" for node, gpus in zip(job.nodes, job.gpus, strict=True)
     )
+
+
+def _settable(node: NodeInfo) -> str:
+    return f"up to {node.max_sm_clock_mhz} MHz" if node.max_sm_clock_mhz else "fixed"
+
+
+def _clock(job: JobInfo) -> str:
+    """Its SM clock, where it is not the highest: as its nodes have set it, else as it was decided on."""
+    if job.state == "queued" or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
+        return ""
+    said = {f"{mhz} MHz" if mhz else f"{job.sm_clock_frac:.0%} clock" for mhz in job.sm_clocks_mhz}
+    return f" {'/'.join(sorted(said))}"
 
 
 def _span(job: JobInfo, now_s: float) -> str:

@@ -44,6 +44,18 @@ def _print_json(value: object) -> None:
     help="It may be stopped for another job's sake (SIGTERM, then SIGKILL), and is started again later, "
     "unless it left exit code 0: then it is done.",
 )
+@click.option(
+    "--speed-energy",
+    type=click.FloatRange(min=0, max=1),
+    metavar="W",
+    help="What energy counts against time here: 0 speed alone, 1 energy alone  [default: the broker's]",
+)
+@click.option(
+    "--workload",
+    default="",
+    metavar="NAME",
+    help="What it computes, as `rlsched models` lists it: its clock is chosen by that  [default: unknown]",
+)
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @asking
@@ -55,6 +67,8 @@ def submit(
     variables: tuple[str, ...],
     cwd: str | None,
     preemptible: bool,
+    speed_energy: float | None,
+    workload: str,
     wait_for_it: bool,
     command: tuple[str, ...],
     broker: str | None,
@@ -92,6 +106,8 @@ def submit(
             env=env,
             cwd=os.path.abspath(cwd or "."),
             preemptible=preemptible,
+            speed_energy=speed_energy,
+            workload=workload,
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0

@@ -69,6 +69,22 @@ _DECIDING = (
         help="A preempted job has so long between SIGTERM and SIGKILL.",
     ),
     click.option(
+        "--speed-energy",
+        default=0.0,
+        type=click.FloatRange(min=0, max=1),
+        envvar="RLSCHED_SPEED_ENERGY",
+        metavar="W",
+        help="What energy counts against time for jobs that do not say it themselves: 0 speed alone, 1 "
+        "energy alone. SM clocks are set by it, where nodes may. [default: $RLSCHED_SPEED_ENERGY, else 0]",
+    ),
+    click.option(
+        "--reclock-s",
+        type=click.FloatRange(min=10, max=2_592_000),
+        metavar="SECONDS",
+        help="Let running jobs follow the queue with their clocks, but keep one for so long at least. "
+        "[default: a job keeps its clock]",
+    ),
+    click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
         help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
@@ -89,7 +105,7 @@ def asking(command: Command) -> Command:
 
 def deciding(command: Command) -> Command:
     """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `search_ms`, `grace_s`,
-    `prediction`, `logdir`."""
+    `speed_energy`, `reclock_s`, `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

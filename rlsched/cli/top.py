@@ -48,8 +48,21 @@ def _print_report(report: StatsReport, now_s: float) -> None:
     decided = [f"{count:,} by {source}" for source, count in sorted(report.decisions.items())]
     contested = sum(report.contested.values())
     click.echo(f"decisions: {', '.join(decided) or 'none yet'}; {contested:,} of them with a choice")
+    _print_clocks(report)
     if report.prediction is not None:
         _print_prediction(report.prediction, now_s)
+
+
+def _print_clocks(report: StatsReport) -> None:
+    """Nothing where energy counts for nobody."""
+    if report.speed_energy == 0.0 and not report.clocked:
+        return
+    click.echo(
+        f"energy counts {report.speed_energy:g} against time: {report.clocked:,} of {report.running:,} "
+        "running jobs are at a lower clock than the highest"
+    )
+    for node, why in report.fixed_clocks.items():
+        click.echo(f"  {node} cannot set clocks: {why}")
 
 
 def _print_prediction(report: PredictionReport, now_s: float) -> None:

@@ -31,6 +31,8 @@ def up(
     decision_budget_ms: float,
     search_ms: float | None,
     grace_s: float,
+    speed_energy: float,
+    reclock_s: float | None,
     prediction: str | None,
     logdir: Path | None,
     address: str | None,
@@ -52,9 +54,10 @@ def up(
 
     home = (keys or default_home()).absolute()
     options = ["--policy", policy, "--decision-budget-ms", str(decision_budget_ms)]
-    options += ["--grace-s", str(grace_s)]
+    options += ["--grace-s", str(grace_s), "--speed-energy", str(speed_energy)]
     options += ["--fallback", fallback] if fallback else []
     options += ["--search-ms", str(search_ms)] if search_ms is not None else []
+    options += ["--reclock-s", str(reclock_s)] if reclock_s is not None else []
     options += ["--prediction", prediction] if prediction else []
     options += ["--logdir", str(logdir.absolute())] if logdir else []
     cluster = LocalCluster(

@@ -108,6 +108,8 @@ class Client:
         env: dict[str, str] | None = None,
         cwd: str = "",
         preemptible: bool = False,
+        speed_energy: float | None = None,
+        workload: str = "",
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -124,6 +126,10 @@ class Client:
             cwd: Directory to run in; default: the node's choice.
             preemptible: It may be stopped for another job's sake, and is started again later: SIGTERM, then
                 SIGKILL after the seconds in its variable RLSCHED_GRACE_S. Exit code 0 says that it is done.
+            speed_energy: What energy counts against time for it, 0 (speed alone) to 1 (energy alone): the SM
+                clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
+            workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an
+                average of these.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -141,6 +147,8 @@ class Client:
             env=env or {},
             cwd=cwd,
             preemptible=preemptible,
+            speed_energy=speed_energy,
+            workload=workload,
         )
         return self._ask(submit, Submitted).job
 

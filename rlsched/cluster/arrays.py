@@ -41,12 +41,17 @@ PLACEMENT: Final = 4
 SORTS_QUEUE: Final = 5
 """1: the index keeps each partition's sorted queue; 0: only its heaps, for compiled rules on long queues."""
 MODELLED: Final = 6
-"""1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says."""
+"""1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says; or
+CLOCKS_ALONE."""
 ENERGY_PPM: Final = 7
-"""What energy counts against time, millionths."""
+"""What energy counts against time, millionths, for jobs that do not say it themselves."""
 OTHERS: Final = 8
 """From here on, scratch: workloads beside the one whose speed is asked."""
 NUM_COUNTERS: Final = OTHERS + MAX_TENANTS
+
+CLOCKS_ALONE: Final = 2
+"""`MODELLED` where models are used to choose clocks, and for nothing else, as in a broker: jobs have their
+GPUs to themselves, and the cores that they asked for."""
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1
@@ -63,12 +68,17 @@ PLACEMENT_CODES: Final = {
 
 INDEX: Final = 4
 """The queue order of those who may preempt: the least service per completion first (`gittins`)."""
+SIZE: Final = 5
+"""The queue order of those who reserve for jobs that do not fit: predicted run time x GPUs^`SIZE_POWER`."""
+SIZE_POWER: Final = 0.7
+"""That of the Gittins index (`cluster.gittins`): between shortest job and least GPU time first."""
 ORDER_CODES: Final = {
     "submit": 0,
     "predicted": 1,
     "predicted_gpu_time": 2,
     "remaining": 3,
     "index": INDEX,
+    "predicted_size": SIZE,
 }
 
 
@@ -84,6 +94,7 @@ NODE: Final = np.dtype(
         ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start on NODE_UP alone
         ("free", np.int32),  # wholly free GPUs, whatever the status
         ("kind", np.int32),  # number of its GPU type
+        ("fixed_clock", np.int32),  # 1: nobody can set the SM clocks of its GPUs
         (
             "idle_w",
             np.float64,
@@ -142,6 +153,7 @@ JOB: Final = np.dtype(
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),
+        ("clocked_s", np.float64),  # when that was last changed while it ran, -inf if never
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
@@ -159,6 +171,7 @@ JOB: Final = np.dtype(
         ("preemptions", np.int32),
         ("pinned", np.int32),  # 1: must not be preempted
         ("workload", np.int32),  # number in the catalogue of workloads, 0: unknown
+        ("energy_ppm", np.int32),  # what energy counts for it, millionths; -1: what the cluster says
         ("reference_kind", np.int32),  # GPU type that its run time is of, -1: whichever it gets
         ("generation", np.int32),  # grows with every change of rate
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none

@@ -17,6 +17,8 @@ from rlsched.cluster.arrays import (
     NODE_UP,
     ORDER,
     RUNNING,
+    SIZE,
+    SIZE_POWER,
     SLOT_EMPTY,
     SORTS_QUEUE,
     UNCOUNTED,
@@ -82,6 +84,8 @@ def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
         return job.predicted_s[slot] * job.gpus[slot]
     if order == INDEX:
         return job_index(job, default_code(), slot, now_s)
+    if order == SIZE:
+        return job.predicted_s[slot] * max(job.gpus[slot], 1) ** SIZE_POWER
     left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
     return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
 
@@ -152,6 +156,7 @@ def add_job(
     job.rate[slot] = 1.0
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
+    job.energy_ppm[slot], job.clocked_s[slot] = -1, -np.inf
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
     enqueue(s, slot)
@@ -316,6 +321,12 @@ def _run(
 
 
 @kernel
+def set_clock(s: StateArrays, slot: int, sm_clock_frac: float, now_s: float) -> None:
+    """Another SM clock for a running slot, from now on."""
+    s.job.sm_clock_frac[slot], s.job.clocked_s[slot] = sm_clock_frac, now_s
+
+
+@kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
     """Cores of node `n`, thousandths, that are free and not the fair part of its free GPUs."""
     if s.node.cpu_milli[n] >= UNCOUNTED:
@@ -451,6 +462,7 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
+    s.job.clocked_s[slot] = -np.inf
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
     enqueue(s, slot)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
 from rlsched.cluster.spec import is_slice
@@ -53,15 +53,11 @@ def check_gang(
         )
     check_clock(state, seq, sm_clock_frac)
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
+    check_clocks(state, seq, nodes, sm_clock_frac)
     for n, places in nodes.items():
         if state.arrays.node.status[n] != NODE_UP:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
         check_room(state, slot, n, places)
-        if sm_clock_frac != 1.0 and is_slice(state.kind_names[int(state.arrays.node.kind[n])]):
-            raise AllocationError(
-                f"job {seq}: node {state.node_names[n]} has MIG slices, which share the clock of their GPU: "
-                f"only the full SM clock (1.0) can be given, got {sm_clock_frac}"
-            )
         asked = int(state.arrays.demand.cpu_milli_each[job["demand"]])
         check_cores(state, slot, n, places, asked if cpu_milli_each < 0 else cpu_milli_each)
         partitions.add(int(state.arrays.node.part_of[n]))
@@ -81,6 +77,22 @@ def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
         raise AllocationError(
             f"job {seq}: expected an SM clock of {MIN_CLOCK_FRAC:g} to 1 of the highest, got {sm_clock_frac}"
         )
+
+
+def check_clocks(state: ClusterState, seq: int, nodes: Iterable[int], sm_clock_frac: float) -> None:
+    """Raise an AllocationError where a job cannot have this SM clock on GPUs of these nodes."""
+    check_clock(state, seq, sm_clock_frac)
+    for n in nodes if sm_clock_frac != 1.0 else ():
+        if is_slice(state.kind_names[int(state.arrays.node.kind[n])]):
+            raise AllocationError(
+                f"job {seq}: node {state.node_names[n]} has MIG slices, which share the clock of their GPU: "
+                f"only the full SM clock (1.0) can be given, got {sm_clock_frac}"
+            )
+        if state.arrays.node.fixed_clock[n]:
+            raise AllocationError(
+                f"job {seq}: node {state.node_names[n]} cannot set the SM clock of its GPUs: only the full "
+                f"one (1.0) can be given, got {sm_clock_frac}"
+            )
 
 
 def check_room(state: ClusterState, slot: int, n: int, places: int) -> None:
@@ -128,7 +140,7 @@ def check_join(
     job = state.arrays.job.view(np.ndarray)
     seq, other = int(job["seq"][slot]), int(job["seq"][beside])
     check_clock(state, seq, sm_clock_frac)
-    if not state.arrays.counters[MODELLED]:
+    if state.arrays.counters[MODELLED] in (0, CLOCKS_ALONE):
         raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
     asked = state.arrays.demand.share_milli[job["demand"][[slot, beside]]]
     if job["gpus"][slot] != job["gpus"][beside] or job["gpus"][slot] == 0 or (asked < 1000).any():

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
+    CLOCKS_ALONE,
     DECISIONS,
     ENERGY_PPM,
     LEAVING,
@@ -33,7 +34,7 @@ from rlsched.cluster.arrays import (
     grown,
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
-from rlsched.cluster.legality import check_gang, check_join
+from rlsched.cluster.legality import check_clocks, check_gang, check_join
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec, is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
@@ -154,7 +155,7 @@ class ClusterState:
         for demand, number in self._demands.items():
             fresh.demand.kinds[number] = self._kinds(demand)
         if known:
-            for name in ("status", "free", "cpu_free_milli", "memory_free_mib"):
+            for name in ("status", "fixed_clock", "free", "cpu_free_milli", "memory_free_mib"):
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.counters[:] = old.counters
@@ -178,6 +179,20 @@ class ClusterState:
         self.arrays.counters[MODELLED] = 1
         self._note_kinds()
 
+    def clock_by_models(self, models: ModelArrays | None) -> None:
+        """From now on models choose SM clocks and nothing else (`CLOCKS_ALONE`); None: nobody does.
+
+        Their GPU types are `kind_names`, in that order; again where a node of another type has joined.
+        """
+        if models is not None:
+            self.arrays = self.arrays._replace(models=models)
+        self.arrays.counters[MODELLED] = 0 if models is None else CLOCKS_ALONE
+        self._note_kinds()
+
+    def fix_clocks(self, n: int, is_fixed: bool) -> None:
+        """Say whether nobody can set the SM clocks of a node's GPUs."""
+        self.arrays.node.fixed_clock[self._node(n)] = is_fixed
+
     def weigh_energy(self, weight: float) -> None:
         """What energy counts against time from now on, 0 (nothing) to 1 (alone).
 
@@ -189,10 +204,14 @@ class ClusterState:
         self.arrays.counters[ENERGY_PPM] = round(weight * 1e6)
 
     @property
+    def energy_counts(self) -> float:
+        """What energy counts against time for jobs that do not say it themselves, 0 to 1, models or not."""
+        return float(self.arrays.counters[ENERGY_PPM]) / 1e6
+
+    @property
     def energy_weight(self) -> float:
         """What energy counts against time, 0 to 1; nothing without models."""
-        counters = self.arrays.counters
-        return float(counters[ENERGY_PPM]) / 1e6 if counters[MODELLED] else 0.0
+        return self.energy_counts if self.arrays.counters[MODELLED] else 0.0
 
     def _note_kinds(self) -> None:
         """The GPU type of most GPUs of each partition; a type of MIG slices where it has no others."""
@@ -302,6 +321,8 @@ class ClusterState:
         spread: float,
         time_limit_s: float = math.nan,
         preemptible: bool = True,
+        workload: int = 0,
+        energy_weight: float | None = None,
     ) -> int:
         """A job arrives and waits; returns its number.
 
@@ -314,6 +335,8 @@ class ClusterState:
             spread: ... and the standard deviation of ln(run time / prediction).
             time_limit_s: The user's limit, nan where there is none.
             preemptible: Whether it may be stopped for another job's sake.
+            workload: Number in the catalogue of workloads, 0 where unknown.
+            energy_weight: What energy counts against time for it, 0 to 1; None: what the cluster says.
 
         Raises:
             AllocationError: it asks for less than one GPU, or has no usable time of submission or prediction.
@@ -342,6 +365,9 @@ class ClusterState:
             time_limit_s,
             not preemptible,
         )
+        self.arrays.job.workload[slot] = workload
+        if energy_weight is not None:
+            self.arrays.job.energy_ppm[slot] = round(energy_weight * 1e6)
         return int(self.arrays.job.seq[slot])
 
     def grow(self) -> None:
@@ -480,6 +506,28 @@ class ClusterState:
             raise AllocationError(f"job {seq} started at this instant, {now_s} s: preempt it later")
         return slot
 
+    def set_clock(self, seq: int, sm_clock_frac: float, now_s: float) -> None:
+        """Another SM clock for a running job, from now on.
+
+        Raises:
+            AllocationError: see `check_set_clock`.
+        """
+        slot = self.check_set_clock(seq, sm_clock_frac)
+        kernels.set_clock(self.arrays, slot, sm_clock_frac, now_s)
+
+    def check_set_clock(self, seq: int, sm_clock_frac: float) -> int:
+        """Slot of a running job that may have this SM clock.
+
+        Raises:
+            AllocationError: it does not run, has no GPU, or its GPUs cannot have this clock.
+        """
+        slot = self._in_status(seq, RUNNING, "running")
+        gpus = self.gpus_of(seq)
+        if not gpus:
+            raise AllocationError(f"job {seq} has no GPU, whose clock could be set")
+        check_clocks(self, seq, {self.gpu_location(g)[0] for g in gpus}, sm_clock_frac)
+        return slot
+
     def _in_status(self, seq: int, status: int, word: str) -> int:
         slot = self.slot_of(seq)
         if self.arrays.job.status[slot] != status:
@@ -547,6 +595,7 @@ class ClusterState:
         job = self.arrays.job.view(np.ndarray)
         live = np.flatnonzero(job["status"] != SLOT_EMPTY)
         live = live[np.argsort(job["seq"][live])]
+        unread = () if self.arrays.counters[MODELLED] else ("energy_ppm", "clocked_s")
         for name in job.dtype.names:
             if name not in (
                 "head",
@@ -555,6 +604,7 @@ class ClusterState:
                 "shared_partition",
                 "held_for_slot",
                 "demand",
+                *unread,
             ):
                 hasher.update(job[name][live].tobytes())
         node = self.arrays.node

@@ -15,13 +15,21 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import ENERGY_PPM, MAX_TENANTS, MODELLED, UNCOUNTED, StateArrays
+from rlsched.cluster.arrays import (
+    CLOCKS_ALONE,
+    ENERGY_PPM,
+    MAX_TENANTS,
+    MODELLED,
+    RUNNING,
+    UNCOUNTED,
+    StateArrays,
+)
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import takes_gpus_of
 from rlsched.errors import UnknownSchedulerError
 from rlsched.jit import kernel, large_kernel
-from rlsched.models.clocks import best_level, power_at, priced_level
+from rlsched.models.clocks import DWELL_S, best_level, power_at, priced_level
 from rlsched.models.memory import MAX_SHARING, fits_memory
 from rlsched.models.speed import (
     asked_feed,
@@ -75,6 +83,7 @@ class AbilityCode(NamedTuple):
     clock: int
     clock_value: float
     cores: bool
+    dwell_s: float
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +96,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         clock: How a job's SM clock is chosen.
         clock_value: `fixed`: the clock, of the maximum. `slowdown`, `lull`: the slowdown allowed.
         cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
+        dwell_s: The clock of a running job is chosen anew at decision points, but a job keeps one for so long
+            at least, seconds; infinite: until it ends.
     """
 
     share: ShareRule = "never"
@@ -95,6 +106,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockRule = "full"
     clock_value: float = 1.0
     cores: bool = False
+    dwell_s: float = math.inf
 
     @property
     def code(self) -> AbilityCode:
@@ -106,6 +118,7 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
             _CLOCK_CODES[self.clock],
             float(self.clock_value),
             bool(self.cores),
+            float(self.dwell_s),
         )
 
     @property
@@ -116,7 +129,11 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 NO_ABILITIES: Final = Abilities()
 NO_ABILITY: Final = NO_ABILITIES.code
-ABILITY_WORDS: Final = "share, share=SPEED, tenants=N, clock=F, slowdown=B, lull=B, weight=W, cores"
+ABILITY_WORDS: Final = (
+    "share, share=SPEED, tenants=N, clock=F, slowdown=B, lull=B, weight=W, reclock=TIME, cores"
+)
+LONGEST_DWELL_S: Final = 30 * 86_400.0
+_DWELL_UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def read_abilities(name: str, words: Sequence[str]) -> Abilities:
@@ -127,7 +144,8 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
     `clock=0.75`: all run at this SM clock. `slowdown=0.05`: each runs at the clock of least energy that makes
     it no more than 5 % slower. `lull=0.05`: the same while no other job waits, else the highest.
     `weight=0.3`: each runs where 0.7 of its time and 0.3 of its energy cost least, time counting more where
-    jobs wait. `cores`: input-bound jobs get idle cores.
+    jobs wait. `reclock=10m`, beside `weight` or `lull`: running jobs follow as the queue grows and shrinks,
+    but keep a clock for so long at least. `cores`: input-bound jobs get idle cores.
 
     Raises:
         UnknownSchedulerError: a word is not known, comes twice, or its figure is out of range.
@@ -137,12 +155,13 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
     for word in words:
         key, equals, text = word.partition("=")
         topic = "clock" if key in _CLOCKS else key
-        value = _figure(text) if equals else None
+        value = _seconds(text) if key == "reclock" else _figure(text) if equals else None
         low, high = _RANGES.get(key, (0.0, 0.0))
         if topic in seen or (equals and (value is None or not low <= value <= high)):
             raise UnknownSchedulerError(
                 f"policy {name!r}: expected each of {ABILITY_WORDS} once, F from 0.5 to 1, SPEED and W from "
-                f"0 to 1, B from 0 to 10, N from 2 to {MAX_SHARING}, got +{word}"
+                f"0 to 1, B from 0 to 10, N from 2 to {MAX_SHARING}, TIME from {DWELL_S:g}s to 30d, "
+                f"got +{word}"
             )
         seen.add(topic)
         if key == "share":
@@ -151,12 +170,18 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
             able = replace(able, tenants=int(value))
         elif key == "cores" and not equals:
             able = replace(able, cores=True)
+        elif key == "reclock" and value is not None:
+            able = replace(able, dwell_s=value)
         elif key in _CLOCKS and value is not None:
             able = replace(able, clock=_CLOCKS[key], clock_value=value)
         else:
             raise UnknownSchedulerError(f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}")
     if "tenants" in seen and "share" not in seen:
         raise UnknownSchedulerError(f"policy {name!r}: +tenants says how many share a GPU; add +share")
+    if able.dwell_s < math.inf and able.clock not in ("weighed", "lull"):
+        raise UnknownSchedulerError(
+            f"policy {name!r}: +reclock lets running jobs follow the queue; add +weight=W or +lull=B"
+        )
     return able
 
 
@@ -167,6 +192,7 @@ _RANGES: Final = {
     "slowdown": (0.0, 10.0),
     "lull": (0.0, 10.0),
     "weight": (0.0, 1.0),
+    "reclock": (DWELL_S, LONGEST_DWELL_S),
 }
 _CLOCKS: Final[dict[str, ClockRule]] = {
     "clock": "fixed",
@@ -182,35 +208,53 @@ def _figure(text: str) -> float | None:
     return float(text) if whole.isascii() and whole.isdigit() and (part or "0").isdigit() else None
 
 
+def _seconds(text: str) -> float | None:
+    """A time with its unit, such as `10m`, in seconds; None for anything else."""
+    figure = _figure(text[:-1]) if text else None
+    unit_s = _DWELL_UNIT_S.get(text[-1:])
+    return None if figure is None or unit_s is None else figure * unit_s
+
+
 @large_kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) -> float:
-    """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum."""
-    if can.clock == FULL or not s.counters[MODELLED] or s.models.gpu.sliced[kind]:
+    """SM clock that a rule gives a job on GPUs of this type in partition `p`, of the maximum.
+
+    A job that says itself what energy counts for it has that weighed, whatever the rule does. The job is one
+    of those that wait, also where it runs already: the same queue gives it the same clock.
+    """
+    if not s.counters[MODELLED] or s.models.gpu.sliced[kind]:
         return 1.0
-    if can.clock == LULL and s.derived.part.queue_len[p] > 1:
+    rule, value = can.clock, can.clock_value
+    if s.job.energy_ppm[slot] >= 0:
+        rule, value = WEIGHED, s.job.energy_ppm[slot] / 1e6
+    if rule == FULL:
         return 1.0
-    if can.clock == FIXED:
-        return can.clock_value
+    jobs = s.derived.part.queue_len[p] + (s.job.status[slot] == RUNNING)
+    if rule == LULL and jobs > 1:
+        return 1.0
+    if rule == FIXED:
+        return value
     t, w = s.models.trait, s.job.workload[slot]
     rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
-    if can.clock == WEIGHED:
-        level = weighed_level(s, p, kind, rho, dynamic_w, can.clock_value)
+    if rule == WEIGHED:
+        level = weighed_level(s, p, kind, rho, dynamic_w, value, jobs)
     else:
-        level = best_level(s.models.gpu, kind, rho, dynamic_w, can.clock_value)
+        level = best_level(s.models.gpu, kind, rho, dynamic_w, value)
     return s.models.gpu.levels_frac[kind, level]
 
 
 @kernel
 def weighed_level(
-    s: StateArrays, p: int, kind: int, clock_bound: float, dynamic_w: float, weight: float
+    s: StateArrays, p: int, kind: int, clock_bound: float, dynamic_w: float, weight: float, jobs: int
 ) -> int:
     """Level of the clock where time and energy cost least, energy weighed by `weight` (0: the highest clock).
 
-    Both are relative to the full clock. Time counts more the longer the queue is: other jobs wait for it.
+    Both are relative to the full clock. Time counts more the more jobs wait, this one included: others wait
+    for it.
     """
     if weight == 0.0:
         return 0
-    queued = s.derived.part.queue_len[p] / max(s.derived.part.open_nodes[p], 1)
+    queued = jobs / max(s.derived.part.open_nodes[p], 1)
     time_price = (1.0 - weight) * (1.0 + min(queued, MOST_PRESSURE))
     full_w = power_at(s.models.gpu, kind, clock_bound, dynamic_w, 1.0)
     return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
@@ -366,7 +410,7 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, can: AbilityCode) -> tup
 
     The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
     """
-    if can.share == NEVER or not s.counters[MODELLED]:
+    if can.share == NEVER or not s.counters[MODELLED] or s.counters[MODELLED] == CLOCKS_ALONE:
         return -1, -1
     queue = s.derived.queue[p]
     for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
@@ -383,14 +427,27 @@ def energy_weight(s: StateArrays) -> float:
 
 
 @kernel
+def job_energy_weight(s: StateArrays, slot: int) -> float:
+    """What energy counts for a job: what it says itself, else `energy_weight`; nothing without models."""
+    own = s.job.energy_ppm[slot]
+    return energy_weight(s) if own < 0 or not s.counters[MODELLED] else own / 1e6
+
+
+@kernel
 def policy_abilities(s: StateArrays) -> AbilityCode:
-    """What the reference rule of a policy may do on this state: nothing without models, else all of it."""
+    """What the reference rule of a policy may do on this state: nothing without models, else all of it.
+
+    Where models are there for clocks alone, it weighs clocks.
+    """
     if not s.counters[MODELLED]:
-        return AbilityCode(NEVER, 2, 0.0, FULL, 1.0, False)
-    return AbilityCode(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True)
+        return AbilityCode(NEVER, 2, 0.0, FULL, 1.0, False, np.inf)
+    if s.counters[MODELLED] == CLOCKS_ALONE:
+        return AbilityCode(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, np.inf)
+    return AbilityCode(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, np.inf)
 
 
 @kernel
 def partner_of(s: StateArrays, p: int, slot: int) -> int:
     """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
-    return best_partner(s, p, slot, policy_abilities(s)) if s.counters[MODELLED] else -1
+    able = s.counters[MODELLED] != 0 and s.counters[MODELLED] != CLOCKS_ALONE
+    return best_partner(s, p, slot, policy_abilities(s)) if able else -1

@@ -48,7 +48,14 @@ class Migrate(msgspec.Struct, frozen=True, tag="migrate"):
 
 
 class SetClock(msgspec.Struct, frozen=True, tag="set_clock"):
-    """Change the SM clock of a running job."""
+    """Change the SM clock of a running job.
+
+    Legal where a start at that clock would be, on every node that the job is on.
+
+    Attributes:
+        seq: The job's sequence number.
+        sm_clock_frac: SM clock as a fraction of the maximum.
+    """
 
     seq: int
     sm_clock_frac: float

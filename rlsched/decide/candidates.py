@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -9,12 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import placement
-from rlsched.cluster.arrays import MODELLED
+from rlsched.cluster.arrays import CLOCKS_ALONE, MODELLED
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import holds, windows
-from rlsched.decide.abilities import NO_ABILITIES, Abilities, clock_for, cores_for, join_cores
-from rlsched.decide.actions import Start, Wait
+from rlsched.decide.abilities import (
+    NO_ABILITIES,
+    Abilities,
+    clock_for,
+    cores_for,
+    join_cores,
+)
+from rlsched.decide.actions import SetClock, Start, Wait
+from rlsched.decide.reclock import next_reclock
 from rlsched.decide.record import Half
 from rlsched.models.speed import gpu_kind
 
@@ -60,12 +68,13 @@ class Window:
         seq, beside = int(self.seqs[row]), int(self.arrays.beside[row])
         if beside >= 0:
             other = int(state.arrays.job.seq[beside])
-            return join_action(state, partition, seq, other, _policy_abilities(state))
+            return join_action(state, partition, seq, other, policy_abilities(state))
         slot = state.slot_of(seq)
         many = state.arrays.job.gpus[slot] > state.arrays.derived.part.node_size[partition]
         node = -1 if len(self.seqs) == 1 or many else int(self.nodes[row])
         start = variant_action(state, partition, seq, node)
-        return msgspec.structs.replace(start, sm_clock_frac=float(self.arrays.clock[row]))
+        clock = float(self.arrays.clock[row]) if can_set_clocks(state, start.gpus) else 1.0
+        return msgspec.structs.replace(start, sm_clock_frac=clock)
 
     def half(self, logits: NDArray[np.floating] | None, choice: int) -> Half:
         """This half for a `DecisionRecord`."""
@@ -142,7 +151,7 @@ def start_action(
     host = int(choose(arrays, partition, slot, node, gpus))
     clock, cores = 1.0, -1
     if gpus.size and can.needed:
-        clock = float(clock_for(arrays, partition, slot, gpu_kind(arrays, int(gpus[0])), can.code))
+        clock = clock_of(state, partition, seq, gpus.tolist(), can)
         cores = int(cores_for(arrays, slot, gpus, can.code))
     return Start(
         seq=seq,
@@ -152,6 +161,28 @@ def start_action(
         node=-1 if gpus.size else host,
         cpu_milli_each=cores,
     )
+
+
+def clock_of(state: ClusterState, partition: int, seq: int, gpus: Sequence[int], can: Abilities) -> float:
+    """SM clock of a job on these GPUs, of the maximum: 1 where somebody cannot set it on all of them."""
+    if not gpus or not can_set_clocks(state, gpus):
+        return 1.0
+    kind = gpu_kind(state.arrays, gpus[0])
+    return float(clock_for(state.arrays, partition, state.slot_of(seq), kind, can.code))
+
+
+def can_set_clocks(state: ClusterState, gpus: Sequence[int]) -> bool:
+    """Whether the SM clocks of all these GPUs can be set."""
+    return not state.arrays.node.fixed_clock[state.arrays.gpu.node[list(gpus)]].any()
+
+
+def reclock_action(state: ClusterState, partition: int, now_s: float, can: Abilities) -> SetClock | None:
+    """The next running job of a partition whose clock is to change now; None where none is."""
+    position, clock = next_reclock(state.arrays, partition, 0, now_s, can.code)
+    if position < 0:
+        return None
+    slot = state.arrays.derived.slot.running[position]
+    return SetClock(seq=int(state.arrays.job.seq[slot]), sm_clock_frac=float(clock))
 
 
 def join_action(state: ClusterState, partition: int, seq: int, beside: int, can: Abilities) -> Start:
@@ -171,18 +202,24 @@ def join_action(state: ClusterState, partition: int, seq: int, beside: int, can:
 
 def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
     """Start a job that fits as a policy would: with models, at the reference's clock, with cores by need."""
-    return start_action(state, partition, seq, node, can=_policy_abilities(state))
+    return start_action(state, partition, seq, node, can=policy_abilities(state))
 
 
-def weighs_energy(state: ClusterState) -> bool:
-    """Whether clocks are chosen here: there are models, and energy counts."""
-    return state.energy_weight > 0.0
-
-
-def _policy_abilities(state: ClusterState) -> Abilities:
-    """`abilities.policy_abilities` for Python."""
+def weighs_energy(state: ClusterState, seq: int) -> bool:
+    """Whether a clock is chosen for a job: there are models, and energy counts."""
     if not state.arrays.counters[MODELLED]:
+        return False
+    own = int(state.arrays.job.energy_ppm[state.slot_of(seq)])
+    return own > 0 if own >= 0 else state.energy_weight > 0.0
+
+
+def policy_abilities(state: ClusterState) -> Abilities:
+    """`abilities.policy_abilities` for Python."""
+    modelled = int(state.arrays.counters[MODELLED])
+    if not modelled:
         return NO_ABILITIES
+    if modelled == CLOCKS_ALONE:
+        return Abilities(clock="weighed", clock_value=state.energy_weight)
     return Abilities(share="blocked", clock="weighed", clock_value=state.energy_weight, cores=True)
 
 

@@ -15,6 +15,8 @@ Where ours differs:
 - Nodes with gangs, not a flat pool: GPUs come free node by node, and whether a job leaves room is asked with
   it on the very GPUs that the placement rule gives it now.
 - One reservation a partition. A job that would not fit the partition's idle nodes has none, and blocks none.
+- The queue may go by another order than submission, and a job may have to wait a while before it has a
+  reservation: with the shortest jobs first, the head of the queue is mostly one that has just come.
 - It decides when a job comes or ends, with no timer in between. As jobs outlive their predictions the
   reservation moves away, and a job that may then start is seen at the next event.
 
@@ -24,6 +26,8 @@ than predicted may delay it.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
@@ -31,38 +35,48 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.decide.foresight import copy_nodes, leaves_alone, let_end_until_fits, no_verdicts
 from rlsched.jit import array_kernel
 
+PATIENCE_S: Final = 21_600.0
+"""Where a network reserves (order *predicted size*), a job has waited so long before it has a reservation."""
+
 
 @array_kernel
-def reserve_first(s: StateArrays, p: int, stop: int, now_s: float) -> tuple[int, float, StateArrays]:
+def reserve_first(
+    s: StateArrays, p: int, stop: int, now_s: float, patience_s: float
+) -> tuple[int, float, StateArrays]:
     """The reservation of the first job that can have one, of the queue of partition `p` before `stop`.
 
-    The jobs before `stop` do not fit now. Returns the job's slot, the time at which it is predicted to fit,
-    and the partition at that time; (-1, infinite, the idle partition) where none of them ever fits.
+    The jobs before `stop` do not fit now; of them those count that have waited `patience_s`. Returns the
+    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, the
+    idle partition) where none of them ever fits.
     """
     future, queue = copy_nodes(s), s.derived.queue[p]
-    if stop == 0:
+    first = 0
+    while first < stop and now_s - s.job.submit_s[queue[first]] < patience_s:
+        first += 1
+    if first == stop:
         return -1, np.inf, future
-    shadow_s = let_end_until_fits(future, p, queue[0], now_s)
+    shadow_s = let_end_until_fits(future, p, queue[first], now_s)
     if shadow_s < np.inf:
-        return queue[0], shadow_s, future
-    for position in range(1, stop):
-        if fits_slot(future, p, queue[position]):
+        return queue[first], shadow_s, future
+    for position in range(first + 1, stop):
+        waited_s = now_s - s.job.submit_s[queue[position]]
+        if waited_s >= patience_s and fits_slot(future, p, queue[position]):
             ready = copy_nodes(s)
             return queue[position], let_end_until_fits(ready, p, queue[position], now_s), ready
     return -1, np.inf, future
 
 
 @array_kernel
-def next_by_easy(s: StateArrays, p: int, now_s: float) -> int:
+def next_by_easy(s: StateArrays, p: int, now_s: float, patience_s: float) -> int:
     """Queue position of the next job that EASY starts in partition `p`, -1 for none.
 
-    The queue is in order of submission. The reservation is worked out anew for every start: that start does
-    not move it.
+    Jobs have reservations once they have waited `patience_s`. The reservation is worked out anew for every
+    start: that start does not move it.
     """
     at = first_fitting(s, p, 0)
     if at <= 0:
         return at
-    head, shadow_s, future = reserve_first(s, p, at, now_s)
+    head, shadow_s, future = reserve_first(s, p, at, now_s, patience_s)
     if head < 0:
         return at
     verdicts = no_verdicts(s)
@@ -74,9 +88,9 @@ def next_by_easy(s: StateArrays, p: int, now_s: float) -> int:
 
 
 @array_kernel
-def reservation(s: StateArrays, p: int, now_s: float) -> tuple[int, float]:
+def reservation(s: StateArrays, p: int, now_s: float, patience_s: float = 0.0) -> tuple[int, float]:
     """Slot of the job that holds partition `p`'s reservation, and the time of it; (-1, infinite) for none."""
     fitting = first_fitting(s, p, 0)
     stop = s.derived.part.queue_len[p] if fitting < 0 else fitting
-    slot, shadow_s, _ = reserve_first(s, p, stop, now_s)
+    slot, shadow_s, _ = reserve_first(s, p, stop, now_s, patience_s)
     return slot, shadow_s

@@ -8,8 +8,15 @@ from collections.abc import Callable
 import msgspec
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Start, Wait
-from rlsched.decide.scheduler import Decision, Information, Order, Scheduler, may_preempt
+from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
+from rlsched.decide.scheduler import (
+    Decision,
+    Information,
+    Order,
+    Scheduler,
+    may_preempt,
+    may_reclock,
+)
 from rlsched.errors import AllocationError
 
 
@@ -25,6 +32,7 @@ class Guarded:
         order: The queue order of both.
         information: The policy's.
         preempts: Whether the policy may preempt. Only then may the fallback.
+        reclocks: Whether the policy may change the clocks of running jobs.
         interventions: How often the guard stepped in, by reason.
     """
 
@@ -47,7 +55,7 @@ class Guarded:
         self.name: str = policy.name
         self.order: Order = policy.order
         self.information: Information = policy.information
-        self.preempts = may_preempt(policy)
+        self.preempts, self.reclocks = may_preempt(policy), may_reclock(policy)
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
@@ -98,6 +106,8 @@ def _check(action: Action, state: ClusterState, now_s: float) -> None:
         )
     elif isinstance(action, Preempt):
         state.check_preempt(action.seq, now_s)
+    elif isinstance(action, SetClock):
+        state.check_set_clock(action.seq, action.sm_clock_frac)
     elif isinstance(action, Wait):
         action.check(now_s)
     else:

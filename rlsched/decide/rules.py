@@ -59,7 +59,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         information: Whether the predictions it is fed are causal or the true durations.
         kind: What decides beside the order.
         bound_s: `aging`: a job is overdue when it has waited so long. `reserve`: a job predicted longer than
-            this is a long one.
+            this is a long one. `easy`: a job has a reservation only when it has waited so long.
         free_frac: `reserve`: share of a partition's GPUs that stays free after the start of a long job.
         abilities: What it may do beside starting jobs on free GPUs.
         profile_s: What Lucid's profiler costs: jobs that run longer begin by so much work that is lost ...
@@ -113,7 +113,7 @@ def next_to_start(s: StateArrays, p: int, rule: RuleCode, now_s: float) -> int:
     if rule.kind == PLAIN:
         return next_by_rule(s, p, rule.blocks)
     if rule.kind == EASY:
-        position = next_by_easy(s, p, now_s)
+        position = next_by_easy(s, p, now_s, rule.bound_s)
     elif rule.kind == AGING:
         position = next_by_age(s, p, rule.bound_s, now_s)
     else:

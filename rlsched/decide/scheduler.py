@@ -16,13 +16,17 @@ from rlsched.errors import UnknownSchedulerError
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
-Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining", "index"]
+Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining", "index", "predicted_size"]
 """Key of the queue order: submission time, predicted run time, predicted run time x GPUs, remaining run time
 (predicted run time, less the work saved by earlier attempts, plus what the restart costs), the Gittins index
-(`cluster.gittins`, as it is by default)."""
+(`cluster.gittins`, as it is by default), predicted run time x GPUs^0.7."""
 
-PREEMPT: Final = "+preempt"
-"""Behind the name of a policy that may preempt and does not unless asked."""
+NETWORK_ORDERS: Final[dict[str, Order]] = {"+preempt": "index", "+reserve": "predicted_size"}
+"""Behind the name of a network: the order of its queue, which says what it may do and which rule it follows.
+
+By predicted GPU time it follows `qssf-backfill`; by the index it may preempt, and follows `gittins`; by size
+no start may delay the job that has the reservation (`decide.easy`), and it follows `easy:size`.
+"""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""
@@ -80,6 +84,16 @@ def may_share(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "shares", False))
 
 
+def may_reclock(scheduler: Scheduler) -> bool:
+    """Whether a scheduler changes the SM clocks of running jobs; one that does not say so does not."""
+    return bool(getattr(scheduler, "reclocks", False))
+
+
+def weighs_clocks(scheduler: Scheduler) -> bool:
+    """Whether a scheduler chooses the SM clocks of its starts by itself; most leave them to others."""
+    return bool(getattr(scheduler, "weighs_clocks", False))
+
+
 def needs_models(scheduler: Scheduler) -> bool:
     """Whether a scheduler shares GPUs or sets clocks or cores by what models say; most do not."""
     return bool(getattr(scheduler, "needs_models", False))
@@ -94,7 +108,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     """The scheduler of this name; `NAME:ARGUMENT` passes ARGUMENT on (`ppo:PATH`).
 
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
-    `NAME+preempt` lets a network preempt jobs: `ppo+preempt`.
+    `NAME+preempt` lets a network preempt jobs, `NAME+reserve` reserve GPUs for them (`NETWORK_ORDERS`).
     `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo:PATH+search=5ms`.
 
     Args:
@@ -111,13 +125,14 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
             raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no +search; ppo does")
         searcher: Scheduler = searching(name, amount)
         return searcher
-    plain = name.removesuffix(PREEMPT)
-    if plain != name:
-        preempting = getattr(load_scheduler(plain, seed=seed), "with_preemption", None)
-        if preempting is None:
-            raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no {PREEMPT}; ppo does")
-        preempter: Scheduler = preempting(name)
-        return preempter
+    for ending, order in NETWORK_ORDERS.items():
+        plain = name.removesuffix(ending)
+        if plain != name:
+            ordered = getattr(load_scheduler(plain, seed=seed), "with_order", None)
+            if ordered is None:
+                raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no {ending}; ppo does")
+            other: Scheduler = ordered(name, order)
+            return other
     plain, plus, words = name.partition("+")
     if plus and not plain.startswith("ppo:"):
         able = getattr(load_scheduler(plain, seed=seed), "with_abilities", None)

@@ -18,6 +18,7 @@ from rlsched.cluster.arrays import (
     MODELLED,
     ORDER,
     PLACEMENT,
+    SIZE,
     SPREAD,
     Records,
     StateArrays,
@@ -25,8 +26,16 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.choose import host_of
 from rlsched.cluster.gittins import default_code
-from rlsched.cluster.placement import class_fits, fits_slot, largest_hole, node_with
-from rlsched.decide.abilities import LOOK_AT, clock_for, energy_weight, partner_of, policy_abilities
+from rlsched.cluster.placement import class_fits, first_fitting, fits_slot, largest_hole, node_with
+from rlsched.decide.abilities import (
+    LOOK_AT,
+    clock_for,
+    energy_weight,
+    job_energy_weight,
+    partner_of,
+    policy_abilities,
+)
+from rlsched.decide.easy import PATIENCE_S, reserve_first
 from rlsched.decide.features import (
     ENERGY_WEIGHT,
     FEASIBLE,
@@ -68,6 +77,7 @@ from rlsched.decide.features import (
 )
 from rlsched.decide.features import HELD as HELD_FOR
 from rlsched.decide.features import SPREAD as SPREAD_COLUMN
+from rlsched.decide.foresight import leaves_alone, no_verdicts
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.index_walk import PREEMPTION, preemptions
 from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
@@ -90,6 +100,7 @@ GUARD_HALF_FREE: Final = 3
 GUARD_HOLD: Final = 4
 PADDING: Final = 5
 HELD: Final = 6
+RESERVED: Final = 7
 
 REASON_TEXT: Final = {
     LEGAL: "can start",
@@ -99,6 +110,7 @@ REASON_TEXT: Final = {
     GUARD_HOLD: "another job has been held back for too long",
     PADDING: "empty row",
     HELD: "kept back by an earlier wait",
+    RESERVED: "would delay the job that GPUs are reserved for",
 }
 
 
@@ -107,9 +119,11 @@ KEPT: Final = 1
 CAN_START: Final = 2
 LATE: Final = 3
 CLAIMS: Final = 4
+DELAYS: Final = -1
 """What a job is to a window: it does not fit; is held back; can start; can start, and is overdue; can start
-if others are preempted."""
+if others are preempted; fits, and would delay the job with the reservation."""
 NOT_ASKED: Final = -2
+_SHOWN: Final = -2
 
 
 class WindowArrays(NamedTuple):
@@ -202,6 +216,7 @@ def _sort_out(
     rows = w.slot.shape[0]
     feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
     nothing_held = half_free(s, p)
+    head, shadow_s, future, verdicts = _reservation(s, p, now_s)
     fit, old, rest, ahead, blocked, claimed = 0, 0, 0, 0, -1, 0
     looks = LOOK_AT if s.counters[MODELLED] else 0
     youngest = np.int64(0)
@@ -224,6 +239,8 @@ def _sort_out(
                 claimed += 1
             if claimed < claims and w.claim.position[claimed] == position:
                 state = CLAIMS
+        elif head >= 0 and not leaves_alone(s, future, p, head, shadow_s, slot, now_s, verdicts):
+            state = DELAYS
         elif not nothing_held and is_held(s, p, slot, now_s):
             state = KEPT
         else:
@@ -241,6 +258,16 @@ def _sort_out(
                 late = picks[_OLD_STATE, old - 1] == LATE
                 youngest = np.int64(0) if late else job.seq[queue[picks[_OLD, old - 1]]]
     return fit, old, rest, blocked, demand, work
+
+
+@array_kernel
+def _reservation(s: StateArrays, p: int, now_s: float) -> tuple[int, float, StateArrays, NDArray[np.int8]]:
+    """What `decide.easy` reserves in partition `p`, where the order asks for it; slot -1: nothing."""
+    at = first_fitting(s, p, 0) if s.counters[ORDER] == SIZE else -1
+    if at <= 0:
+        return -1, np.inf, s, no_verdicts(s)
+    head, shadow_s, future = reserve_first(s, p, at, now_s, PATIENCE_S)
+    return head, shadow_s, future, no_verdicts(s)
 
 
 @kernel
@@ -288,11 +315,11 @@ def _pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
                 else:
                     high = middle
             if low < rest and picks[_REST, low] == position:
-                picks[_REST_STATE, low] = -1
+                picks[_REST_STATE, low] = _SHOWN
     for k in range(rest):
         if rows == picks.shape[1]:
             break
-        if picks[_REST_STATE, k] >= 0:
+        if picks[_REST_STATE, k] != _SHOWN:
             picks[_POSITION, rows], picks[_STATE, rows] = picks[_REST, k], picks[_REST_STATE, k]
             picks[_AHEAD, rows], picks[_PARTNER, rows] = 0, -1
             rows += 1
@@ -371,6 +398,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
         w.beside[at], w.out[at] = picks[_PARTNER, at], -1
         if s.counters[MODELLED]:
             workload_columns(s, p, slot, row)
+            row[ENERGY_WEIGHT] = job_energy_weight(s, slot)
         if row[PREEMPTS] > 0.0:
             index_columns(s, slot, now_s, row)
         if state == CLAIMS:
@@ -387,6 +415,8 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
             node = _set_place(s, p, gpus, _host_by_class(s, p, slot, now_s, w), w.places, row)
         elif state == KEPT:
             w.reason[at] = HELD
+        elif state == DELAYS:
+            w.reason[at] = RESERVED
         else:
             w.reason[at] = TOO_FEW_FREE if gpus > free else NO_HOLE
         if node < 0:
@@ -485,7 +515,7 @@ def _has_one_way(s: StateArrays, p: int, slot: int) -> bool:
 def num_variants(s: StateArrays, p: int, slot: int) -> int:
     """How many rows `variant_window` has for a job that can start."""
     if s.counters[MODELLED] and s.job.gpus[slot] > 0:
-        found = _num_clocks(s) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
+        found = _num_clocks(s, slot) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
         return found + (partner_of(s, p, slot) >= 0)
     return _num_places(s, p, slot)
 
@@ -502,9 +532,9 @@ def _num_places(s: StateArrays, p: int, slot: int) -> int:
 
 
 @kernel
-def _num_clocks(s: StateArrays) -> int:
+def _num_clocks(s: StateArrays, slot: int) -> int:
     """SM clocks that a job can be given; where energy counts nothing, lower ones are of no use."""
-    return NUM_LEVELS if energy_weight(s) > 0.0 else 1
+    return NUM_LEVELS if job_energy_weight(s, slot) > 0.0 else 1
 
 
 @large_kernel
@@ -528,7 +558,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     w.info[0], w.info[1], w.info[2] = 0, 0, -1
     modelled = s.counters[MODELLED] != 0
     if modelled:
-        shared[ENERGY_WEIGHT] = energy_weight(s)
+        shared[ENERGY_WEIGHT] = job_energy_weight(s, slot)
     if not modelled or fits_slot(s, p, slot):
         if _has_one_way(s, p, slot):
             _add_variants(s, p, slot, _host(s, p, slot), now_s, w)
@@ -551,10 +581,12 @@ def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w:
     if not s.counters[MODELLED] or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
         return
-    kind, clocks = s.derived.part.kind[p], _num_clocks(s)
+    kind, clocks = s.derived.part.kind[p], _num_clocks(s, slot)
     if node >= 0 and s.models.gpu.sliced[s.node.kind[node]]:
         kind, clocks = s.node.kind[node], 1
     clock = clock_for(s, p, slot, kind, policy_abilities(s))
+    if node >= 0 and s.node.fixed_clock[node]:
+        clock, clocks = 1.0, 1
     for level in range(clocks):
         x = s.models.gpu.levels_frac[kind, level]
         if first and x == clock:

@@ -18,8 +18,13 @@ MAX_MESSAGE_BYTES = 1 << 20
 # ---- client -> broker -------------------------------------------------------------------------------
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unknown_fields=True):
-    """Queue a job. `token` makes a repeated request harmless: the same token gets the same job."""
+class Submit(
+    msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Queue a job. `token` makes a repeated request harmless: the same token gets the same job.
+
+    What is left at its default is not sent: a broker that does not know a field refuses those who use it.
+    """
 
     token: str
     command: list[str]
@@ -33,6 +38,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unk
     cwd: str = ""
     preemptible: bool = False
     """It may be stopped for another job's sake, and started again later."""
+    workload: str = ""
+    """Its workload, a name of the catalogue; "" where unknown."""
+    speed_energy: float | None = None
+    """What energy counts against time for it, 0 to 1; None: what the broker says."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -102,6 +111,13 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     preemptible: bool = False
     preemptions: int = 0
     """Attempts that were ended for another job's sake."""
+    workload: str = ""
+    speed_energy: float | None = None
+    """As submitted; None: the broker's."""
+    sm_clock_frac: float | None = None
+    """SM clock of the current or last attempt, of the highest; None before the first."""
+    sm_clocks_mhz: list[int] = []
+    """... and as each of `nodes` has set it; 0 where it has set none."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +132,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     vc: str
     jobs: list[int]
     last_seen_s: float
+    max_sm_clock_mhz: int = 0
+    """The highest SM clock that all of its GPUs can be set to; 0: they cannot be set, or nobody said."""
+    clocks_note: str = ""
+    """Why they cannot."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
@@ -240,6 +260,12 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     uptime_s: float
     prediction: PredictionReport | None = None
     """None from a broker that does not tell yet."""
+    speed_energy: float = 0.0
+    """What energy counts against time for jobs that do not say it themselves."""
+    clocked: int = 0
+    """Running jobs at a lower clock than the highest."""
+    fixed_clocks: dict[str, str] = {}
+    """Nodes whose clocks cannot be set, and why."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
@@ -261,6 +287,8 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     reason: str = ""
     ended_s: float | None = None
+    sm_clock_mhz: int = 0
+    """See `Launched`."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True):
@@ -279,6 +307,10 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unkno
     cluster: str = ""
     """The `Welcome.cluster` that it has obeyed last."""
     attempts: list[AttemptReport] = []
+    sm_clocks_mhz: list[int] = []
+    """SM clocks that all of its GPUs can be set to, highest first; empty where they cannot be set."""
+    clocks_note: str = ""
+    """Why they cannot."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True):
@@ -294,6 +326,10 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, tag="launched", forbid
     attempt: int
     rank: int
     pid: int
+    sm_clock_mhz: int = 0
+    """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
+    clock_note: str = ""
+    """Why not the one of the `Launch`."""
 
 
 class LaunchRefused(
@@ -319,6 +355,17 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unkno
     """"" by itself | killed | time_limit | node_stopped"""
     ended_s: float | None = None
     """When it was over, Unix seconds by the node's clock; None where nobody knows."""
+
+
+class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
+    """The answer to `HoldClock`, of a rank that runs."""
+
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    """See `Launched`."""
+    clock_note: str = ""
 
 
 class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_unknown_fields=True):
@@ -361,6 +408,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     time_limit_s: float | None = None
     grace_s: float | None = None
     """Between SIGTERM and SIGKILL when the job is preempted; None where it is not."""
+    sm_clock_mhz: int = 0
+    """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
@@ -375,6 +424,17 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
     attempt: int
     rank: int
     grace_s: float = 5.0
+
+
+class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
+    """Another highest SM clock for the GPUs of a rank that runs; answered by `ClockHeld`."""
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    """0: let them choose their clocks."""
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
@@ -401,8 +461,8 @@ class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
 
 ClientRequest = Submit | Cancel | ListJobs | ListNodes | Why | ReadLog | Stats
 ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
-NodeMessage = Hello | Heartbeat | Launched | LaunchRefused | Ended | LogData
-BrokerToNode = Welcome | SayHello | Launch | Kill | EndedAck | FetchLog | Refused
+NodeMessage = Hello | Heartbeat | Launched | LaunchRefused | ClockHeld | Ended | LogData
+BrokerToNode = Welcome | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused
 Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode
 
 

@@ -40,6 +40,9 @@ ABLE = {
     "cores": "qssf-backfill+cores",
     "all": "fifo-backfill+share=0.7+slowdown=0.1+cores",
     "share and lull": "qssf-backfill+share+lull=0.05",
+    "weight": "qssf-backfill+weight=0.5",
+    "reclock": "qssf-backfill+weight=0.5+reclock=10s",
+    "share and reclock": "fifo-backfill+share=0.7+lull=0.2+reclock=60s",
 }
 
 

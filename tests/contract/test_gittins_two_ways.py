@@ -40,7 +40,12 @@ RULES = {
     ),
     "starts alone": IndexRule(name="starts alone", order="submit", index=SHORT, preempts=False),
 }
-ABLE = ("gittins+share=0.5", "gittins+share+slowdown=0.05", "gittins+share=0.4+tenants=3+cores")
+ABLE = (
+    "gittins+share=0.5",
+    "gittins+share+slowdown=0.05",
+    "gittins+share=0.4+tenants=3+cores",
+    "gittins+share=0.5+weight=0.5+reclock=10s",
+)
 
 
 def able(name: str, rule: IndexRule) -> ByIndex:
@@ -66,7 +71,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     stamps = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
     rules = LifeRules(costs=COSTS, node_events=case.events)
     one, two = (
-        Engine(case.trace, case.spec, order="submit", predictions=stamps, rules=rules) for _ in range(2)
+        Engine(case.trace, case.spec, order=rule.order, predictions=stamps, rules=rules) for _ in range(2)
     )
     table = one.run_rule(rule)
     check_valid(table)
@@ -84,7 +89,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
 def test_compiled_equals_interface_on_synthetic_traces(like: str, frac: float) -> None:
     trace, spec = synthesize(like, jobs=300, load=1.1, gpus=32, seed=7)
     trace, rule = with_preemptible(trace, frac), gittins()
-    compiled, stepped = (Engine(trace, spec, order="submit") for _ in range(2))
+    compiled, stepped = (Engine(trace, spec, order=rule.order) for _ in range(2))
     records: list[DecisionRecord] = []
     table = compiled.run_rule(rule)
     other = stepped.run(make_gittins("", 0), on_record=records.append if like == "helios" else None)
@@ -106,7 +111,7 @@ def test_with_no_job_to_preempt_it_starts_jobs_as_one_that_does_not_preempt() ->
     trace, spec = synthesize("helios", jobs=300, load=1.1, gpus=32, seed=7)
     trace, rule = with_preemptible(trace, 0.0), gittins()
     tables = [
-        Engine(trace, spec, order="submit").run_rule(one)
+        Engine(trace, spec, order=one.order).run_rule(one)
         for one in (rule, msgspec.structs.replace(rule, preempts=False))
     ]
     check_equal(*tables)
@@ -147,7 +152,7 @@ def test_compiled_equals_interface_under_models(name: str) -> None:
             Engine(
                 trace,
                 spec,
-                order="submit",
+                order=one.order,
                 predictions=stamps,
                 models=Models(seed=seed),
                 rules=LifeRules(costs=PreemptionCosts(restart_s=20.0)),
@@ -170,7 +175,7 @@ def test_a_run_that_stops_early_has_the_same_first_jobs() -> None:
     trace, spec = synthesize("philly", jobs=900, load=0.9, gpus=32, seed=3)
     first, rule = np.arange(len(trace)) < 200, gittins()
     whole, part = (
-        Engine(trace, spec, order="submit").run_rule(rule, until_started=until) for until in (None, first)
+        Engine(trace, spec, order=rule.order).run_rule(rule, until_started=until) for until in (None, first)
     )
     np.testing.assert_array_equal(part.end_s[first], whole.end_s[first])
     assert np.isnan(part.start_s[~first]).any()

@@ -23,9 +23,18 @@ from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic
 
-SMALL = (easy_rule(), aging_rule("5 s", 5), aging_rule("20 s", 20), reserve_rule("10 s", 10, 0.25))
+SMALL = (
+    easy_rule(),
+    easy_rule("sjf 5 s", "predicted", 5),
+    easy_rule("qssf", "predicted_gpu_time"),
+    easy_rule("size 20 s", "predicted_size", 20),
+    aging_rule("5 s", 5),
+    aging_rule("20 s", 20),
+    reserve_rule("10 s", 10, 0.25),
+)
 LARGE = (
     easy_rule(),
+    easy_rule("size 1 h", "predicted_size", 3600),
     aging_rule(),
     aging_rule("1 h", 3600),
     reserve_rule("20 min", 1200, 0.25),
@@ -92,10 +101,13 @@ class Plain:
             if self.where(row, self.free):
                 if head < 0 or self.leaves_alone(row, head, shadow, then):
                     return row
-            elif head < 0 and (self.rule.kind == "easy" or row in overdue):
+            elif head < 0 and (self.may_reserve(row) or row in overdue):
                 shadow, then = self.reserve(row)
                 head = row if shadow < math.inf else -1
         return None
+
+    def may_reserve(self, row: int) -> bool:
+        return self.rule.kind == "easy" and self.now - self.case.trace.submit_s[row] >= self.rule.bound_s
 
     def pick_by_reserve(self, waiting: list[int]) -> int | None:
         everything = sum(self.nodes[n].gpus for n in self.members)
@@ -116,7 +128,10 @@ def naive(case: Case, rule: Rule) -> tuple[list[float], list[tuple[int, ...]]]:
     free = {n: list(range(first[n], first[n + 1])) for n in range(len(nodes))}
     owners = [*sorted({node.vc for node in nodes if node.vc is not None}), None]
     rejected = case.engine(rule).run_rule(rule).rejected
-    key = trace.submit_s if rule.order == "submit" else case.stamps.predicted_s * trace.num_gpus
+    power = {"predicted": 0.0, "predicted_size": 0.7, "predicted_gpu_time": 1.0}
+    key = trace.submit_s
+    if rule.order != "submit":
+        key = case.stamps.predicted_s * trace.num_gpus ** power[rule.order]
     starts, ends = [math.nan] * len(trace), [math.nan] * len(trace)
     given_gpus: list[tuple[int, ...]] = [()] * len(trace)
     todo = [row for row in range(len(trace)) if not rejected[row]]

@@ -138,6 +138,22 @@ def test_a_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) 
     assert resumed.card.weights_sha256 == load_checkpoint(tmp_path / "b" / "out.zip").card.weights_sha256
 
 
+def test_a_run_that_gains_nothing_ends_early_and_goes_on_if_asked(tmp_path: Path) -> None:
+    scores = iter([1.0, 0.7, 0.9, 0.8, 0.6, 0.65])
+
+    def validate(_policy: PpoScheduler) -> Table:
+        return {"ppo": {"queue_mean_s": 100 * next(scores)}, "qssf-backfill": {"queue_mean_s": 100.0}}
+
+    patient = msgspec.structs.replace(TINY, patience=2)
+    result = run(tmp_path, patient, timesteps=4096, validate=validate)
+    assert not result.stopped
+    assert result.timesteps == 384, "best at 128, then two without a better one"
+    assert result.card.timesteps == 128
+    assert scalars(tmp_path)["validation/stale_count"] == [0, 0, 1, 2]
+    again = run(tmp_path, patient, timesteps=512, validate=validate, resume=True)
+    assert (again.timesteps, again.card.timesteps) == (512, 512)
+
+
 def test_the_best_by_validation_is_what_comes_out(tmp_path: Path) -> None:
     scores = iter([1.0, 0.7, 0.9, 0.8, 0.95])
     asked: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from rlsched_agents.cli.train import train
 from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.ppo.callbacks import Table, score_of
 from rlsched_agents.ppo.recipes import Recipe
+from rlsched_agents.ppo.replays import Replays, scorer
 from rlsched_agents.ppo.sources import TrainingData, read_data
 from rlsched_agents.ppo.validation import RULES_TO_BEAT, Validator, cut_windows
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -29,6 +31,7 @@ SMALL = Recipe(
     validation_loads=(1.0,),
     validation_nodes=(3, 5),
     validation_windows=2,
+    validation_least=1,
     episode=EpisodeConfig(warmup_jobs=40),
 )
 TINY_RECIPE = """
@@ -41,6 +44,7 @@ checkpoint_every = 256
 validation_jobs = 150
 validation_loads = [1.0]
 validation_nodes = [3]
+validation_least = 3
 temperatures = [0.0]
 [network]
 width = 16
@@ -108,6 +112,59 @@ def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) 
         assert got.by_source.get("policy", 0) > 20
 
 
+FREE = NetworkConfig(prior_job=0.0, prior_variant=0.0)
+
+
+def restless(seed: int) -> PpoScheduler:
+    """First weights without a head start for the reference: they leave it at most decisions."""
+    return PpoScheduler(initial_weights(FREE, seed), FREE)
+
+
+def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(data: TrainingData) -> None:
+    cold = msgspec.structs.replace(
+        SMALL, episode=EpisodeConfig(warmup_jobs=0), validation_weights=(), validation_jobs=200
+    )
+    windows, policy = cut_windows(data.validation, cold, seed=1), restless(3)
+    replays = Replays([window.drawn for window in windows], 8, 0)
+    score = scorer(policy.weights, policy.network)
+    changed = 0
+    for window, played in zip(windows, replays.run(score), strict=True):
+        expected = Engine(window.trace, window.spec, order=policy.order).run(policy)
+        np.testing.assert_array_equal(played.start_s, expected.start_s)
+        changed += int((played.start_s != played.reference_start_s).sum())
+    assert changed > 100
+    again = [played.ratio for played in replays.run(score)]
+    assert again == [played.ratio for played in replays.run(score)], "a second run begins where the first did"
+
+
+def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
+    (window, *_) = cut_windows(data.validation, SMALL, seed=1)
+    assert window.shape == (163, 40, 8), "the source has no more"
+    (played,) = Replays([window.drawn], 8, 40).run(scorer(restless(3).weights, FREE))
+    np.testing.assert_array_equal(played.start_s[:20], played.reference_start_s[:20])
+    assert (played.start_s[40:] != played.reference_start_s[40:]).any()
+    assert played.queue_s.size == 123
+
+
+def test_draws_of_a_replay_follow_their_seed(data: TrainingData) -> None:
+    (window, *_) = cut_windows(data.validation, SMALL, seed=1)
+    replays, score = Replays([window.drawn], 8, 40), scorer(untrained().weights, NetworkConfig())
+    one, two, other = (
+        replays.run(score, temperature=1.0, seed=seed)[0].start_s.tobytes() for seed in (1, 1, 2)
+    )
+    assert one == two != other
+
+
+def test_there_are_at_least_so_many_windows_and_those_added_are_of_blocks(data: TrainingData) -> None:
+    recipe = msgspec.structs.replace(SMALL, validation_least=10, validation_weights=())
+    windows = cut_windows(data.validation, recipe, seed=1)
+    assert len(windows) == 10
+    assert len(cut_windows(data.validation, msgspec.structs.replace(recipe, validation_least=1), seed=1)) == 4
+    recorded = [window.trace.duration_s.tobytes() for window in windows]
+    assert len(set(recorded[:4])) == 1, "as recorded: the source has no more jobs than these"
+    assert len(set(recorded)) == 7, "each of the others is put together anew"
+
+
 def test_validation_table_compares_with_the_rules_on_the_same_windows(data: TrainingData) -> None:
     validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     table = validator(untrained())
@@ -167,6 +224,7 @@ def test_train_validates_writes_a_card_and_resumes(
         (["--cluster", "b.toml", "--cluster", "c.toml"], "got 1 traces and 3 clusters"),
         (["--recipe", "nope"], "unknown recipe 'nope'"),
         (["--init", "x.zip", "--resume"], "--init or --resume, not both"),
+        (["--runs", "2", "--no-validation"], "--runs chooses by validation"),
         (["--init", "x.zip"], "cannot read this checkpoint"),
         (["--resume"], "cannot read this checkpoint"),
     ],

@@ -10,10 +10,10 @@ import pytest
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, UNCOUNTED
 from rlsched.cluster.gittins import Gittins
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, is_slice
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
-from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import job_candidates, start_action
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Decision, Information, Order
@@ -62,7 +62,7 @@ class Whimsical:
 
     def __init__(self, seed: int, preemptions: int = 30) -> None:
         self._rng, self._left = np.random.default_rng(seed), preemptions
-        self.joins = self.slowed = self.cores = 0
+        self.joins = self.slowed = self.cores = self.changed = 0
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Something legal."""
@@ -76,6 +76,10 @@ class Whimsical:
         if able and self._left > 0 and rng.random() < 0.15:
             self._left -= 1
             return Preempt(int(job.seq[rng.choice(able)]))
+        with_gpus = [k for k in running if job.head[k] >= 0]
+        if with_gpus and rng.random() < 0.15 and (change := self._change(state, rng.choice(with_gpus))):
+            self.changed += 1
+            return change
         for seq in rng.permutation(state.waiting(partition)).tolist():
             if rng.random() < 0.6 and (action := self._join(state, seq)):
                 self.joins += 1
@@ -83,6 +87,10 @@ class Whimsical:
             if rng.random() < 0.7 and (action := self._start(state, partition, seq, now_s)):
                 return action
         return Wait(until_s=now_s + float(rng.integers(1, 20)))
+
+    def _change(self, state: ClusterState, slot: int) -> SetClock | None:
+        kind = state.kind_names[int(state.arrays.node.kind[state.arrays.job.host[slot]])]
+        return None if is_slice(kind) else SetClock(int(state.arrays.job.seq[slot]), self._clock())
 
     def _clock(self) -> float:
         clock = float(self._rng.choice(CLOCKS))
@@ -224,6 +232,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
     assert scheduler.joins > 2
     assert scheduler.slowed > 3
     assert scheduler.cores > 1
+    assert scheduler.changed > 5
     assert check_conserved(engine, table, noise=seed % 2 == 0) < 0.8
 
 

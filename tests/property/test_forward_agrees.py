@@ -116,6 +116,7 @@ def test_the_default_checkpoint_at_every_number_of_rows(default: Pair) -> None:
     prior_job=st.floats(0, 8, width=32),
     prior_variant=st.floats(0, 8, width=32),
     prior_modelled=st.floats(0, 8, width=32),
+    prior_rows=st.sampled_from([0.0, 1.0]),
     fresh=st.booleans(),
     rows=st.integers(1, 96),
     padded_frac=st.floats(0, 1),
@@ -127,6 +128,7 @@ def test_networks_of_any_width(
     prior_job: float,
     prior_variant: float,
     prior_modelled: float,
+    prior_rows: float,
     fresh: bool,
     rows: int,
     padded_frac: float,
@@ -138,6 +140,7 @@ def test_networks_of_any_width(
         prior_job=prior_job,
         prior_variant=prior_variant,
         prior_modelled=prior_modelled,
+        prior_rows=prior_rows,
     )
     pair = Pair(config, initial_weights(config, seed) if fresh else trained_like(config, seed))
     rng = np.random.default_rng(seed)

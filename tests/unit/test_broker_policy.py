@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rlsched.broker.clocks import Clocks
 from rlsched.broker.policy import load_policy
 from rlsched.broker.records import LAST_RECORDS, RecordLog
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import scheduler as scheduler_module
-from rlsched.decide.actions import Start, Wait
+from rlsched.decide.actions import SetClock, Start, Wait
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord, append_records, read_records
-from rlsched.decide.scheduler import Decision, may_preempt
+from rlsched.decide.scheduler import Decision, may_preempt, may_reclock
 from rlsched.errors import InputError, JournalError
 
 
@@ -41,6 +43,34 @@ def test_a_policy_is_guarded_by_the_fallback() -> None:
     scheduler, fallback = load_policy("qssf-backfill", None, 100.0)
     assert isinstance(scheduler, Guarded)
     assert (scheduler.name, fallback) == ("qssf-backfill", "qssf-backfill")
+
+
+EVERY_KIND = (
+    *("fifo", "easy", "tiresias", "gittins", "rollout:2", "random"),
+    *("ppo:untrained", "ppo:untrained+search=2", "ppo:untrained+preempt"),
+)
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+@pytest.mark.parametrize("reclock_s", [math.inf, 60.0])
+def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(name: str, reclock_s: float) -> None:
+    scheduler, _ = load_policy(name, None, 60_000.0, chooses_clocks=True, reclock_s=reclock_s)
+    state = ClusterState([NodeSpec(name="n0", gpus=2, gpu_type="V100")], order=scheduler.order)
+    clocks = Clocks(state)
+    clocks.weigh(1.0)
+    clocks.node(0, [1530, 952])
+    state.add_job(num_gpus=1, submit_s=0.0, predicted_s=60.0, spread=1.0)
+    seen = [decision.action for _, decision in decide_all(state, scheduler, 60.0, record=True)]
+    (start,) = [action for action in seen if isinstance(action, Start)]
+    assert start.sm_clock_frac in (1.0, *state.arrays.models.gpu.levels_frac[0].tolist())
+    if name != "random":
+        assert start.sm_clock_frac == 952 / 1530, "where energy alone counts"
+    assert may_reclock(scheduler) == (reclock_s < math.inf)
+    state.weigh_energy(0.0)
+    seen = [decision.action for _, decision in decide_all(state, scheduler, 180.0, record=True)]
+    changes = [action for action in seen if isinstance(action, SetClock)]
+    assert [change.sm_clock_frac for change in changes] == ([1.0] if reclock_s < math.inf else [])
+    assert getattr(scheduler, "interventions", {}) == {}
 
 
 def test_a_late_decision_is_the_fallbacks() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
+from rlsched.decide.actions import Action, Migrate, Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import has_startable, hold, job_candidates
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
@@ -120,7 +120,8 @@ def test_a_person_who_stops_it_is_obeyed() -> None:
         (Wait(until_s=0.0), "has to end after now"),
         (Preempt(seq=0), "job 0 is not running"),
         (Preempt(seq=99), "no live job"),
-        (SetClock(seq=0, sm_clock_frac=0.5), "never legal"),
+        (SetClock(seq=0, sm_clock_frac=0.5), "job 0 is not running"),
+        (Migrate(seq=0, gpus=(0,)), "never legal"),
     ],
 )
 def test_what_the_ledger_would_refuse(action: Action, why: str) -> None:
@@ -255,8 +256,10 @@ def test_without_a_guard_the_loop_refuses() -> None:
         list(decide_all(state, Scripted(lambda: Start(seq=99, gpus=(0,))), 0.0))
     with pytest.raises(AllocationError, match="job 0 is not running"):
         list(decide_all(state, Scripted(lambda: Preempt(seq=0)), 0.0))
-    with pytest.raises(TypeError, match="never legal"):
+    with pytest.raises(AllocationError, match="job 0 is not running"):
         list(decide_all(state, Scripted(lambda: SetClock(seq=0, sm_clock_frac=0.5)), 0.0))
+    with pytest.raises(TypeError, match="never legal"):
+        list(decide_all(state, Scripted(lambda: Migrate(seq=0, gpus=(0,))), 0.0))
     assert state.digest() == before
     assert state.decisions == 0
 

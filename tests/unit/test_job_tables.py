@@ -81,3 +81,31 @@ def test_nothing_to_list_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> 
     told = capsys.readouterr().out
     assert "rlsched queue --all" in told
     assert "rlsched node --name n0" in told
+
+
+def test_a_lower_clock_stands_beside_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [
+        job(1, sm_clock_frac=0.79, sm_clocks_mhz=[1560, 1560]),
+        job(2, sm_clock_frac=0.79, sm_clocks_mhz=[1560, 0]),
+        job(3, sm_clock_frac=1.0, sm_clocks_mhz=[0, 0]),
+        job(4, state="queued", nodes=[], gpus=[], sm_clock_frac=0.79, sm_clocks_mhz=[0, 0]),
+    ]
+    print_jobs(jobs, now_s=3670.0)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert "gpu-node-2[0,1,2,3] 1560 MHz policy" in lines[0]
+    assert "gpu-node-2[0,1,2,3] 1560 MHz/79% clock policy" in lines[1]
+    assert "MHz" not in lines[2] + lines[3]
+    assert "clock" not in lines[2] + lines[3]
+
+
+def test_nodes_say_whether_their_clocks_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"state": "up", "gpus": 4, "free_gpus": 4, "gpu_type": "h200", "vc": "", "jobs": []}
+    nodes = [
+        NodeInfo(name="n0", last_seen_s=0.0, max_sm_clock_mhz=1980, **told),  # type: ignore[arg-type]
+        NodeInfo(name="n1", last_seen_s=0.0, clocks_note="not root", **told),  # type: ignore[arg-type]
+    ]
+    print_nodes(nodes)
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert "SM clock" in header
+    assert first.split()[5:] == ["up", "to", "1980", "MHz"]
+    assert second.split()[5:] == ["fixed"]

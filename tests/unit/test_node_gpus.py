@@ -39,6 +39,10 @@ def test_simulated_gpus_follow_the_ranks_and_integrate_energy() -> None:
     assert gpus.utilisation_frac(1) > 0.5
     assert 0 < gpus.memory_used_mib(1) <= gpus.memory_total_mib(1)
     assert gpus.sm_clock_mhz(1) > gpus.sm_clock_mhz(0)
+    gpus.lock_sm_clock(1, 1560)
+    assert gpus.sm_clock_mhz(1) == 1560
+    gpus.reset_sm_clock(1)
+    assert gpus.sm_clock_mhz(1) == gpus.sm_clocks_mhz(1)[0]
     gpus.follow([])
     assert gpus.power_w(1) == POWER_IDLE_W
 
@@ -50,6 +54,8 @@ def test_simulated_gpus_say_what_they_are() -> None:
     assert [gpus.visible_as(gpu) for gpu in range(2)] == ["0", "1"]
     with pytest.raises(GpuError, match="GPU 2: expected 0 to 1"):
         gpus.power_w(2)
+    with pytest.raises(GpuError, match="GPU 1: 1561 MHz is none of its SM clocks"):
+        gpus.lock_sm_clock(1, 1561)
 
 
 @pytest.mark.parametrize("count", [0, -1, 65])
@@ -84,7 +90,7 @@ def fake_nvml(fake_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Ite
     fake_library.fake_reset()
 
 
-POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY = range(6)
+POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CLOCKS, LOCK, PERSISTENCE = range(9)
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, UNKNOWN = 3, 4, 9, 15, 999
 
 
@@ -179,6 +185,37 @@ def test_more_gpus_than_there_are_is_an_error_and_fewer_is_not() -> None:
     assert open_gpus(1, is_simulated=False, node="n0").count == 1
     with pytest.raises(InputError, match="--gpus 3: this machine has 2 GPUs"):
         open_gpus(3, is_simulated=False, node="n0")
+
+
+@needs_gcc
+def test_clocks_are_held_from_the_lowest_up_and_let_go(fake_nvml: ctypes.CDLL) -> None:
+    from rlsched_node.gpu.nvml import NvmlGpus
+
+    gpus = NvmlGpus()
+    clocks = gpus.sm_clocks_mhz(1)
+    assert (len(clocks), clocks[0], clocks[-1]) == (110, 1980, 345)
+    assert gpus.why_clocks_are_fixed(1) == ""
+    assert [fake_nvml.fake_locked_mhz(gpu) for gpu in range(2)] == [0, 0], "asking sets nothing"
+    gpus.lock_sm_clock(1, 1560)
+    assert [fake_nvml.fake_locked_mhz(gpu) for gpu in range(2)] == [0, 1560]
+    gpus.reset_sm_clock(1)
+    assert fake_nvml.fake_locked_mhz(1) == 0
+
+
+@needs_gcc
+def test_who_may_not_set_clocks_is_told_why(fake_nvml: ctypes.CDLL) -> None:
+    from rlsched_node.gpu.nvml import NvmlGpus
+
+    gpus = NvmlGpus()
+    fake_nvml.fake_set_error(PERSISTENCE, NO_PERMISSION)
+    assert "Insufficient Permissions; setting clocks needs root" in gpus.why_clocks_are_fixed(0)
+    fake_nvml.fake_set_error(PERSISTENCE, 0)
+    fake_nvml.fake_set_error(CLOCKS, NOT_SUPPORTED)
+    assert gpus.sm_clocks_mhz(0) == []
+    assert "Not Supported" in gpus.why_clocks_are_fixed(0)
+    fake_nvml.fake_set_error(LOCK, NO_PERMISSION)
+    with pytest.raises(GpuPermissionError):
+        gpus.reset_sm_clock(0)
 
 
 @needs_gcc

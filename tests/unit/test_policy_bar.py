@@ -18,6 +18,7 @@ from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
 from rlsched.workload.foresight import CAUSAL_CORRELATION, predict, predict_known
+from rlsched.workload.predict.informed import TraceQuantiles, size_classes
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import Metrics, schedule_metrics
@@ -142,7 +143,7 @@ class TestGoodPredictions:
         rank = spearman(found.predicted_s, truth_s)
         assert rank is not None
         assert 0.6 < rank < 0.8
-        size_class = stamps.size_classes(trace.num_gpus)
+        size_class = size_classes(trace.num_gpus)
         for k in np.unique(size_class):
             mine = size_class == k
             assert found.predicted_s[mine].min() >= truth_s[mine].min() - 0.5
@@ -180,12 +181,12 @@ class TestGoodPredictions:
 
     def test_a_small_class_is_part_of_the_one_below(self) -> None:
         gpus = np.array([1.0] * 60 + [4.0] * 3 + [8.0] * 70 + [64.0] * 5)
-        assert np.unique(stamps.size_classes(gpus)).tolist() == [0, 1]
-        assert stamps.size_classes(gpus)[[0, 61, 63, -1]].tolist() == [0, 0, 1, 1]
+        assert np.unique(size_classes(gpus)).tolist() == [0, 1]
+        assert size_classes(gpus)[[0, 61, 63, -1]].tolist() == [0, 0, 1, 1]
 
     def test_a_given_correlation_is_the_named_level(self) -> None:
         size_class, z = np.zeros(400, np.int64), np.random.default_rng(1).standard_normal(400)
-        quantiles = stamps.TraceQuantiles(size_class, 8.0 + 2.0 * z)
+        quantiles = TraceQuantiles(size_class, 8.0 + 2.0 * z)
         burst = np.arange(400) // 4
         named = predict("causal", quantiles, size_class, z, burst, np.random.default_rng(5))
         known = np.full(400, CAUSAL_CORRELATION)

@@ -11,6 +11,7 @@ from rlsched.decide.schema import NUM_FEATURES
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import (
+    FEASIBLE,
     JOB,
     RATE,
     REFERENCE,
@@ -79,6 +80,23 @@ def test_models_add_to_the_prior_of_the_first_half_alone() -> None:
         assert forward.logits(rows).tolist() == [0, alone, 0]
         rows[:, RATE] = 0.6
         assert forward.logits(rows).tolist() == [0, modelled, 0]
+
+
+def test_the_prior_may_grow_with_the_rows_that_could_be_taken_instead() -> None:
+    """So that an untrained policy that draws follows the reference as often among many rows as among few."""
+    config = NetworkConfig(prior_job=1.0, prior_rows=1.0)
+    weights = initial_weights(config, 0)
+    weights["actor.score.weight"][:] = 0
+    forward = Forward(weights, config)
+    for jobs in (2, 5, 20):
+        rows = job_rows(30, reference=3)
+        rows[:, FEASIBLE] = 0
+        rows[3 : 3 + jobs, FEASIBLE] = 1
+        logits = forward.logits(rows)[[0, *range(3, 3 + jobs)]]
+        chance = np.exp(logits) / np.exp(logits).sum()
+        assert chance[1] == pytest.approx(np.e / (np.e + 1))
+    rows[:, FEASIBLE] = 0
+    assert forward.logits(rows)[3] == 1.0, "nothing but the reference's row"
 
 
 def test_order_of_rows_and_padding_change_nothing() -> None:

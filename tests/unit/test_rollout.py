@@ -24,7 +24,7 @@ from rlsched_agents.search.race import FixedSamples, Raced, best_action, race
 from rlsched_envs import simulation as sim
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lookahead import MAX_WAITING, WAIT, Futures, LookAhead
+from rlsched_envs.lookahead import MAX_WAITING, NOTHING, WAIT, Futures, LookAhead, followers
 from tests.contract.test_rules_two_ways import Case, cases, check_valid
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
@@ -150,9 +150,9 @@ def test_the_copy_runs_as_the_engine_does() -> None:
         predicted_s=truth.predicted_s[later][None].copy(),
         spread=truth.spread[later][None].copy(),
     )
-    nothing = (np.array([WAIT, WAIT], np.int32), np.empty(0, np.int32), -1)
+    nothing = (np.array([WAIT, NOTHING], np.int32), np.empty(0, np.int32), -1)
     digest = engine.state.digest()
-    costs = copies.costs(0, *nothing, futures)
+    costs = copies.costs(0, *nothing, futures, followers([SKIPPING, SKIPPING]))
     assert engine.state.digest() == digest
     assert sim.run_rule(engine.arrays, SKIPPING, len(truth) + 1) == sim.FINISHED
     ahead = float(progress.clock[sim.QUEUED_S] - before)
@@ -223,6 +223,6 @@ def test_the_race_drops_what_is_no_better_at_half_time() -> None:
 
 @pytest.mark.parametrize("argument", ["0", "x", "-1", "1.5", "2000"])
 def test_a_wrong_number_of_samples_is_said(argument: str) -> None:
-    with pytest.raises(UnknownSchedulerError, match=r"expected 1 to 1000 samples, got"):
+    with pytest.raises(UnknownSchedulerError, match=r"expected 1 to 1000 samples, or clairvoyant, got"):
         make_rollout(argument, 0)
     assert make_rollout("16", 3).name == "rollout:16"

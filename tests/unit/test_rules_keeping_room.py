@@ -204,5 +204,7 @@ class TestNames:
             make_reserve(argument, 0)
 
     def test_easy_has_no_settings(self) -> None:
-        with pytest.raises(UnknownSchedulerError, match="takes no argument, got '3h'"):
+        with pytest.raises(
+            UnknownSchedulerError, match=r"expected easy:ORDER or easy:ORDER,PATIENCE, .* got '3h'"
+        ):
             make_easy("3h", 0)

@@ -56,3 +56,14 @@ def test_after_twenty_jobs_there_are_figures(capsys: pytest.CaptureFixture[str])
 def test_an_older_broker_that_tells_nothing_of_predictions(capsys: pytest.CaptureFixture[str]) -> None:
     _print_report(msgspec.structs.replace(report(Predictions(HEDGE), 5.0), prediction=None), 5.0)
     assert "predictions" not in capsys.readouterr().out
+
+
+def test_the_dial_is_told_where_energy_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    known = report(Predictions(HEDGE), 5.0)
+    _print_report(known, 5.0)
+    assert "energy" not in capsys.readouterr().out
+    weighed = msgspec.structs.replace(known, speed_energy=0.3, clocked=1, fixed_clocks={"n1": "not root"})
+    _print_report(weighed, 5.0)
+    page = capsys.readouterr().out
+    assert "energy counts 0.3 against time: 1 of 2 running jobs are at a lower clock than the highest" in page
+    assert "  n1 cannot set clocks: not root" in page

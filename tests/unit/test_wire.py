@@ -11,9 +11,11 @@ from rlsched.errors import WireError
 from rlsched.wire.messages import (
     PROTOCOL_VERSION,
     AttemptReport,
+    ClockHeld,
     Ended,
     Envelope,
     Hello,
+    HoldClock,
     Kill,
     Launch,
     Message,
@@ -25,6 +27,10 @@ from rlsched.wire.messages import (
 
 EXAMPLES: list[Message] = [
     Submit(token="t", command=["python", "train.py"], num_gpus=8, env={"A": "ä"}, time_limit_s=1.5),
+    Submit(token="t", command=["x"], num_gpus=1, workload="vit-tiny", speed_energy=0.3),
+    HoldClock(epoch=1, job=1, attempt=2, rank=0, sm_clock_mhz=1560),
+    ClockHeld(job=1, attempt=2, rank=0, sm_clock_mhz=0, clock_note="no rights"),
+    Hello(name="n1", gpus=1, sm_clocks_mhz=[1980, 345], clocks_note=""),
     Hello(name="n0", gpus=4, attempts=[AttemptReport(job=1, attempt=2, rank=0, state="running")]),
     Welcome(epoch=3, cluster="c", heartbeat_s=2.0, forget=[(1, 2), (3, 4)]),
     Launch(
@@ -105,3 +111,18 @@ def test_hostile_text_does_not_break_the_line() -> None:
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(WireError):
         decode(b"\x93\x01\x00" + b"\x91" * 500_000)
+
+
+def test_a_submission_without_new_fields_is_one_that_older_brokers_know() -> None:
+    plain = msgspec.msgpack.decode(encode(Submit(token="t", command=["x"], num_gpus=1)))[2]
+    assert set(plain) == {"type", "token", "command", "num_gpus"}
+    asking = msgspec.msgpack.decode(encode(Submit(token="t", command=["x"], num_gpus=1, speed_energy=0.0)))[2]
+    assert asking["speed_energy"] == 0.0, "0 is not the default, which is the broker's"
+
+
+def test_a_field_that_the_other_side_does_not_know_is_named() -> None:
+    frame = msgspec.msgpack.encode(
+        [PROTOCOL_VERSION, 1, {"type": "submit", "token": "t", "command": ["x"], "num_gpus": 1, "later": 1}]
+    )
+    with pytest.raises(WireError, match=r"unknown field `later`"):
+        decode(frame)

@@ -77,11 +77,19 @@ EXIT_INTERRUPTED = 130
     help="Seed of weights, episodes and draws.",
 )
 @click.option(
+    "--runs",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Runs of as many seeds, from --seed on; the best by validation is written.",
+)
+@click.option(
     "--recipe",
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Hyper-parameters: default, steady, smoke, or a .toml file.",
+    help="Hyper-parameters: default, quick, mixture, large, steady, smoke, or a .toml.",
 )
 @click.option(
     "--threads",
@@ -104,6 +112,7 @@ def train(
     init: Path | None,
     resume: bool,
     seed: int,
+    runs: int,
     recipe: str,
     threads: int,
     no_validation: bool,
@@ -130,6 +139,8 @@ def train(
         raise InputError("expected a --cluster for the --trace")
     if resume and init is not None:
         raise InputError("give --init or --resume, not both: a resumed run has its own weights")
+    if runs > 1 and no_validation:
+        raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
 
     import rlsched
     from rlsched.workload.foresight import parse_predictability
@@ -144,7 +155,8 @@ def train(
 
     from datetime import UTC, datetime
 
-    from rlsched_agents.ppo.training import RunFiles
+    from rlsched_agents.ppo.seeds import train_seeds
+    from rlsched_agents.ppo.training import RunFiles, TrainingResult
     from rlsched_agents.ppo.training import train as run
     from rlsched_agents.ppo.validation import Validator, cut_windows
     from rlsched_agents.runtime.card import Card
@@ -166,26 +178,30 @@ def train(
         validator = Validator(cut_windows([part for one in data for part in one.validation], chosen, seed))
         confirming = [part for one in data for part in one.confirmation]
         confirmer = Validator(cut_windows(confirming, chosen, seed)) if confirming else None
-    venv = ClusterVecEnv(
-        [one.train for one in data], chosen.num_envs, seed=seed, config=chosen.episode, copy=False
-    )
-    try:
-        result = run(
-            venv,
-            chosen,
-            timesteps=timesteps,
-            files=files,
-            seed=seed,
-            card=card,
-            validate=validator,
-            confirm=confirmer,
-            init=init,
-            resume=resume,
-            threads=threads,
-            progress=not quiet,
+
+    def train_one(own_seed: int, own_files: RunFiles, own_resume: bool) -> TrainingResult:
+        venv = ClusterVecEnv(
+            [one.train for one in data], chosen.num_envs, seed=own_seed, config=chosen.episode, copy=False
         )
-    finally:
-        venv.close()
+        try:
+            return run(
+                venv,
+                chosen,
+                timesteps=timesteps,
+                files=own_files,
+                seed=own_seed,
+                card=card,
+                validate=validator,
+                confirm=confirmer,
+                init=init,
+                resume=own_resume,
+                threads=threads,
+                progress=not quiet,
+            )
+        finally:
+            venv.close()
+
+    result = train_seeds(train_one, seed, runs, files, chosen.tolerated_loss_frac, resume=resume)
     if not quiet:
         _report(result.card.validation, result.card.temperature)
         if result.verdict is not None:

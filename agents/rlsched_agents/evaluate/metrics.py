@@ -238,9 +238,20 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     first, last = float(times[0]), float(times[-1])
     held = gpu_holds(table)
     end = np.where(np.isnan(held.end_s), last, held.end_s)
-    overlap_s = np.clip(np.minimum(end, last) - np.maximum(held.start_s, first), 0.0, None)
-    gpu_seconds = float(np.sum(overlap_s * table.trace.num_gpus[table.attempts.job[held.attempt]]))
-    return gpu_seconds / (num_gpus * (last - first))
+    gpus = table.trace.num_gpus[table.attempts.job[held.attempt]]
+    return used_frac(held.start_s, end, gpus, (first, last), num_gpus)
+
+
+def used_frac(
+    start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
+) -> float:
+    """GPU-seconds that holders of (H,) GPUs between (H,) times have of a span, over the capacity; 0 without
+    a span."""
+    first, last = span_s
+    if last <= first:
+        return 0.0
+    overlap_s = np.clip(np.minimum(end_s, last) - np.maximum(start_s, first), 0.0, None)
+    return float(np.sum(overlap_s * gpus)) / (num_gpus * (last - first))
 
 
 def by_size(

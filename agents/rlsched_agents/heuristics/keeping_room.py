@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from rlsched.decide.easy import PATIENCE_S
 from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import Order
 from rlsched.decide.schema import MAX_HOLD_S
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.queue_order import QueueOrder
@@ -18,9 +20,17 @@ FREE_FRAC: Final = 0.25
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def easy_rule(name: str = "easy") -> Rule:
-    """EASY backfill."""
-    return Rule(name=name, order="submit", kind="easy")
+EASY_ORDERS: Final[dict[str, Order]] = {
+    "fifo": "submit",
+    "sjf": "predicted",
+    "qssf": "predicted_gpu_time",
+    "size": "predicted_size",
+}
+
+
+def easy_rule(name: str = "easy", order: Order = "submit", patience_s: float = 0.0) -> Rule:
+    """EASY backfill; jobs have a reservation once they have waited `patience_s`."""
+    return Rule(name=name, order=order, kind="easy", bound_s=patience_s)
 
 
 def aging_rule(name: str = "sgf-age", bound_s: float = AGE_BOUND_S) -> Rule:
@@ -40,12 +50,22 @@ def reserve_rule(
 def make_easy(argument: str, _seed: int) -> QueueOrder:
     """EASY backfill with predicted run times (Lifka, JSSPP 1995; Mu'alem and Feitelson, TPDS 2001).
 
+    `easy` is in order of submission; `easy:ORDER` and `easy:ORDER,PATIENCE` in another (`EASY_ORDERS`), as
+    Tsafrir, Etsion and Feitelson (TPDS 2007) have it with the shortest job first.
     `rlsched.decide.easy` says where ours differs: predictions that are corrected once they are outlived,
     gangs on nodes instead of a flat pool, one reservation a partition.
     """
-    if argument:
-        raise UnknownSchedulerError(f"policy 'easy' takes no argument, got {argument!r}")
-    return QueueOrder(easy_rule())
+    if not argument:
+        return QueueOrder(easy_rule())
+    word, comma, wait = argument.partition(",")
+    patience_s = _seconds(wait) if comma else 0.0 if word != "size" else PATIENCE_S
+    if word not in EASY_ORDERS or patience_s is None:
+        raise UnknownSchedulerError(
+            f"policy 'easy:{argument}': expected easy:ORDER or easy:ORDER,PATIENCE, an order of "
+            f"{', '.join(EASY_ORDERS)} and a time with its unit (s, m, h or d) such as easy:sjf,6h, "
+            f"got {argument!r}"
+        )
+    return QueueOrder(easy_rule(f"easy:{argument}", EASY_ORDERS[word], patience_s))
 
 
 def make_sgf_age(argument: str, _seed: int) -> QueueOrder:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.actions import Action, Wait
-from rlsched.decide.candidates import Window, job_candidates, join_action, start_action
+from rlsched.decide.actions import Action, SetClock, Wait
+from rlsched.decide.candidates import Window, job_candidates, join_action, reclock_action, start_action
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules import Rule, next_by_rule, next_move, next_to_start
 from rlsched.decide.scheduler import Decision, Information, Order
@@ -39,7 +41,10 @@ class QueueOrder:
             )
         elif seq >= 0:
             action = start_action(state, partition, seq, can=self.rule.abilities)
-        halves = [window.half(None, row_of(window, seq))] if window is not None else []
+        elif self.reclocks:
+            action = reclock_action(state, partition, now_s, self.rule.abilities) or action
+        row = -1 if isinstance(action, SetClock) or window is None else row_of(window, seq)
+        halves = [window.half(None, row)] if window is not None else []
         return recording.decision(action, "rule", self.name, halves=halves)
 
     def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int]:
@@ -69,6 +74,11 @@ class QueueOrder:
     def needs_models(self) -> bool:
         """Whether it has abilities, which models alone make legal."""
         return self.rule.abilities.needed
+
+    @property
+    def reclocks(self) -> bool:
+        """Whether it may change the clocks of running jobs."""
+        return self.rule.abilities.dwell_s < math.inf
 
     @property
     def shares(self) -> bool:

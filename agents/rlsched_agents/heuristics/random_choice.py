@@ -17,7 +17,9 @@ class RandomChoice:
 
     name = "random"
     shares = True
-    """Where models say how fast jobs run, GPUs that others have are among the candidates."""
+    """Where models say how fast jobs run, GPUs that others have are among the candidates ..."""
+    weighs_clocks = True
+    """... and so are clocks."""
     order: Order = "predicted_gpu_time"
     information: Information = "causal"
 

@@ -11,8 +11,9 @@ from rlsched.decide.actions import Action, Wait
 from rlsched.decide.candidates import contested, first_in_order, job_candidates, start_action
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information, Order, Scheduler
 from rlsched.errors import UnknownSchedulerError
+from rlsched_agents.heuristics.clairvoyant import Clairvoyant
 from rlsched_agents.search.race import FixedSamples
 from rlsched_agents.search.search import Search, starts_to_try
 
@@ -66,14 +67,18 @@ class Rollout:
         )
 
 
-def make_rollout(argument: str, seed: int) -> Rollout:
-    """Entry point of `rollout` and `rollout:SAMPLES`.
+def make_rollout(argument: str, seed: int) -> Scheduler:
+    """Entry point of `rollout`, `rollout:SAMPLES` and `rollout:clairvoyant`.
 
     Raises:
         UnknownSchedulerError: SAMPLES is no number of samples.
     """
     if not argument:
         return Rollout(seed=seed)
+    if argument == "clairvoyant":
+        return Clairvoyant()
     if not argument.isdecimal() or not 1 <= int(argument) <= 1000:
-        raise UnknownSchedulerError(f"policy 'rollout:SAMPLES': expected 1 to 1000 samples, got {argument!r}")
+        raise UnknownSchedulerError(
+            f"policy 'rollout:SAMPLES': expected 1 to 1000 samples, or clairvoyant, got {argument!r}"
+        )
     return Rollout(int(argument), seed, name=f"rollout:{argument}")

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import Recipe
-from rlsched_agents.ppo.stopping import StopRequest, StopRun
+from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
 from rlsched_agents.runtime.network import NetworkConfig, Weights
 from rlsched_agents.runtime.policy import PpoScheduler
 
@@ -36,6 +36,7 @@ class Best:
         score: Its mean queueing delay over that of the reference rule; lower is better.
         temperature: How it was served.
         timesteps: When it was met.
+        stale: Validations since then.
         weights: Its parameters.
         table: The validation table it scored in.
     """
@@ -43,6 +44,7 @@ class Best:
     score: float = math.inf
     temperature: float = 0.0
     timesteps: int = 0
+    stale: int = 0
     weights: Weights = field(default_factory=dict)
     table: Table = field(default_factory=dict)
 
@@ -81,7 +83,7 @@ class ScheduleLog(BaseCallback):
 
 class Validation(BaseCallback):
     """Every so often, runs the averaged policy on the validation windows in each way of serving; keeps the
-    best."""
+    best. After `Recipe.patience` in a row without a better one it ends the run (`NothingGained`)."""
 
     def __init__(
         self,
@@ -107,6 +109,8 @@ class Validation(BaseCallback):
     def _on_rollout_start(self) -> None:
         if self._last_at is None or self.num_timesteps - self._last_at >= self._recipe.validate_every:
             self.run()
+            if 0 < self._recipe.patience <= self.best.stale:
+                raise NothingGained
 
     def _on_training_end(self) -> None:
         if self._last_at != self.num_timesteps:
@@ -132,9 +136,12 @@ class Validation(BaseCallback):
             if score < self.best.score:
                 self.best.score, self.best.temperature = score, temperature
                 self.best.timesteps, self.best.weights, self.best.table = self.num_timesteps, weights, table
-        self.logger.dump(self.num_timesteps)
+        self.best.stale += 1
         if self.best.score < before:
+            self.best.stale = 0
             self._on_best(self.best)
+        self.logger.record("validation/stale_count", self.best.stale)
+        self.logger.dump(self.num_timesteps)
         self.wall_s += time.perf_counter() - began
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlsched_agents.runtime.network import (
+    FEASIBLE,
     JOB,
     RATE,
     REFERENCE,
@@ -52,6 +53,18 @@ def _pool(encoded: Tensor, packed: Packed) -> Tensor:
     return torch.cat((total / packed.real, most), dim=1)
 
 
+def prior(config: NetworkConfig, packed: Packed) -> Tensor:
+    """(R,) what a row's logit gets beforehand: 0 but for the row that the reference rule would take."""
+    rows = packed.rows
+    job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
+    given = torch.where(rows[:, VARIANT] > 0, config.prior_variant, job)
+    if config.prior_rows:
+        open_rows = rows[:, FEASIBLE] + rows[:, WAIT]
+        count = rows.new_zeros(packed.shape[0]).index_add(0, packed.state, open_rows)
+        given = given + config.prior_rows * (count - 1).clamp(min=1).log().index_select(0, packed.state)
+    return given * rows[:, REFERENCE]
+
+
 class Actor(nn.Module):
     """Rows -> logits. Sees the actor's columns alone."""
 
@@ -72,9 +85,7 @@ class Actor(nn.Module):
         encoded = torch.relu(self.row2(torch.relu(self.row1(rows))))
         context = self.mix_context(torch.relu(self.context(_pool(encoded, packed))))
         mixed = torch.relu(self.mix_row(encoded) + context.index_select(0, packed.state))
-        job = self.config.prior_job + self.config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
-        prior = torch.where(rows[:, VARIANT] > 0, self.config.prior_variant, job)
-        scores = self.score(mixed).squeeze(1) + prior * rows[:, REFERENCE]
+        scores = self.score(mixed).squeeze(1) + prior(self.config, packed)
         batch, count = packed.shape
         logits: Tensor = scores.new_zeros(batch * count).index_copy(0, packed.place, scores)
         return logits.view(batch, count)

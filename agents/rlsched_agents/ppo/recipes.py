@@ -42,10 +42,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         validation_loads: Offered loads of the validation windows.
         validation_nodes: Nodes of their clusters.
         validation_windows: Windows of each source, load and number of nodes.
+        validation_least: Windows in all, at least, of those that choose and of those that confirm; where
+            there would be fewer, there are more of each source, put together from blocks of its jobs.
         validation_weights: Weights of energy of the windows that run with models: one for each source, in
             turn, half as long as the others. None: no models in validation.
         tolerated_loss_frac: How much more queueing than the reference rule the policy that is kept may have
             on the windows of one source.
+        patience: Validations in a row without a better policy after which the run ends; 0: it never does.
         checkpoint_every: Decisions between two snapshots for resuming.
         temperatures: Ways of serving that validation tries: 0 for arg max, else softmax temperature.
     """
@@ -74,8 +77,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     validation_loads: tuple[float, ...] = (0.85, 1.0)
     validation_nodes: tuple[int, ...] = (8,)
     validation_windows: int = 1
+    validation_least: int = 20
     validation_weights: tuple[float, ...] = (0.0, 0.4)
     tolerated_loss_frac: float = 0.02
+    patience: int = 0
     checkpoint_every: int = 262_144
     temperatures: tuple[float, ...] = (0.0,)
 
@@ -87,6 +92,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             "epochs",
             "validate_every",
             "validation_windows",
+            "validation_least",
             "checkpoint_every",
         ):
             if getattr(self, name) < 1:
@@ -98,6 +104,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         for name in ("gamma", "gae_lambda"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+        if self.patience < 0:
+            raise ValueError(f"patience must be 0 or more, got {self.patience}")
         if not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay must be 0 or more and below 1, got {self.average_decay}")
         if self.episode.window_rows != SCHEMA.window_rows:
@@ -142,6 +150,39 @@ RECIPES: Final[dict[str, Recipe]] = {
             modelled_frac=0.5,
         ),
     ),
+    "quick": Recipe(
+        network=NetworkConfig(prior_job=3.0),
+        num_envs=64,
+        batch_size=1024,
+        gamma=0.999,
+        learning_rate=2.5e-3,
+        final_learning_rate_frac=1.0,
+        entropy=0.002,
+        average_decay=0.8,
+        validate_every=131_072,
+        checkpoint_every=131_072,
+        validation_jobs=3000,
+        validation_nodes=(4, 8),
+        validation_weights=(),
+        episode=EpisodeConfig(agent_jobs=384, load_high=1.1, nodes_high=8),
+    ),
+    "mixture": Recipe(
+        network=NetworkConfig(prior_job=3.0, prior_modelled=3.0, prior_rows=1.0),
+        exploring_prior_job=1.0,
+        num_envs=64,
+        batch_size=1024,
+        gamma=0.999,
+        learning_rate=2.5e-3,
+        final_learning_rate_frac=0.1,
+        entropy=0.002,
+        validate_every=196_608,
+        checkpoint_every=196_608,
+        validation_jobs=3000,
+        validation_weights=(),
+        episode=EpisodeConfig(
+            agent_jobs=1536, load_high=1.1, nodes_high=8, block_jobs=256, known_low=0.5, known_high=0.95
+        ),
+    ),
     "large": Recipe(),
     "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
     "smoke": Recipe(
@@ -153,12 +194,13 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_jobs=500,
         validation_loads=(1.0,),
         validation_nodes=(4,),
-        validation_windows=1,
+        validation_least=1,
         validation_weights=(),
     ),
 }
 """`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its
-first curves within 50,000; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
+first curves within 50,000; `quick` leaves the reference within 200,000 and `mixture` does so on several kinds
+of workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
 
 
 def load_recipe(name_or_path: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""Stopping a run by signal, between two updates."""
+"""Stopping a run between two updates: by signal, or because it has stopped learning."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 class StopRun(Exception):  # noqa: N818  # a request, not an error
     """The run was asked to stop, between two updates."""
+
+
+class NothingGained(Exception):  # noqa: N818  # the end of a run, not an error
+    """So many validations in a row found no better policy."""
 
 
 @dataclass

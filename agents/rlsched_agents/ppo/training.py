@@ -29,7 +29,7 @@ from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.policy import CandidatePolicy
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.resume import pack_run, restore_run
-from rlsched_agents.ppo.stopping import StopRequest, StopRun
+from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from rlsched_agents.runtime.network import Weights, widened
@@ -73,7 +73,8 @@ class TrainingResult:
 
     Attributes:
         timesteps: Decisions trained on, earlier parts of a resumed run included.
-        stopped: Whether a signal ended it before its time; `RunFiles.last` resumes it.
+        stopped: Whether a signal ended it before its time; `RunFiles.last` resumes it. One that ended early
+            because it gained nothing (`Recipe.patience`) has come to its end.
         steps_per_s: Decisions a second, validation left out.
         card: The card of the policy in `RunFiles.out`.
         verdict: How that compares with what the run began with; None where nothing confirmed it.
@@ -86,10 +87,15 @@ class TrainingResult:
     verdict: Verdict | None = None
 
 
-def build_model(normalizer: ReturnNormalizer, recipe: Recipe, seed: int) -> MaskablePPO:
+def build_model(
+    normalizer: ReturnNormalizer,
+    recipe: Recipe,
+    seed: int,
+    policy: type[CandidatePolicy] = CandidatePolicy,
+) -> MaskablePPO:
     """MaskablePPO over candidate rows, on the CPU; the same seed gives the same first weights."""
     return MaskablePPO(
-        CandidatePolicy,
+        policy,
         normalizer,
         device="cpu",
         seed=seed,
@@ -190,6 +196,8 @@ def train(
     try:
         with request.on_signals():
             model.learn(timesteps - first, callback=callbacks, reset_num_timesteps=not resume)
+    except NothingGained:
+        save_last()
     except StopRun:
         stopped = True
     finally:

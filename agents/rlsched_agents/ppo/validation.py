@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 
 import msgspec
 import numpy as np
@@ -13,18 +13,23 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.abilities import Abilities
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.metrics import queue_s, utilisation
+from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table
 from rlsched_agents.ppo.recipes import Recipe
+from rlsched_agents.ppo.replays import Replays, scorer
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.fleet import CORES_EACH
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
-from rlsched_envs.sources import EpisodeSource, draw_window
+from rlsched_envs.sources import EpisodeSource, Window, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")
+BLOCK_JOBS = 256
+"""Successive jobs in a block of a window that is put together; fewer where it would have less than
+`BLOCKS_LEAST` blocks."""
+BLOCKS_LEAST = 8
 
 
 @dataclass(frozen=True)
@@ -35,26 +40,38 @@ class ValidationWindow:
         trace: The jobs, with the stamps that every policy is fed.
         spec: The cluster.
         measured: (J,) jobs that count: those after the warm-up.
+        drawn: The same jobs as arrays.
         models: How fast jobs run and what they draw; None: they run as the trace says.
     """
 
     trace: Trace
     spec: ClusterSpec
     measured: NDArray[np.bool_]
+    drawn: Window
     models: Models | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(jobs, of the warm-up, GPUs of a node): windows of one shape are replayed together."""
+        jobs = self.measured.size
+        return jobs, jobs - int(self.measured.sum()), self.spec.num_gpus // self.drawn.nodes
 
 
 def cut_windows(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> list[ValidationWindow]:
     """Windows for each source, load and size of cluster, then one with models for each source.
 
+    There are at least `recipe.validation_least` without models. Those of the first round are as recorded, the
+    others put together from blocks of `BLOCK_JOBS` jobs, for a short source would give the same jobs again.
     A source with few jobs gives short ones.
     """
     rng = np.random.default_rng(seed)
     windows = []
-    for source in sources:
-        for _ in range(recipe.validation_windows):
-            for load, nodes in product(recipe.validation_loads, recipe.validation_nodes):
-                windows.append(_cut(source, recipe, recipe.validation_jobs, load, nodes, rng))
+    each = list(product(recipe.validation_loads, recipe.validation_nodes))
+    rounds = max(recipe.validation_windows, -(-recipe.validation_least // (len(sources) * len(each))))
+    for number, source in product(range(rounds), sources):
+        blocks = 0 if number < recipe.validation_windows else BLOCK_JOBS
+        for load, nodes in each:
+            windows.append(_cut(source, recipe, recipe.validation_jobs, load, nodes, rng, blocks))
     for number, source in enumerate(sources if recipe.validation_weights else ()):
         weight = recipe.validation_weights[number % len(recipe.validation_weights)]
         load, nodes = recipe.validation_loads[-1], recipe.validation_nodes[0]
@@ -64,7 +81,13 @@ def cut_windows(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> 
 
 
 def _cut(
-    source: EpisodeSource, recipe: Recipe, jobs: int, load: float, nodes: int, rng: np.random.Generator
+    source: EpisodeSource,
+    recipe: Recipe,
+    jobs: int,
+    load: float,
+    nodes: int,
+    rng: np.random.Generator,
+    block_jobs: int = 0,
 ) -> ValidationWindow:
     """One window of a source, on a cluster of its own."""
     jobs = min(jobs, source.submit_s.size)
@@ -78,6 +101,7 @@ def _cut(
         load_high=load,
         nodes_low=nodes,
         nodes_high=nodes,
+        block_jobs=min(block_jobs, max(jobs // BLOCKS_LEAST, 1)) if block_jobs else 0,
     )
     drawn = draw_window(source, like, rng)
     trace = Trace.from_columns(
@@ -90,42 +114,63 @@ def _cut(
     )
     gpus = source.gpus_per_node
     spec = ClusterSpec.uniform(nodes, gpus, gpu_type="V100", cpus=CORES_EACH * gpus)
-    return ValidationWindow(trace, spec, np.arange(jobs) >= warmup)
+    return ValidationWindow(trace, spec, np.arange(jobs) >= warmup, drawn)
 
 
 class Validator:
     """Runs a policy on all windows; the heuristics run once and are remembered.
 
-    Each row of the table has, over the windows without models, `queue_mean_s`, `queue_p99_s`, `jct_mean_s`
-    and `gpu_utilisation_frac`, means; `queue_ratio_frac`, the geometric mean of the ratio of mean queueing
-    delays to that of `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of the trace where
-    it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those with models:
-    `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs, each relative
-    to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy does).
+    Windows without models are replayed side by side (`replays`): the reference rule plays the warm-up, the
+    policy all that follows. Each row of the table has, over these, `queue_mean_s`, `queue_p99_s`,
+    `jct_mean_s` and `gpu_utilisation_frac`, means; `queue_ratio_frac`, the geometric mean of the ratio of
+    mean queueing delays to that of `qssf-backfill`; `worst_source_ratio_frac`, the same over the windows of
+    the trace where it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those
+    with models: `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs,
+    each relative to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy
+    does).
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:
-        self._plain = [window for window in windows if window.models is None]
+        plain = [window for window in windows if window.models is None]
+        self._plain = sorted(plain, key=lambda window: window.shape)
         self._modelled = [window for window in windows if window.models is not None]
-        self._runs: dict[str, list[dict[str, float]]] = {}
+        self._replays: list[Replays] = []
+        self._rules: dict[str, list[dict[str, float]]] = {}
         self._costs: dict[str, list[tuple[float, float]]] = {}
 
     def __call__(self, policy: PpoScheduler) -> Table:
         """The validation table: the policy as `ppo`, then the heuristics."""
-        if not self._runs:
-            for name in RULES_TO_BEAT:
-                self._runs[name] = [_metrics(_run_rule(window, name), window) for window in self._plain]
-                self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
-        mine = [_metrics(_engine(window, policy.order).run(policy), window) for window in self._plain]
-        costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
-        reference = self._runs[REFERENCE_POLICY]
+        if not self._replays:
+            self._prepare()
+        score = scorer(policy.weights, policy.network)
+        played = [
+            one
+            for replays in self._replays
+            for one in replays.run(score, temperature=policy.temperature, seed=policy.seed)
+        ]
+        mine = [_metrics(one.start_s, window) for one, window in zip(played, self._plain, strict=True)]
+        reference = [
+            _metrics(one.reference_start_s, window) for one, window in zip(played, self._plain, strict=True)
+        ]
         sources = np.array([window.trace.name for window in self._plain])
-        table = {
-            name: _summary(runs, reference, sources) for name, runs in [("ppo", mine), *self._runs.items()]
-        }
-        for name, runs in [("ppo", costs), *self._costs.items()] if self._modelled else ():
-            table[name]["cost_ratio_frac"] = self._cost_ratio(runs)
+        rows = {"ppo": mine, REFERENCE_POLICY: reference, **self._rules}
+        table = {name: _summary(runs, reference, sources) for name, runs in rows.items()}
+        if self._modelled:
+            costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
+            for name, found in [("ppo", costs), *self._costs.items()]:
+                table[name]["cost_ratio_frac"] = self._cost_ratio(found)
         return table
+
+    def _prepare(self) -> None:
+        """Set up the replays, and run the heuristics."""
+        for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
+            self._replays.append(Replays([window.drawn for window in of_shape], gpus_per_node, warmup))
+        for name in RULES_TO_BEAT:
+            self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
+            if name != REFERENCE_POLICY:
+                starts = [_run_rule(window, name).start_s for window in self._plain]
+                each = zip(starts, self._plain, strict=True)
+                self._rules[name] = [_metrics(start_s, window) for start_s, window in each]
 
     def _cost_ratio(self, runs: list[tuple[float, float]]) -> float:
         """Geometric mean over the windows with models of time and energy, weighed, over the reference's."""
@@ -165,14 +210,18 @@ def _cost(table: JobTable, window: ValidationWindow) -> tuple[float, float]:
     return float(jct.mean()), float(table.energy.job_j[window.measured].sum())
 
 
-def _metrics(table: JobTable, window: ValidationWindow) -> dict[str, float]:
-    queued = queue_s(table)[window.measured]
-    jct = (table.end_s - table.trace.submit_s)[window.measured]
+def _metrics(start_s: NDArray[np.float64], window: ValidationWindow) -> dict[str, float]:
+    """Metrics of a run without models in which the jobs started then, (J,) seconds."""
+    trace = window.trace
+    queued = (start_s - trace.submit_s)[window.measured]
+    times = trace.submit_s[window.measured]
+    span_s = float(times[0]), float(times[-1])
+    held = used_frac(start_s, start_s + trace.duration_s, trace.num_gpus, span_s, window.spec.num_gpus)
     return {
         "queue_mean_s": float(queued.mean()),
         "queue_p99_s": float(np.percentile(queued, 99)),
-        "jct_mean_s": float(jct.mean()),
-        "gpu_utilisation_frac": utilisation(table, window.spec.num_gpus, window.measured) or 0.0,
+        "jct_mean_s": float((queued + trace.duration_s[window.measured]).mean()),
+        "gpu_utilisation_frac": held,
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched_agents.runtime.network import (
+    FEASIBLE,
     JOB,
     RATE,
     REFERENCE,
@@ -67,6 +69,9 @@ class Forward:
         _layer(encoded, actor["mix_row.weight"], shift, hidden)
         job = self.config.prior_job + self.config.prior_modelled * (x[:, RATE] > 0)
         prior = np.where(x[:, VARIANT] > 0, self.config.prior_variant, job)
+        if self.config.prior_rows:
+            others = max((x[:, FEASIBLE] + x[:, WAIT]).sum() - 1, 1)
+            prior += self.config.prior_rows * math.log(others)
         scores: NDArray[np.float64] = hidden @ actor["score.weight"][:, 0] + prior * x[:, REFERENCE]
         return scores
 

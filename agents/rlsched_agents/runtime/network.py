@@ -18,6 +18,7 @@ WAIT: Final = SCHEMA.column("is_wait")
 JOB: Final = SCHEMA.column("is_job")
 VARIANT: Final = SCHEMA.column("is_variant")
 REFERENCE: Final = SCHEMA.column("is_reference")
+FEASIBLE: Final = SCHEMA.column("feasible")
 RATE: Final = SCHEMA.column("rate")
 """Above 0 in every row of a job where models say how fast it runs, and 0 where there are none."""
 
@@ -37,6 +38,9 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         prior_variant: The same for the second half.
         prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
             reference without them need not be so with them.
+        prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
+            1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
+            at 0 the more rows there are, the less it follows.
     """
 
     features: int = NUM_FEATURES
@@ -46,6 +50,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     prior_job: float = 3.5
     prior_variant: float = 5.0
     prior_modelled: float = 0.0
+    prior_rows: float = 0.0
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter, in a fixed order."""

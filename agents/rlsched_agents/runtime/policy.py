@@ -27,7 +27,7 @@ from rlsched.decide.candidates import (
 from rlsched.decide.index_walk import next_look_s
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import PREEMPT, Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information, Order
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import Checkpoint, checkpoint_file, load_checkpoint
@@ -96,6 +96,8 @@ class PpoScheduler:
         self.policy_id = policy_id
         self.temperature = temperature
         self.seed = seed
+        self.weights = weights
+        self.network = network
         self._forward = Forward(weights, network)
         self._search: Search | None = None
         self.preempts = False
@@ -103,6 +105,11 @@ class PpoScheduler:
     @property
     def shares(self) -> bool:
         """Where models say how fast jobs run, it may start them on GPUs that others have."""
+        return True
+
+    @property
+    def weighs_clocks(self) -> bool:
+        """It chooses clocks itself, by the weight of energy in its rows."""
         return True
 
     @property
@@ -127,13 +134,13 @@ class PpoScheduler:
             amount: `8` for so many samples a decision, `5ms` for as many as fit; `0ms` for none.
 
         Raises:
-            UnknownSchedulerError: the amount is neither, or the policy preempts.
+            UnknownSchedulerError: the amount is neither, or the policy preempts or reserves.
         """
         from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
 
-        if self.preempts:
+        if self.order != PpoScheduler.order:
             raise UnknownSchedulerError(
-                f"policy {name!r}: futures know no preemption yet; leave out {PREEMPT} or +search"
+                f"policy {name!r}: futures know no preemption and no reservation; leave out +search"
             )
         other, budget = copy.copy(self), read_budget(name, amount)
         other.name = name
@@ -142,19 +149,17 @@ class PpoScheduler:
             other._search = Search(budget, self.seed, MAX_SPREAD)
         return other
 
-    def with_preemption(self, name: str) -> PpoScheduler:
-        """The same network where jobs may be preempted: it keeps the queue by the index, as `gittins` does.
-
-        Its reference is `gittins` then; rows may start a job by preempting others.
+    def with_order(self, name: str, order: Order) -> PpoScheduler:
+        """The same network, which may do more, and follows another rule (`scheduler.NETWORK_ORDERS`).
 
         Raises:
-            UnknownSchedulerError: it does already.
+            UnknownSchedulerError: it keeps its queue by another order already.
         """
-        if self.preempts:
-            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} preempts already")
+        if self.order != PpoScheduler.order:
+            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
         other = copy.copy(self)
-        other.name, other.policy_id = name, f"{self.policy_id}{PREEMPT}"
-        other.order, other.preempts = "index", True
+        other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
+        other.order, other.preempts = order, order == "index"
         return other
 
     @classmethod
@@ -197,7 +202,7 @@ class PpoScheduler:
     def _act(self, state: ClusterState, partition: int, now_s: float, asked: _Asked, record: bool) -> Action:
         if not contested(state, partition) and has_startable(state, partition, now_s):
             seq = first_in_order(state, partition, now_s)
-            if not weighs_energy(state):
+            if not weighs_energy(state, seq):
                 return variant_action(state, partition, seq)
         else:
             jobs = job_candidates(state, partition, now_s)
@@ -278,7 +283,7 @@ class PpoScheduler:
 
 
 def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+preempt` behind: `with_preemption`;
+    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+preempt` and `+reserve` behind: `with_order`;
     `+search=AMOUNT`: `with_search`.
 
     Args:

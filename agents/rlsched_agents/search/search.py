@@ -14,9 +14,10 @@ from rlsched.decide.candidates import Window
 from rlsched.decide.draws import generator
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.search.arrivals import Seen
+from rlsched_agents.search.columns import columns_of
 from rlsched_agents.search.futures import imagine, some_of
 from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
-from rlsched_envs.lookahead import WAIT, Futures, LookAhead
+from rlsched_envs.lookahead import Futures, LookAhead
 
 STARTS: Final = 3
 """Jobs whose start is tried, each of another demand."""
@@ -101,14 +102,7 @@ class Search:
         budget.begin()
         seen = self._seen.of(partition)
         arrivals = ARRIVALS if seen.count >= MIN_SEEN else 0
-        self._copies.take(state, partition, arrivals, now_s, also=window.arrays.slot)
-        copy_of = np.full(len(state.arrays.job), -1, np.int32)
-        copy_of[self._copies.slots] = np.arange(len(self._copies.slots))
-        offered = window.arrays.slot[: len(window.seqs)]
-        blocked = int(window.arrays.info[2])
-        actions = np.array([copy_of[offered[row]] if row > 0 else WAIT for row in rows], np.int32)
-        held = copy_of[offered[1:][window.legal[1:]]]
-        waits_for = int(copy_of[blocked]) if blocked >= 0 else -1
+        columns = columns_of(self._copies, state, partition, now_s, window, rows, arrivals)
         drawn: list[Futures] = []  # those from sample `drawn_from` on
         drawn_from = drawn_to = 0
 
@@ -125,15 +119,13 @@ class Search:
         def play(some: NDArray[np.intp], part: slice) -> NDArray[np.float64] | None:
             futures = futures_of(part)
             if part.start > 0 or budget.at_once > 0:
-                return self._copies.costs(partition, actions[some], held, waits_for, futures)
-            columns = []
+                return columns.costs(some, futures)
+            found = []
             for one in some:  # how long it takes is not known yet
                 if budget.is_up():
                     return None
-                columns.append(
-                    self._copies.costs(partition, actions[one : one + 1], held, waits_for, futures)
-                )
-            return np.concatenate(columns, axis=1)
+                found.append(columns.costs(np.array([one]), futures))
+            return np.concatenate(found, axis=1)
 
         raced = race(play, len(rows), budget)
         return Found(rows[raced.best], raced.samples)

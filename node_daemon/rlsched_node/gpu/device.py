@@ -90,6 +90,18 @@ class GpuSet(Protocol):
     def sm_clock_mhz(self, gpu: int) -> int | None:
         """Clock of the streaming multiprocessors."""
 
+    def sm_clocks_mhz(self, gpu: int) -> list[int]:
+        """SM clocks that the GPU can be held to, highest first; empty where it does not tell."""
+
+    def why_clocks_are_fixed(self, gpu: int) -> str:
+        """Why nobody here can set the GPU's clocks, "" where somebody can. Asking changes no clock."""
+
+    def lock_sm_clock(self, gpu: int, mhz: int) -> None:
+        """Hold the GPU's SM clock to `mhz` at most, one of `sm_clocks_mhz`, until it is reset."""
+
+    def reset_sm_clock(self, gpu: int) -> None:
+        """Let the GPU choose its SM clock again."""
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         """Processes on the GPU that `is_ours(pid)` disowns."""
 

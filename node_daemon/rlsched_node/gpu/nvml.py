@@ -1,4 +1,4 @@
-"""Real NVIDIA GPUs through NVML. Reads only: it changes no clock, limit or mode."""
+"""Real NVIDIA GPUs through NVML. It sets SM clocks where it is told to, and changes no limit or mode."""
 
 from __future__ import annotations
 
@@ -110,6 +110,37 @@ class NvmlGpus:
     def sm_clock_mhz(self, gpu: int) -> int | None:
         return self._sm_clock_mhz(gpu) if self._capabilities[gpu].sm_clock else None
 
+    def sm_clocks_mhz(self, gpu: int) -> list[int]:
+        try:
+            return self._supported_clocks_mhz(gpu)
+        except (GpuNotSupportedError, GpuPermissionError):
+            return []
+
+    def why_clocks_are_fixed(self, gpu: int) -> str:
+        """By NVML's own answer to a call that needs the same rights and changes nothing.
+
+        That is to give persistence mode the value that it has: NVML offers no question about clocks, and to
+        reset them would undo what somebody else has set.
+        """
+        try:
+            self._supported_clocks_mhz(gpu)
+            self._repeat_persistence_mode(gpu)
+        except GpuPermissionError as error:
+            return f"{error}; setting clocks needs root (in a container: CAP_SYS_ADMIN)"
+        except GpuNotSupportedError as error:
+            return str(error)
+        return ""
+
+    @typed_errors
+    def lock_sm_clock(self, gpu: int, mhz: int) -> None:
+        """The lowest clock stays open, so that a GPU without work can rest."""
+        lowest_mhz = min(self._supported_clocks_mhz(gpu), default=mhz)
+        pynvml.nvmlDeviceSetGpuLockedClocks(self._handles[gpu], min(lowest_mhz, mhz), mhz)
+
+    @typed_errors
+    def reset_sm_clock(self, gpu: int) -> None:
+        pynvml.nvmlDeviceResetGpuLockedClocks(self._handles[gpu])
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         if not self._capabilities[gpu].processes:
             return None
@@ -155,6 +186,18 @@ class NvmlGpus:
     @typed_errors
     def _sm_clock_mhz(self, gpu: int) -> int:
         return int(pynvml.nvmlDeviceGetClockInfo(self._handles[gpu], pynvml.NVML_CLOCK_SM))
+
+    @typed_errors
+    def _supported_clocks_mhz(self, gpu: int) -> list[int]:
+        """At the highest memory clock, which is the one that rlsched leaves in force."""
+        memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._handles[gpu]))
+        clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._handles[gpu], memory_mhz)
+        return sorted({int(mhz) for mhz in clocks}, reverse=True)
+
+    @typed_errors
+    def _repeat_persistence_mode(self, gpu: int) -> None:
+        mode = pynvml.nvmlDeviceGetPersistenceMode(self._handles[gpu])
+        pynvml.nvmlDeviceSetPersistenceMode(self._handles[gpu], mode)
 
     @typed_errors
     def _processes(self, gpu: int) -> list[Any]:

@@ -17,12 +17,14 @@ POWER_IDLE_W = 60.0
 POWER_BUSY_W = 360.0
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
+SM_CLOCK_STEP_MHZ = 15
 
 
 class SimulatedGpus:
     """N GPUs that are alike, each either idle or busy; the figures above are invented, not measured.
 
-    The same calls at the same times give the same readings.
+    The same calls at the same times give the same readings. A clock that is set is read back, and changes no
+    power.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
@@ -42,6 +44,7 @@ class SimulatedGpus:
         self._node = node
         self._clock = clock
         self._busy: frozenset[int] = frozenset()
+        self._locked_mhz: dict[int, int] = {}
         self._energy_j = [0.0] * count
         self._energy_at_s = clock()
 
@@ -84,7 +87,25 @@ class SimulatedGpus:
         return self._energy_j[gpu]
 
     def sm_clock_mhz(self, gpu: int) -> int:
-        return SM_CLOCK_BUSY_MHZ if self._is_busy(gpu) else SM_CLOCK_IDLE_MHZ
+        busy_mhz = self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ)
+        return busy_mhz if self._is_busy(gpu) else SM_CLOCK_IDLE_MHZ
+
+    def sm_clocks_mhz(self, gpu: int) -> list[int]:
+        self._check(gpu)
+        return list(range(SM_CLOCK_BUSY_MHZ, SM_CLOCK_IDLE_MHZ - 1, -SM_CLOCK_STEP_MHZ))
+
+    def why_clocks_are_fixed(self, gpu: int) -> str:
+        self._check(gpu)
+        return ""
+
+    def lock_sm_clock(self, gpu: int, mhz: int) -> None:
+        if mhz not in self.sm_clocks_mhz(gpu):
+            raise GpuError(f"GPU {gpu}: {mhz} MHz is none of its SM clocks")
+        self._locked_mhz[gpu] = mhz
+
+    def reset_sm_clock(self, gpu: int) -> None:
+        self._check(gpu)
+        self._locked_mhz.pop(gpu, None)
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:  # noqa: ARG002
         self._check(gpu)

@@ -421,8 +421,25 @@ def test_an_action_to_join_is_legal_as_it_stands() -> None:
         "lull=a",
         "x",
         "clock=0.8+lull=0.1",
+        "weight=0.5+reclock",
+        "weight=0.5+reclock=10",
+        "weight=0.5+reclock=9s",
+        "weight=0.5+reclock=31d",
+        "weight=0.5+reclock=m",
+        "weight=0.5+reclock=1m+reclock=2m",
+        "reclock=10m",
+        "slowdown=0.1+reclock=10m",
     ],
 )
 def test_words_that_are_not_understood(words: str) -> None:
-    with pytest.raises(UnknownSchedulerError, match=r"expected each of|unknown ability|add \+share"):
+    with pytest.raises(UnknownSchedulerError, match=r"expected each of|unknown ability|; add \+"):
         read_abilities("x", words.split("+"))
+
+
+@pytest.mark.parametrize(
+    ("words", "dwell_s"), [("10s", 10.0), ("1.5m", 90.0), ("1h", 3600.0), ("30d", 2.592e6)]
+)
+def test_times_that_a_clock_is_kept(words: str, dwell_s: float) -> None:
+    assert read_abilities("x", ["weight=0.5", f"reclock={words}"]).dwell_s == dwell_s
+    assert read_abilities("x", ["lull=0.5", f"reclock={words}"]).dwell_s == dwell_s
+    assert read_abilities("x", ["weight=0.5"]).dwell_s == math.inf

@@ -1,4 +1,4 @@
-"""Episodes in which jobs may be preempted: their reference, what a preemption costs, what is legal."""
+"""Episodes with preemption or with reservations: their references, what is legal, what it costs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.cluster.arrays import INDEX, ORDER
-from rlsched.decide import features
+from rlsched.cluster.arrays import INDEX, ORDER, SIZE
+from rlsched.decide import features, windows
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.simulation import PREEMPTIONS, QUEUED_S
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
@@ -122,7 +122,28 @@ def test_without_preemption_nothing_is_drawn_for_it(sources: list[EpisodeSource]
     assert plain.observations.tobytes() == other.observations.tobytes()
 
 
-@pytest.mark.parametrize("name", ["preempting_frac", "pinned_frac"])
+@pytest.mark.parametrize("name", ["preempting_frac", "pinned_frac", "reserving_frac"])
 def test_shares_are_between_0_and_1(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be between 0 and 1, got 1.5"):
         EpisodeConfig(**{name: 1.5})
+
+
+# ---- reservations ----------------------------------------------------------------------------------
+
+RESERVING = msgspec.structs.replace(
+    CONFIG, reserving_frac=1.0, load_low=1.6, load_high=2.0, agent_jobs=600, nodes_low=3
+)
+
+
+def test_with_reservations_playing_the_reference_has_no_regret(sources: list[EpisodeSource]) -> None:
+    fleet, kept_back = Fleet(sources, 1, RESERVING, 4), 0
+    for _ in range(10):
+        fleet.begin(0)
+        while True:
+            kept_back += int((fleet._arrays.window.reason == windows.RESERVED).sum())
+            info = fleet.step(np.array([fleet.reference_row(0)]), restart=False)[0]
+            if fleet.dones[0]:
+                break
+        assert info["schedule"]["regret_job_s"] == 0.0
+        assert fleet._arrays.sim.state.counters[0, ORDER] == SIZE
+    assert kept_back > 0

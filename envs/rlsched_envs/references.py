@@ -1,6 +1,7 @@
-"""`gittins` as the reference of an episode, compiled: runs in which nothing but it interrupts a job.
+"""`gittins` and `easy:size` as references of an episode, compiled, by the order of the queue.
 
-The same rule as in `index_loop`, by the order *index*, on the lighter books of `simulation`.
+The same rules as in `index_loop` and `room_loop`, on the lighter books of `simulation`: nothing else
+interrupts a job here.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, StateArrays
+from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, StateArrays
 from rlsched.cluster.gittins import default_code
 from rlsched.decide.abilities import AbilityCode
+from rlsched.decide.easy import PATIENCE_S, next_by_easy
 from rlsched.decide.index_walk import indices, move_index, next_look_s, next_of
 from rlsched.jit import array_kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place
@@ -64,9 +66,20 @@ def _decide_in(sim: SimArrays, p: int, can: AbilityCode, restart_s: float) -> No
 
 
 @large_kernel
+def _reserve_in(sim: SimArrays, p: int) -> None:
+    """All decisions of one partition by EASY."""
+    s, now_s = sim.state, sim.progress.clock[NOW]
+    at = next_by_easy(s, p, now_s, PATIENCE_S)
+    while at >= 0 and start_slot(sim, p, s.derived.queue[p, at], -1):
+        at = next_by_easy(s, p, now_s, PATIENCE_S)
+
+
+@large_kernel
 def next_tick_s(s: StateArrays, now_s: float) -> float:
     """When the rule looks again though no event happens until then; infinite: never."""
     look_s = math.inf
+    if s.counters[ORDER] != INDEX:
+        return look_s
     for p in range(s.derived.part.shape[0]):
         look_s = min(look_s, next_look_s(s, p, now_s, default_code(), True))
     return look_s
@@ -75,6 +88,10 @@ def next_tick_s(s: StateArrays, now_s: float) -> float:
 @large_kernel
 def _decide(sim: SimArrays, can: AbilityCode, restart_s: float) -> None:
     """All decisions of one instant: every partition again after a pass with a preemption."""
+    if sim.state.counters[ORDER] != INDEX:
+        for p in range(sim.state.derived.part.shape[0]):
+            _reserve_in(sim, wide(p))
+        return
     tally, before = sim.progress.tally, -1
     while tally[PREEMPTIONS] != before:
         before = tally[PREEMPTIONS]
@@ -84,8 +101,8 @@ def _decide(sim: SimArrays, can: AbilityCode, restart_s: float) -> None:
 
 
 @large_kernel
-def run_index(sim: SimArrays, can: AbilityCode, restart_s: float, until_row: int) -> int:
-    """`simulation.run_rule` for the rule that preempts; a restart costs so many seconds."""
+def run_reference(sim: SimArrays, can: AbilityCode, restart_s: float, until_row: int) -> int:
+    """`simulation.run_rule` for these rules; a restart costs so many seconds."""
     while sim.progress.tally[NEXT_ROW] < until_row:
         moved = next_instant(sim)
         if moved != MOVED:
@@ -95,7 +112,7 @@ def run_index(sim: SimArrays, can: AbilityCode, restart_s: float, until_row: int
 
 
 @large_kernel
-def run_index_recording(
+def run_reference_recording(
     sim: SimArrays,
     can: AbilityCode,
     restart_s: float,
@@ -105,7 +122,7 @@ def run_index_recording(
     energy_j: NDArray[np.float64],
     power_w: NDArray[np.float64],
 ) -> int:
-    """`able_starts.run_able_recording` for the rule that preempts, without ticks at which nothing happens.
+    """`able_starts.run_able_recording` for these rules, without ticks at which nothing happens.
 
     Returns how many instants there were, -1 if slots ran out or the arrays were too short.
     """

@@ -1,0 +1,142 @@
+"""Long windows replayed side by side in one compiled batch: what makes twenty of them affordable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlsched_agents.ppo.network import CandidateNetwork
+from rlsched_agents.runtime.choose import choose
+from rlsched_agents.runtime.network import NetworkConfig, Weights
+from rlsched_envs.engine import Predictions
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window
+
+Floats = NDArray[np.float64]
+Score = Callable[[NDArray[np.float32]], Floats]
+"""(B, K, F + C) observations -> (B, K) logits."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of the jobs of a window, seconds since its first submission; J jobs.
+
+    Attributes:
+        window: The jobs.
+        start_s: (J,)
+        reference_start_s: (J,) in the reference rule's run of the same window.
+        measured: (J,) jobs that count: those after the warm-up.
+    """
+
+    window: Window
+    start_s: Floats
+    reference_start_s: Floats
+    measured: NDArray[np.bool_]
+
+    @property
+    def queue_s(self) -> Floats:
+        """(M,) queueing delay of the measured jobs."""
+        return np.asarray((self.start_s - self.window.submit_s)[self.measured], np.float64)
+
+    @property
+    def reference_queue_s(self) -> Floats:
+        """(M,) the same in the reference rule's run."""
+        return np.asarray((self.reference_start_s - self.window.submit_s)[self.measured], np.float64)
+
+    @property
+    def ratio(self) -> float:
+        """Mean queueing delay over the reference's, a second added to each: nobody may have waited."""
+        return float((self.queue_s.mean() + 1.0) / (self.reference_queue_s.mean() + 1.0))
+
+
+def scorer(weights: Weights, network: NetworkConfig) -> Score:
+    """The actor as it is served, in float64 like the runtime's, for many states at once."""
+    net = CandidateNetwork(network)
+    net.load_weights(weights)
+    net.double()
+
+    def score(observations: NDArray[np.float32]) -> Floats:
+        with torch.no_grad():
+            logits: Floats = net.forward_actor(torch.from_numpy(observations).double()).numpy()
+        return logits
+
+    return score
+
+
+class Replays:
+    """Windows with as many jobs each, on nodes of one size; jobs run as the trace says.
+
+    The reference rule, `qssf-backfill`, plays the first `warmup_jobs` of each, the policy decides from then
+    on to the last job. What is decided, and when, is as in `engine.Engine`.
+
+    Args:
+        windows: What to replay.
+        gpus_per_node: Size of all nodes.
+        warmup_jobs: Jobs that the reference rule places.
+    """
+
+    def __init__(self, windows: Sequence[Window], gpus_per_node: int, warmup_jobs: int) -> None:
+        nodes = [window.nodes for window in windows]
+        jobs = windows[0].submit_s.size
+        config = EpisodeConfig(
+            warmup_jobs=warmup_jobs,
+            agent_jobs=jobs - warmup_jobs,
+            tail_jobs=0,
+            drain_frac=1.0,
+            nodes_low=min(nodes),
+            nodes_high=max(nodes),
+        )
+        sources = [
+            EpisodeSource(
+                "replay",
+                window.submit_s,
+                window.duration_s,
+                window.gpus,
+                Predictions(window.predicted_s, window.spread),
+                gpus_per_node=gpus_per_node,
+            )
+            for window in windows
+        ]
+        self._windows = list(windows)
+        self._fleet = Fleet(sources, len(windows), config, 0)
+
+    def run(self, score: Score, *, temperature: float = 0.0, seed: int = 0) -> list[Replayed]:
+        """Play all windows with a policy.
+
+        Args:
+            score: Its logits.
+            temperature: 0 for arg max, else that of the softmax that a row is drawn from.
+            seed: Seed of the draws.
+        """
+        fleet, windows = self._fleet, self._windows
+        found = [None if fleet.replay(k, window) else self._played(k) for k, window in enumerate(windows)]
+        idle = [one is not None for one in found]
+        rows, number = np.zeros(len(windows), np.int64), 0
+        while not all(idle):
+            live = np.flatnonzero(np.logical_not(idle))
+            logits, masks = score(fleet.observations[live]), fleet.masks[live]
+            for k in np.flatnonzero(idle).tolist():
+                rows[k] = fleet.reference_row(k)
+            if temperature == 0:
+                rows[live] = np.where(masks, logits, -np.inf).argmax(axis=1)
+            else:
+                rows[live] = [
+                    choose(own, legal, temperature=temperature, seed=seed + k, number=number, half=0)
+                    for k, own, legal in zip(live.tolist(), logits, masks, strict=True)
+                ]
+            fleet.step(rows, restart=False)
+            number += 1
+            for k in np.flatnonzero(fleet.dones).tolist():
+                if not idle[k]:
+                    found[k], idle[k] = self._played(k), True
+                fleet.replay(k, windows[k])
+        return [one for one in found if one is not None]
+
+    def _played(self, k: int) -> Replayed:
+        window = self._windows[k]
+        measured = np.arange(window.submit_s.size) >= self._fleet.config.warmup_jobs
+        return Replayed(window, *self._fleet.starts(k), measured)

@@ -1,0 +1,93 @@
+"""What a look-ahead compares: rows of a window with `qssf-backfill` to follow, and rules by themselves.
+
+With a greedy rule alone to follow, a wait is judged by what that makes of it. Rules that keep room show what
+comes of it where room is kept again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.candidates import Window
+from rlsched.decide.rules import SKIPPING, RuleCode
+from rlsched_agents.heuristics.keeping_room import reserve_rule
+from rlsched_envs.lookahead import NOTHING, WAIT, Futures, LookAhead, followers
+
+RULES: Final[tuple[RuleCode, ...]] = (
+    SKIPPING._replace(blocks=True),
+    reserve_rule(longer_than_s=4 * 3600.0, free_frac=0.1).code,
+    reserve_rule(longer_than_s=12 * 3600.0, free_frac=0.25).code,
+)
+"""Rules that a bound may follow: `qssf`, `reserve:4h,0.1` and `reserve:12h,0.25`."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """K things to do, in copies of a partition that were taken.
+
+    Attributes:
+        copies: The copies.
+        partition: The partition.
+        actions: (K,) as `LookAhead.costs` takes them.
+        follow: (K,) FOLLOWER, the rule that goes on after each.
+        held: Slots in the copy that a *wait* passes over.
+        blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
+    """
+
+    copies: LookAhead
+    partition: int
+    actions: NDArray[np.int32]
+    follow: Records
+    held: NDArray[np.int32]
+    blocked: int
+
+    def costs(self, some: NDArray[np.intp], futures: Futures) -> NDArray[np.float64]:
+        """(S, some) queueing ahead of some columns in S futures, job-seconds."""
+        return self.copies.costs(
+            self.partition, self.actions[some], self.held, self.blocked, futures, self.follow[some]
+        )
+
+
+def columns_of(
+    copies: LookAhead,
+    state: ClusterState,
+    partition: int,
+    now_s: float,
+    window: Window,
+    rows: Sequence[int],
+    arrivals: int,
+    rules: Sequence[RuleCode] = (),
+) -> Columns:
+    """Copy the partition, and say what is tried there: each row, then each rule.
+
+    Args:
+        copies: Where to.
+        state: The state; it is left as it is.
+        partition: The partition that is decided for.
+        now_s: Now.
+        window: Its jobs.
+        rows: Legal rows; each starts a job that fits on free GPUs, or is *wait*.
+        arrivals: Jobs to come that futures will hold.
+        rules: Rules that decide from now on, each without an action before it.
+    """
+    copies.take(state, partition, arrivals, now_s, also=window.arrays.slot)
+    copy_of = np.full(len(state.arrays.job), -1, np.int32)
+    copy_of[copies.slots] = np.arange(len(copies.slots))
+    offered = window.arrays.slot[: len(window.seqs)]
+    blocked = int(window.arrays.info[2])
+    actions = [int(copy_of[offered[row]]) if row > 0 else WAIT for row in rows]
+    return Columns(
+        copies,
+        partition,
+        np.array([*actions, *[NOTHING] * len(rules)], np.int32),
+        followers([SKIPPING] * len(rows) + list(rules)),
+        copy_of[offered[1:][window.legal[1:]]],
+        int(copy_of[blocked]) if blocked >= 0 else -1,
+    )

@@ -1,0 +1,67 @@
+"""What truly comes, read off a simulated run: the one future of a bound that knows it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MODELLED, RUNNING
+from rlsched.errors import InputError
+from rlsched_envs.engine import Engine
+from rlsched_envs.lookahead import Futures
+from rlsched_envs.simulation import NEXT_ROW
+
+
+class Truth:
+    """The true run times and the true arrivals of a simulated run.
+
+    Args:
+        engine: The run; it may go on.
+        most_arrivals: Jobs to come that a future holds, at most.
+
+    Raises:
+        InputError: when a job ends does not follow from when it starts there.
+    """
+
+    def __init__(self, engine: Engine, most_arrivals: int) -> None:
+        if engine.life is not None or engine.state.arrays.counters[MODELLED]:
+            raise InputError(
+                "rollout:clairvoyant has to know when a job ends from when it starts: expected a run without "
+                "models, node events, failures and dependencies; leave it out of this one"
+            )
+        self._engine = engine
+        self._most = most_arrivals
+        self._rows: dict[int, NDArray[np.intp]] = {}
+
+    def coming(self, partition: int) -> NDArray[np.intp]:
+        """(A,) rows of the next jobs that may run in this partition."""
+        run = self._engine.arrays
+        if partition not in self._rows:
+            own, shared = run.truth.own_partition, run.truth.shared_partition
+            self._rows[partition] = np.flatnonzero((own == partition) | (shared == partition))
+        mine = self._rows[partition]
+        first = int(np.searchsorted(mine, run.progress.tally[NEXT_ROW]))
+        return mine[first : first + self._most]
+
+    def future(self, slots: NDArray[np.int32], partition: int) -> Futures:
+        """What comes, as one sample.
+
+        Args:
+            slots: (L,) the partition's live jobs, as `LookAhead.slots`.
+            partition: The partition.
+        """
+        run, later = self._engine.arrays, self.coming(partition)
+        truth, job, row = run.truth, run.state.job[slots], run.progress.ends.row[slots]
+        end_s = np.where(
+            np.isnan(truth.fixed_end_s[row]), job.start_s + truth.duration_s[row], truth.fixed_end_s[row]
+        )
+        return Futures(
+            duration_s=np.concatenate([truth.duration_s[row], truth.duration_s[later]])[None],
+            end_s=np.where(job.status == RUNNING, end_s, math.nan)[None],
+            submit_s=truth.submit_s[later][None].copy(),
+            demand=truth.demand[later][None].copy(),
+            predicted_s=truth.predicted_s[later][None].copy(),
+            spread=truth.spread[later][None].copy(),
+        )

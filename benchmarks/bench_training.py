@@ -1,0 +1,72 @@
+"""How fast training is, optimisation included, and where the time goes: one Markdown row a setting.
+
+    .venv/bin/python benchmarks/bench_training.py              # recipe quick, one thread and two: 1 min
+
+Decisions a second of wall time and of CPU time over whole rollouts with their updates, after one that is not
+timed (it compiles and fills the clusters). Validation comes on top: one pass of the windows that the recipe
+asks for, in seconds, and as a share of the time from one to the next. Meant for an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from rlsched_agents.ppo.normalize import ReturnNormalizer
+from rlsched_agents.ppo.recipes import Recipe, load_recipe
+from rlsched_agents.ppo.sources import TrainingData, synthetic_data
+from rlsched_agents.ppo.training import build_model
+from rlsched_agents.ppo.validation import Validator, cut_windows
+from rlsched_agents.runtime.policy import PpoScheduler
+from rlsched_envs.vector import ClusterVecEnv
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--recipe", default="quick", help="[default: %(default)s]")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="[default: %(default)s]")
+    parser.add_argument("--rollouts", type=int, default=8, help="timed ones [default: %(default)s]")
+    arguments = parser.parse_args()
+    recipe = load_recipe(arguments.recipe)
+    data = synthetic_data("helios", 0, "informative")
+    print("| threads | decisions/s | per CPU second | optimising | validation |")
+    print("|---:|---:|---:|---:|---|")
+    for threads in arguments.threads:
+        print(row(recipe, data, threads, arguments.rollouts), flush=True)
+
+
+def row(recipe: Recipe, data: TrainingData, threads: int, rollouts: int) -> str:
+    """Measure one setting."""
+    torch.set_num_threads(threads)
+    venv = ClusterVecEnv([data.train], recipe.num_envs, seed=0, config=recipe.episode, copy=False)
+    model = build_model(ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip), recipe, 0)
+    model.learn(recipe.rollout)
+    optimising_s, optimise = 0.0, model.train
+
+    def timed() -> None:
+        nonlocal optimising_s
+        began_s = time.perf_counter()
+        optimise()
+        optimising_s += time.perf_counter() - began_s
+
+    model.train = timed
+    steps = rollouts * recipe.rollout
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    model.learn(steps, reset_num_timesteps=False)
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    validator = Validator(cut_windows(data.validation, recipe, 0))
+    policy = PpoScheduler(model.policy.mlp_extractor.weights(), recipe.network)
+    validator(policy)
+    began_s = time.perf_counter()
+    validator(policy)
+    once_s = time.perf_counter() - began_s
+    share = once_s / (recipe.validate_every / steps * wall_s + once_s)
+    speeds = f"| {threads} | {steps / wall_s:,.0f} | {steps / cpu_s:,.0f} "
+    return f"{speeds}| {100 * optimising_s / wall_s:.0f} % | {once_s:.1f} s, {100 * share:.0f} % |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""SM clocks that this node has locked: on disk before they are, so that none outlives its job for good."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rlsched_node import shim
+from rlsched_node.gpu.device import GpuError, GpuNotSupportedError, GpuPermissionError, GpuSet
+
+CLOCKS_FILE = "clocks.json"
+_log = logging.getLogger("rlsched.node")
+
+
+class _Locked(msgspec.Struct, frozen=True):
+    """What the file holds.
+
+    Attributes:
+        boot_id: The boot that the locks were made under; the next one has none of them.
+        mhz: By UUID of the GPU.
+    """
+
+    boot_id: str
+    mhz: dict[str, int]
+
+
+class NodeClocks(NamedTuple):
+    """What a node says of its clocks when it registers.
+
+    Attributes:
+        sm_clocks_mhz: That all of its GPUs can be set to, highest first.
+        note: Why there are none.
+    """
+
+    sm_clocks_mhz: list[int]
+    note: str
+
+
+class Lock(NamedTuple):
+    """What came of an order to lock clocks.
+
+    Attributes:
+        mhz: What the GPUs are held to; 0: they are as they were.
+        note: Why that is not what was ordered.
+        never: No later order to this node will do better.
+    """
+
+    mhz: int
+    note: str = ""
+    never: bool = False
+
+
+class ClockLocks:
+    """Locks and resets clocks, and knows after a crash of this daemon which ones to reset.
+
+    Args:
+        directory: The node's own.
+        gpus: Its GPUs.
+    """
+
+    def __init__(self, directory: Path, gpus: GpuSet) -> None:
+        self._path, self._gpus = directory / CLOCKS_FILE, gpus
+        self._uuids = [gpus.uuid(gpu) for gpu in range(gpus.count)]
+        self._locked: dict[int, int] = {}
+
+    def of(self, gpus: Sequence[int]) -> int:
+        """The lowest clock that one of these GPUs is held to, MHz; 0: none is."""
+        return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
+
+    def supported(self) -> NodeClocks:
+        """What can be set here; asks the GPUs, and changes nothing."""
+        common: set[int] | None = None
+        for gpu in range(self._gpus.count):
+            try:
+                note = self._gpus.why_clocks_are_fixed(gpu)
+                clocks = self._gpus.sm_clocks_mhz(gpu)
+            except GpuError as error:
+                note, clocks = str(error), []
+            if note:
+                return NodeClocks([], f"GPU {gpu}: {note}")
+            common = set(clocks) if common is None else common & set(clocks)
+        if not common:
+            return NodeClocks([], "its GPUs have no SM clock in common that can be set")
+        return NodeClocks(sorted(common, reverse=True), "")
+
+    def recover(self, held: Collection[int]) -> None:
+        """At the daemon's start: reset what an earlier one has locked, but for GPUs whose job still runs."""
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("%s: %s: resetting the clocks of all GPUs", self._path, error)
+            found = _Locked(shim.boot_id(), dict.fromkeys(self._uuids, 0))
+        if found.boot_id == shim.boot_id():
+            by_uuid = {uuid: gpu for gpu, uuid in enumerate(self._uuids)}
+            self._locked = {by_uuid[uuid]: mhz for uuid, mhz in found.mhz.items() if uuid in by_uuid}
+        self.reset([gpu for gpu in self._locked if gpu not in held])
+
+    def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
+        """Hold these GPUs to a clock, all of them or none."""
+        before = {gpu: self._locked[gpu] for gpu in gpus if gpu in self._locked}
+        try:
+            self._write(self._locked | dict.fromkeys(gpus, mhz))
+        except OSError as error:
+            return Lock(self.of(gpus), f"{self._path}: {error.strerror}: clocks are left alone")
+        self._locked |= dict.fromkeys(gpus, mhz)
+        try:
+            for gpu in gpus:
+                self._gpus.lock_sm_clock(gpu, mhz)
+        except GpuError as error:
+            never = isinstance(error, GpuPermissionError | GpuNotSupportedError)
+            self._locked |= before
+            self.reset([gpu for gpu in gpus if gpu not in before], quietly=never)
+            return Lock(self.of(gpus), str(error), never)
+        return Lock(mhz)
+
+    def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
+        """Let these GPUs choose their clocks again; those that were not locked here are left alone.
+
+        A GPU that refuses stays in the file: the next daemon tries again. `quietly`: nothing was locked on
+        it, because the GPU refuses that too.
+        """
+        for gpu in [gpu for gpu in gpus if gpu in self._locked]:
+            try:
+                self._gpus.reset_sm_clock(gpu)
+            except GpuError as error:
+                if not quietly:
+                    _log.warning("GPU %d stays at %d MHz: %s", gpu, self._locked[gpu], error)
+                    continue
+            del self._locked[gpu]
+        try:
+            self._write(self._locked)
+        except OSError as error:
+            _log.warning("%s: %s: the next daemon resets these clocks again", self._path, error.strerror)
+
+    def _write(self, locked: dict[int, int]) -> None:
+        if not locked:
+            self._path.unlink(missing_ok=True)
+            return
+        draft = self._path.with_suffix(".tmp")
+        draft.unlink(missing_ok=True)
+        by_uuid = {self._uuids[gpu]: mhz for gpu, mhz in sorted(locked.items())}
+        shim.write_synced(str(draft), msgspec.json.encode(_Locked(shim.boot_id(), by_uuid)) + b"\n")
+        draft.rename(self._path)
+        shim.sync_directory(str(self._path.parent))

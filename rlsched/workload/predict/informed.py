@@ -1,0 +1,120 @@
+"""Predictions of recorded jobs that are as good as asked for: what users and job names would tell.
+
+The recorded traces have no users or names to predict from. Here a prediction knows the true duration through
+a noisy look (`rlsched.workload.foresight`), jobs of one burst share most of its error, and the spread beside
+it is that of its own errors: a diagnostic, and something to train on, never something that can be deployed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.foresight import predict_known
+
+SIZE_EDGES: Final = (1, 4, 8)
+"""Jobs of up to 1, up to 4, up to 8 and more GPUs are size classes of their own."""
+LEAST_CLASS: Final = 50
+"""A size class with fewer jobs is part of the one below it: it has no quantiles to speak of."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_Z: Final = np.linspace(-4.0, 4.0, 161)
+_P: Final = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _Z])
+
+
+class TraceQuantiles:
+    """ln(run time) of a trace's own jobs by size class and normal score, linear between 161 scores.
+
+    Args:
+        size_class: (J,) size class of each job, 0, 1, ...
+        ln_s: (J,) ln of its run time in seconds.
+    """
+
+    def __init__(self, size_class: Ints, ln_s: Floats) -> None:
+        classes = range(int(size_class.max()) + 1)
+        self._curves = np.stack([np.quantile(ln_s[size_class == k], _P) for k in classes])
+        self._spread = np.array([ln_s[size_class == k].std() for k in classes])
+
+    def __call__(self, size_class: Ints, z: Floats) -> Floats:
+        """ln(seconds), (J,)."""
+        out = np.empty(len(z))
+        for k, curve in enumerate(self._curves):
+            mine = size_class == k
+            out[mine] = np.interp(z[mine], _Z, curve)
+        return out
+
+    def spread(self, size_class: Ints) -> Floats:
+        """Standard deviation of ln(seconds) in the size class, (J,)."""
+        return np.asarray(self._spread[size_class], np.float64)
+
+
+@dataclass(frozen=True)
+class Informed:
+    """Jobs of which noisy looks can be drawn, of any quality; J jobs.
+
+    Attributes:
+        quantiles: Run times of all jobs that were given, by size class.
+        size_class: (J,)
+        score: (J,) normal score of the run time within its size class.
+        burst: (J,) number of the burst whose error a job shares.
+    """
+
+    quantiles: TraceQuantiles
+    size_class: Ints
+    score: Floats
+    burst: Ints
+
+    @classmethod
+    def of(cls, duration_s: Floats, num_gpus: Floats, burst: Ints) -> Informed:
+        """Look at these jobs, and at no others.
+
+        Args:
+            duration_s: (J,) true run times; below 1 s they count as 1 s.
+            num_gpus: (J,)
+            burst: (J,) as `characterise.repeats.bursts` numbers them.
+        """
+        size_class, ln_s = size_classes(num_gpus), np.log(np.maximum(duration_s, 1.0))
+        return cls(TraceQuantiles(size_class, ln_s), size_class, normal_scores(size_class, ln_s), burst)
+
+    def rows(self, kept: slice | Ints) -> Informed:
+        """Some of its jobs; quantiles and scores stay those of all."""
+        return Informed(self.quantiles, self.size_class[kept], self.score[kept], self.burst[kept])
+
+    def draw(self, known: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """(J,) predicted run times in whole seconds, and the spread of ln(true / predicted) of each.
+
+        Args:
+            known: Correlation of the look with the normal score, 0 to 1; about the rank correlation of the
+                predictions with the run times. At 0 all jobs of a size class have its median.
+            rng: Draws the errors.
+        """
+        _, burst = np.unique(self.burst, return_inverse=True)
+        looks = np.full(len(burst), known)
+        return predict_known(looks, self.quantiles, self.size_class, self.score, burst, rng)
+
+
+def size_classes(num_gpus: Floats) -> Ints:
+    """(J,) size class of each job; a class of few jobs is joined to the one below it, if there is one."""
+    found = np.searchsorted(SIZE_EDGES, num_gpus)
+    counts = np.bincount(found, minlength=len(SIZE_EDGES) + 1)
+    joined, at = np.zeros(len(counts), np.int64), 0
+    for k in range(1, len(counts)):
+        at += counts[k] >= LEAST_CLASS and counts[:k].sum() > 0
+        joined[k] = at
+    return np.asarray(joined[found], np.int64)
+
+
+def normal_scores(size_class: Ints, values: Floats) -> Floats:
+    """(J,) normal score of each value within its size class; equal values share one."""
+    z = np.empty(len(values))
+    for k in np.unique(size_class):
+        mine = size_class == k
+        _, which, counts = np.unique(values[mine], return_inverse=True, return_counts=True)
+        middle = np.cumsum(counts) - counts / 2.0
+        z[mine] = np.interp(middle[which] / len(which), _P, _Z)
+    return z

@@ -1,0 +1,180 @@
+"""`rollout:clairvoyant`: it knows what comes, finds a known optimum by that, and says where it cannot."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rlsched.broker.policy import load_policy
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.rules import Rule
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.run import replay_tasks, run_tasks
+from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.heuristics.clairvoyant import Clairvoyant
+from rlsched_agents.heuristics.keeping_room import reserve_rule
+from rlsched_agents.heuristics.queue_order import RULES
+from rlsched_agents.search.columns import RULES as FOLLOWED
+from rlsched_agents.search.truth import Truth
+from rlsched_envs import simulation as sim
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.lives import LifeRules
+from rlsched_envs.lookahead import NOTHING, LookAhead, followers
+
+ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
+
+
+def trace_of(*jobs: tuple[float, float, int]) -> Trace:
+    """Jobs as (submission, duration, GPUs)."""
+    submit, duration, gpus = zip(*jobs, strict=True)
+    return Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
+
+
+def known(trace: Trace, spec: ClusterSpec) -> Engine:
+    return Engine(trace, spec, information="oracle")
+
+
+def run(trace: Trace, spec: ClusterSpec, by: Clairvoyant | Rule) -> JobTable:
+    engine = known(trace, spec)
+    return engine.run_rule(by) if isinstance(by, Rule) else engine.run(by)
+
+
+def queueing(table: JobTable) -> float:
+    return float(np.sum(table.start_s - table.trace.submit_s))
+
+
+def least_queueing(trace: Trace, gpus: int) -> float:
+    """The optimum of a few jobs on one node: the best list schedule over all orders.
+
+    Jobs go in the order of the list, each as early as it fits behind its submission, beside those before it.
+    For a regular measure like this one some order gives an optimum.
+    """
+    best = np.inf
+    jobs = list(zip(trace.submit_s, trace.duration_s, trace.num_gpus, strict=True))
+    for order in itertools.permutations(jobs):
+        placed: list[tuple[float, float, int]] = []
+        total = 0.0
+        for submit_s, duration_s, wanted in order:
+            starts = sorted({submit_s, *(end for _, end, _ in placed if end > submit_s)})
+            for start in starts:
+                edges = [start, *(begin for begin, _, _ in placed if start < begin < start + duration_s)]
+                if all(
+                    sum(g for begin, end, g in placed if begin <= at < end) + wanted <= gpus for at in edges
+                ):
+                    break
+            placed.append((start, start + duration_s, int(wanted)))
+            total += start - submit_s
+        best = min(best, total)
+    return best
+
+
+TOYS = {
+    "a job that is still to come": trace_of((0, 300, 3), (20, 36_000, 1), (100, 600, 4)),
+    "a gang that is worth waiting for": trace_of((0, 300, 3), (10, 600, 4), (20, 36_000, 1)),
+    "short ones that pass in time": trace_of((0, 3000, 3), (10, 3000, 4), (20, 60, 1), (30, 2500, 1)),
+    "one that is not the first": trace_of((0, 100, 4), (20, 2000, 1), (30, 700, 4)),
+}
+
+
+@pytest.mark.parametrize("name", list(TOYS)[1:])
+def test_on_a_toy_it_has_the_optimum(name: str) -> None:
+    found = queueing(run(TOYS[name], ONE_NODE, Clairvoyant()))
+    assert found == pytest.approx(least_queueing(TOYS[name], 4))
+
+
+def test_the_toys_are_none_for_the_reference() -> None:
+    worse = [
+        queueing(run(toy, ONE_NODE, RULES["qssf-backfill"])) > least_queueing(toy, 4) for toy in TOYS.values()
+    ]
+    assert worse == [True, True, False, True]
+
+
+def test_what_is_not_contested_starts_at_once_whatever_comes() -> None:
+    """As for every policy: it is asked where not all that waits fits."""
+    table = run(TOYS["a job that is still to come"], ONE_NODE, Clairvoyant())
+    assert table.start_s.tolist() == [0, 20, 36_020]
+
+
+def test_a_longer_future_is_never_worse_than_what_it_follows() -> None:
+    """With all that comes in the future, no decision makes the run longer than the reference's (sequential
+    improvement: Bertsekas, Tsitsiklis and Wu, 1997), and the best of the rules is met where it starts."""
+    for seed in (3, 4, 5):
+        trace, spec = synthesize(
+            "helios", jobs=150, load=1.1, gpus=16, seed=seed, predictability="informative"
+        )
+        found = queueing(run(trace, spec, Clairvoyant()))
+        assert found <= queueing(run(trace, spec, RULES["qssf-backfill"])) * (1 + 1e-9)
+        assert found < 0.97 * queueing(run(trace, spec, RULES["qssf-backfill"]))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [RULES["qssf-backfill"], RULES["qssf"], reserve_rule("r", 600.0, 0.25)],
+    ids=lambda rule: rule.name,
+)
+def test_a_rule_that_follows_runs_as_it_does_in_the_engine(rule: Rule) -> None:
+    """Two ways: played on in a copy in the true future, and replayed by the engine."""
+    trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=8, predictability="informative")
+    whole = run(trace, spec, rule)
+    engine = known(trace, spec)
+    truth = Truth(engine, len(trace))
+    engine.state.sort_queue(wanted=True)
+    while engine.arrays.progress.tally[sim.NEXT_ROW] < 60:
+        assert engine.advance()
+        sim_step(engine, rule)
+    now_s, came = engine.now_s, engine.arrays.progress.tally[sim.NEXT_ROW]
+    copies = LookAhead(1000)
+    later = len(truth.coming(0))
+    assert later == len(trace) - came
+    copies.take(engine.state, 0, later, now_s)
+    assert len(copies.slots) > 3
+    cost = copies.costs(
+        0,
+        np.array([NOTHING], np.int32),
+        np.empty(0, np.int32),
+        -1,
+        truth.future(copies.slots, 0),
+        followers([rule.code]),
+    )[0, 0]
+    begins_s = np.maximum(trace.submit_s, now_s)
+    assert cost == pytest.approx(float(np.maximum(whole.start_s - begins_s, 0.0).sum()), rel=1e-9)
+    assert cost > 10_000
+
+
+def sim_step(engine: Engine, rule: Rule) -> None:
+    """Let a rule decide at this instant."""
+    from rlsched.decide.rules import next_to_start
+
+    while (slot := int(next_to_start(engine.state.arrays, 0, rule.code, engine.now_s))) >= 0:
+        assert sim.start_slot(engine.arrays, 0, slot, -1)
+
+
+def test_followed_rules_are_the_named_ones() -> None:
+    assert FOLLOWED[0] == RULES["qssf"].code
+    assert load_scheduler("reserve:4h,0.1").rule.code == FOLLOWED[1]  # type: ignore[attr-defined]
+
+
+def test_it_is_refused_where_the_future_does_not_follow() -> None:
+    trace, spec = synthesize("helios", jobs=20, load=1.0, gpus=16, seed=1, predictability="informative")
+    with pytest.raises(InputError, match="expected a run without models"):
+        Engine(trace, spec, information="oracle", rules=LifeRules(always=True)).run(Clairvoyant())
+    state = ClusterState.from_spec(ONE_NODE)
+    state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0)
+    with pytest.raises(InputError, match="of a simulated run alone"):
+        Clairvoyant().decide(state, 0, 0.0)
+    with pytest.raises(InputError, match="needs the true run times"):
+        load_policy("rollout:clairvoyant", None, 100.0)
+
+
+def test_evaluate_runs_it_once_whatever_the_seeds() -> None:
+    trace, spec = synthesize("helios", jobs=60, load=1.1, gpus=16, seed=2, predictability="informative")
+    tasks = replay_tasks(trace, spec, Window(), predict_trace(trace, spec), ["rollout:clairvoyant"], [0, 1])
+    (outcome,) = run_tasks(tasks, workers=1)
+    assert outcome.table.start_s.tolist() == run(trace, spec, Clairvoyant()).start_s.tolist()

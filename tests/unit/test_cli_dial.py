@@ -1,0 +1,92 @@
+"""The weight of energy on its way from the command line and the environment to the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rlsched.broker import serve
+from rlsched.cli.main import run
+from rlsched.client import local
+from rlsched.errors import InputError
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[serve.Settings]:
+    """Settings of the brokers that are asked for; none is started."""
+    monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
+    monkeypatch.delenv("RLSCHED_SPEED_ENERGY", raising=False)
+    asked: list[serve.Settings] = []
+
+    def keep(settings: serve.Settings, announce: object) -> None:
+        del announce
+        asked.append(settings)
+
+    monkeypatch.setattr(serve, "run_broker", keep)
+    return asked
+
+
+def test_speed_alone_is_the_default(brokers: list[serve.Settings]) -> None:
+    assert run(["broker"]) == 0
+    assert [(one.speed_energy, one.reclock_s) for one in brokers] == [(0.0, None)]
+
+
+def test_the_option_stands_above_the_environment(
+    brokers: list[serve.Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.25")
+    assert run(["broker", "--reclock-s", "600"]) == 0
+    assert run(["broker", "--speed-energy", "1"]) == 0
+    assert [(one.speed_energy, one.reclock_s) for one in brokers] == [(0.25, 600.0), (1.0, None)]
+
+
+def test_up_hands_both_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options: list[str] = []
+
+    class Cluster:
+        def __init__(self, *, broker_options: list[str], **_: Any) -> None:
+            options.extend(broker_options)
+
+        def run(self, _: object) -> int:
+            return 0
+
+    monkeypatch.setattr(local, "LocalCluster", Cluster)
+    monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.5")
+    assert run(["up", "--keys", str(tmp_path), "--reclock-s", "60"]) == 0
+    words = dict(zip(options[::2], options[1::2], strict=True))
+    assert (words["--speed-energy"], words["--reclock-s"]) == ("0.5", "60.0")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "why"),
+    [
+        (["broker", "--speed-energy", "1.1"], "", "is not in the range 0<=x<=1"),
+        (["broker", "--reclock-s", "9"], "", "is not in the range 10<=x"),
+        (["up"], "fast", "Invalid value for '--speed-energy'"),
+        (["submit", "--speed-energy", "-1", "--", "true"], "", "is not in the range 0<=x<=1"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    words: list[str],
+    environment: str,
+    why: str,
+    brokers: list[serve.Settings],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if environment:
+        monkeypatch.setenv("RLSCHED_SPEED_ENERGY", environment)
+    assert run(words) == 2
+    told = capfd.readouterr().err
+    assert why in told
+    assert len(told.splitlines()) == 1
+    assert brokers == []
+
+
+def test_a_figure_that_is_none_is_refused_by_the_broker(tmp_path: Path) -> None:
+    settings = serve.Settings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
+    with pytest.raises(InputError, match="--speed-energy nan: expected 0"):
+        serve.Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))

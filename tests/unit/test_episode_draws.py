@@ -1,0 +1,130 @@
+"""Episodes put together from blocks of jobs, and predictions of a drawn quality: counted and correlated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.workload.describe import spearman
+from rlsched.workload.synth import synthesize
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+
+BLOCK = 64
+BLOCKS = EpisodeConfig(
+    warmup_jobs=100, agent_jobs=200, tail_jobs=100, nodes_low=4, nodes_high=4, block_jobs=BLOCK
+)
+AS_RECORDED = msgspec.structs.replace(BLOCKS, block_jobs=0)
+
+
+@pytest.fixture(scope="module")
+def source() -> EpisodeSource:
+    return EpisodeSource.from_trace(*synthesize("helios", 4000, 0.9, 64, seed=4, predictability="causal"))
+
+
+def numbered(source: EpisodeSource) -> EpisodeSource:
+    """The same submissions; each job's run time, prediction and spread say which job it is."""
+    number = np.arange(source.submit_s.size, dtype=np.float64) + 1.0
+    stamps = source.predictions._replace(predicted_s=number, spread=number / 1e6)
+    return replace(source, duration_s=number, predictions=stamps)
+
+
+def test_a_window_as_recorded_is_one_run_of_jobs(source: EpisodeSource) -> None:
+    window = draw_window(numbered(source), AS_RECORDED, np.random.default_rng(0))
+    assert (np.diff(window.duration_s) == 1).all()
+
+
+def test_blocks_are_runs_of_jobs_that_keep_their_stamps_and_gaps(source: EpisodeSource) -> None:
+    jobs = numbered(source)
+    window = draw_window(jobs, BLOCKS, np.random.default_rng(0))
+    assert window.submit_s.size == BLOCKS.rows
+    steps = np.diff(window.duration_s)
+    joints = np.flatnonzero(steps != 1)
+    assert set((joints + 1) % BLOCK) == {0}, "jobs follow one another but where two blocks meet"
+    assert joints.size == BLOCKS.rows // BLOCK
+    np.testing.assert_array_equal(window.predicted_s, window.duration_s)
+    np.testing.assert_allclose(window.spread, window.duration_s / 1e6)
+    rows = window.duration_s.astype(int) - 1
+    own = np.diff(jobs.submit_s, prepend=jobs.submit_s[0])[rows]
+    gaps = np.diff(window.submit_s)
+    stretch = window.submit_s[-1] / own[1:].sum()
+    assert (window.submit_s >= 0).all()
+    assert (gaps >= 0).all()
+    np.testing.assert_allclose(gaps, own[1:] * stretch, atol=1.0)
+
+
+def test_no_two_draws_are_alike_even_from_a_trace_as_short_as_a_window(source: EpisodeSource) -> None:
+    short, rng = source.rows(slice(0, BLOCKS.rows)), np.random.default_rng(1)
+    recorded = {draw_window(short, AS_RECORDED, rng).duration_s.tobytes() for _ in range(20)}
+    blocks = {draw_window(short, BLOCKS, rng).duration_s.tobytes() for _ in range(20)}
+    assert (len(recorded), len(blocks)) == (1, 20)
+
+
+def test_the_load_is_that_asked_for_with_blocks_too(source: EpisodeSource) -> None:
+    config = msgspec.structs.replace(BLOCKS, load_low=0.9, load_high=0.9)
+    window = draw_window(source, config, np.random.default_rng(2))
+    offered = (window.duration_s * window.gpus).sum() / (window.submit_s[-1] * window.nodes * 8)
+    assert offered == pytest.approx(0.9, rel=1e-3)
+
+
+def ranks(source: EpisodeSource, known: float) -> tuple[float, float, float]:
+    """Means over episodes: rank correlation, median spread beside it, spread that the errors have."""
+    config = msgspec.structs.replace(BLOCKS, known_low=known, known_high=known, as_made_frac=0.0)
+    rng = np.random.default_rng(3)
+    windows = [draw_window(source, config, rng) for _ in range(20)]
+
+    def rank(window: Window) -> float:
+        found = spearman(window.predicted_s, window.duration_s)
+        assert found is not None
+        return found
+
+    errors = [np.log(window.duration_s / window.predicted_s).std() for window in windows]
+    return (
+        float(np.mean([rank(window) for window in windows])),
+        float(np.mean([np.sqrt(np.mean(window.spread**2)) for window in windows])),
+        float(np.mean(errors)),
+    )
+
+
+def test_drawn_predictions_are_as_good_as_asked_for_and_their_spread_says_so(source: EpisodeSource) -> None:
+    poor, good = ranks(source, 0.3), ranks(source, 0.9)
+    assert poor[0] == pytest.approx(0.3, abs=0.12)
+    assert good[0] == pytest.approx(0.9, abs=0.08)
+    for _, spread, error in (poor, good):
+        assert spread == pytest.approx(error, rel=0.15)
+    assert good[1] < 0.7 * poor[1], "what the policy sees of their quality"
+
+
+def test_some_episodes_keep_the_predictions_as_they_are(source: EpisodeSource) -> None:
+    config = msgspec.structs.replace(AS_RECORDED, known_low=0.9, known_high=0.9, as_made_frac=0.4)
+    rng, kept = np.random.default_rng(5), 0
+    for _ in range(200):
+        window = draw_window(numbered(source), config, rng)
+        kept += bool((window.predicted_s == window.duration_s).all())
+    assert 55 < kept < 105
+
+
+def test_without_them_the_draws_are_those_of_before(source: EpisodeSource) -> None:
+    """The two options draw nothing where they are off: one more episode field must not change a run."""
+    rng, same = np.random.default_rng(7), np.random.default_rng(7)
+    draw_window(source, AS_RECORDED, rng)
+    same.integers(0, source.submit_s.size - AS_RECORDED.rows + 1)
+    same.integers(4, 5)
+    same.uniform(AS_RECORDED.load_low, AS_RECORDED.load_high)
+    assert rng.random() == same.random()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("block_jobs", -1, "block_jobs must be 0 or more"),
+        ("known_high", 1.5, "known_high must be between 0 and 1"),
+        ("known_low", 0.5, "known_low must be at most known_high"),
+        ("as_made_frac", -0.1, "as_made_frac must be between 0 and 1"),
+    ],
+)
+def test_bad_fields_are_refused(field: str, value: float, message: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        msgspec.convert({field: value}, EpisodeConfig)

@@ -1,0 +1,129 @@
+"""Clocks that a node locks: on disk first, reset when the job has gone, and after a crash of the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched_node import shim
+from rlsched_node.clocks import CLOCKS_FILE, ClockLocks, Lock, NodeClocks
+from rlsched_node.gpu.device import GpuError, GpuLostError, GpuPermissionError
+from rlsched_node.gpu.simulated import SimulatedGpus
+
+
+class Gpus(SimulatedGpus):
+    """Three GPUs; each call that changes a clock is written down, or refused.
+
+    Attributes:
+        done: (call, GPU, MHz), 0 for a reset.
+        refusal: What setting the clock of `bad` comes to.
+        on_disk: The file as it was at each lock.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(3, "n0")
+        self.directory = directory
+        self.done: list[tuple[int, int]] = []
+        self.bad, self.refusal = -1, GpuError("no")
+        self.on_disk: list[bytes] = []
+
+    def lock_sm_clock(self, gpu: int, mhz: int) -> None:
+        self.on_disk.append((self.directory / CLOCKS_FILE).read_bytes())
+        if gpu == self.bad:
+            raise self.refusal
+        super().lock_sm_clock(gpu, mhz)
+        self.done.append((gpu, mhz))
+
+    def reset_sm_clock(self, gpu: int) -> None:
+        if gpu == self.bad:
+            raise self.refusal
+        super().reset_sm_clock(gpu)
+        self.done.append((gpu, 0))
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Gpus:
+    return Gpus(tmp_path)
+
+
+def test_a_lock_is_on_disk_before_the_gpu_has_it(gpus: Gpus, tmp_path: Path) -> None:
+    locks = ClockLocks(tmp_path, gpus)
+    assert locks.lock([0, 2], 1560) == Lock(1560)
+    assert gpus.done == [(0, 1560), (2, 1560)]
+    (first, *_) = gpus.on_disk
+    assert msgspec.json.decode(first) == {
+        "boot_id": shim.boot_id(),
+        "mhz": {"SIMULATED-n0-0": 1560, "SIMULATED-n0-2": 1560},
+    }
+    assert (locks.of([0, 1]), locks.of([1])) == (1560, 0)
+    locks.reset([0, 1])
+    assert gpus.done[2:] == [(0, 0)], "a GPU that was never locked here is left alone"
+    locks.reset([2])
+    assert not (tmp_path / CLOCKS_FILE).exists()
+
+
+def test_the_next_daemon_resets_what_has_no_job_any_more(gpus: Gpus, tmp_path: Path) -> None:
+    ClockLocks(tmp_path, gpus).lock([0, 1, 2], 1200)
+    gpus.done.clear()
+    after_kill = ClockLocks(tmp_path, gpus)
+    after_kill.recover(held={1})
+    assert gpus.done == [(0, 0), (2, 0)]
+    assert after_kill.of([1]) == 1200
+    after_kill.reset([1])
+    assert gpus.done == [(0, 0), (2, 0), (1, 0)]
+    ClockLocks(tmp_path, gpus).recover(held=())
+    assert len(gpus.done) == 3
+
+
+def test_locks_of_an_earlier_boot_are_gone_with_it(gpus: Gpus, tmp_path: Path) -> None:
+    (tmp_path / CLOCKS_FILE).write_text('{"boot_id":"before","mhz":{"SIMULATED-n0-0":1200}}')
+    ClockLocks(tmp_path, gpus).recover(held=())
+    assert gpus.done == []
+    assert not (tmp_path / CLOCKS_FILE).exists()
+
+
+def test_a_file_that_nobody_can_read_resets_all(gpus: Gpus, tmp_path: Path) -> None:
+    (tmp_path / CLOCKS_FILE).write_bytes(b"\x00\x01")
+    ClockLocks(tmp_path, gpus).recover(held={1})
+    assert gpus.done == [(0, 0), (2, 0)]
+
+
+def test_a_gpu_that_refuses_frees_the_others_and_says_whether_for_good(gpus: Gpus, tmp_path: Path) -> None:
+    locks = ClockLocks(tmp_path, gpus)
+    gpus.bad, gpus.refusal = 1, GpuPermissionError("Insufficient Permissions")
+    assert locks.lock([0, 1], 1560) == Lock(0, "Insufficient Permissions", never=True)
+    assert gpus.done == [(0, 1560), (0, 0)]
+    assert not (tmp_path / CLOCKS_FILE).exists()
+    gpus.refusal = GpuError("Unknown Error")
+    assert locks.lock([1], 1560) == Lock(1560, "Unknown Error", never=False), "it may hold, for all we know"
+
+
+def test_a_reset_that_fails_is_tried_again_by_the_next_daemon(
+    gpus: Gpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    locks = ClockLocks(tmp_path, gpus)
+    locks.lock([0], 1560)
+    gpus.bad, gpus.refusal = 0, GpuLostError("GPU is lost")
+    locks.reset([0])
+    assert "GPU 0 stays at 1560 MHz: GPU is lost" in caplog.text
+    gpus.bad = -1
+    ClockLocks(tmp_path, gpus).recover(held=())
+    assert gpus.done == [(0, 1560), (0, 0)]
+
+
+def test_a_disk_that_is_full_leaves_clocks_alone(gpus: Gpus, tmp_path: Path) -> None:
+    (tmp_path / CLOCKS_FILE).with_suffix(".tmp").mkdir()
+    locked = ClockLocks(tmp_path, gpus).lock([0], 1560)
+    assert locked.mhz == 0
+    assert locked.note.endswith("clocks are left alone")
+    assert gpus.done == []
+
+
+def test_a_node_offers_the_clocks_that_all_of_its_gpus_have(gpus: Gpus, tmp_path: Path) -> None:
+    clocks = ClockLocks(tmp_path, gpus).supported()
+    assert clocks == NodeClocks(SimulatedGpus(1).sm_clocks_mhz(0), "")
+    gpus.why_clocks_are_fixed = lambda gpu: "no rights" if gpu == 2 else ""  # type: ignore[method-assign]
+    assert ClockLocks(tmp_path, gpus).supported() == NodeClocks([], "GPU 2: no rights")
+    assert gpus.done == []
