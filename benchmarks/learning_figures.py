@@ -40,13 +40,16 @@ STUDY_FIGURES: Final = {
     "everything": ("everything",),
     "sharing": ("sharing",),
     "good": ("good",),
+    "unseen": ("unseen100", "unseen50", "unseen"),
+    "sizes": ("sizes",),
 }
 
 
 def study_ratios(study: Study, folder: Path) -> dict[str, list[float]]:
     """By row: the study's measure over best QSSF, one value a case that is on disk and above 0."""
-    cases = study.cases(list(TRACES), "validation", None)
-    rows = {trace: rows_of(study, read_tuned(), trace, []) for trace in TRACES}
+    traces = study.traces([], TRACES)
+    cases = study.cases(traces, "validation", None)
+    rows = {trace: rows_of(study, read_tuned(), trace, []) for trace in traces}
     results = read_results(jobs_of(cases, rows), folder)
     found: dict[str, list[float]] = {}
     for label in labels(cases, rows):

@@ -157,8 +157,9 @@ def result_of(case: Case, label: str, rows: Rows, results: Results) -> Result | 
 def over_all(study: Study, cases: Sequence[Case], rows: Rows, results: Results) -> list[str]:
     """A row for each label: geometric means of its ratios to best QSSF."""
     first, second = ("JCT mean", "delay mean") if study.measure == "jct" else ("delay mean", "JCT mean")
+    loads = sorted({case.load for case in cases}) or HEADLINE_LOADS
     lines = [
-        f"Over the cases of loads {', '.join(f'{load:g}' for load in HEADLINE_LOADS)}; ratios to best QSSF:",
+        f"Over the cases of loads {', '.join(f'{load:g}' for load in loads)}; ratios to best QSSF:",
         "",
         *header(
             *("policy", "cases", first, second, "JCT p50", "delay p99", "p99.9", "longest"),
