@@ -34,7 +34,7 @@ SMALL = (
 )
 LARGE = (
     easy_rule(),
-    easy_rule("size 1 h", "predicted_size", 3600),
+    easy_rule("sjf 1 min", "predicted", 60),
     aging_rule(),
     aging_rule("1 h", 3600),
     reserve_rule("20 min", 1200, 0.25),

@@ -34,7 +34,7 @@ def spans(
     """Every attempt, by start, then job."""
     rule = msgspec.structs.replace(gittins(), preempts=preempts)
     stamps = Predictions(np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace)))
-    table = Engine(trace, spec, order="submit", predictions=stamps).run_rule(rule)
+    table = Engine(trace, spec, order=rule.order, predictions=stamps).run_rule(rule)
     return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(table)]
 
 
@@ -129,7 +129,7 @@ class TestSettings:
         trace, able = trace_of([(0, 10, 1)]), load_scheduler("gittins+share")
         for run in (lambda engine: engine.run(able), lambda engine: engine.run_rule(able.rule)):
             with pytest.raises(ValueError, match=r"gittins\+share shares GPUs .* has no models"):
-                run(Engine(trace, ClusterSpec.uniform(1, 1), order="submit"))
+                run(Engine(trace, ClusterSpec.uniform(1, 1), order="index"))
 
 
 def test_records_of_a_run_with_preemptions_can_be_read(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class TestRows:
             windows.GUARD_HOLD,
             windows.PADDING,
             windows.HELD,
+            windows.RESERVED,
         ]
         assert sorted(windows.REASON_TEXT) == sorted(codes)
         assert len(set(codes)) == len(codes)
