@@ -58,6 +58,12 @@ GRIDS: Final[dict[str, Grid]] = {
         values=tuple(f"tiresias:{gpu_s}" for gpu_s in _THRESHOLDS),
         measure="jct",
     ),
+    "easy": Grid(
+        values=(
+            *("easy", "easy:sjf,0s", "easy:qssf,0s", "easy:size,0s"),
+            *("easy:sjf,6h", "easy:qssf,6h", "easy:size,6h"),
+        ),
+    ),
     "pack": Grid(
         values=tuple(f"pack:{speed}" for speed in ("0.4", "0.5", "0.6", "0.7", "0.8", "0.85", "0.9", "0.95")),
         measure="jct",
@@ -66,8 +72,8 @@ GRIDS: Final[dict[str, Grid]] = {
     "lucid": Grid(values=("lucid:80", "lucid:200"), measure="jct", models=True),
     "rollout": Grid(values=("rollout:4", "rollout:8", "rollout:16"), slow=True),
 }
-"""`easy` has no parameter. Lucid's is what its profiler costs, not what it decides: the two published times
-alone, since none at all would be best."""
+"""`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's is what
+its profiler costs, not what it decides: the two published times alone, since none at all would be best."""
 
 _GITTINS: Final = (
     *("gittins:2.5,0,0.7,0.5", "gittins:2,0,0.7,0.5", "gittins:3,0,0.7,0.5", "gittins:1.5,0,0.7,0.5"),
@@ -92,7 +98,8 @@ MORE_GRIDS: Final[dict[str, dict[str, Grid]]] = {
     "preemptible1": _preemptive("gittins", "tiresias-clear"),
     "preemptible0.5": _preemptive("tiresias", "gittins", "tiresias-clear", preemptible_frac=0.5),
     "good": {
-        rule: msgspec.structs.replace(GRIDS[rule], predictions="good") for rule in ("reserve", "sgf-age")
+        rule: msgspec.structs.replace(GRIDS[rule], predictions="good")
+        for rule in ("reserve", "sgf-age", "easy")
     },
 }
 """By setting, then by rule: what is tuned apart, because more is allowed there or known. `GRIDS` are those of
@@ -106,7 +113,7 @@ def all_grids() -> Iterator[tuple[str, str, Grid]]:
             yield setting, rule, grid
 
 
-FIXED: Final = ("fifo-backfill", "easy")
+FIXED: Final = ("fifo-backfill",)
 ORACLES: Final = ("sjf-backfill", "srtf")
 """Fed the true durations: bounds, not opponents."""
 

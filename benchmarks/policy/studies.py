@@ -66,7 +66,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     predictions: Foresight = "causal"
     loads: tuple[float, ...] = LOADS
     tested: Literal["always", "named", "never"] = "named"
-    default: tuple[str, ...] = ("ppo",)
+    default: tuple[str, ...] = ("ppo", "ppo+reserve")
     own: tuple[str, ...] = ()
     part: str = ""
 
@@ -195,9 +195,9 @@ _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "preempt50": _PREEMPTIVE,
     "sharing": ("pack", "lucid", "gittins"),
     "everything": ("pack", "gittins"),
-    "good": ("sgf-age", "reserve"),
+    "good": ("sgf-age", "reserve", "easy"),
     "dial": ("pack", "gittins"),
-    "unseen": ("sgf-age", "reserve", "gittins"),
+    "unseen": ("sgf-age", "reserve", "easy", "gittins"),
     "unseen100": _PREEMPTIVE,
     "unseen50": _PREEMPTIVE,
     "sizes": ("tiresias", "gittins"),
@@ -284,7 +284,7 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
     if for_networks(trace):
         found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
     if study.name in ("good", "unseen"):
-        found += _rows(study, "rule", dict.fromkeys(("fifo-backfill", "easy")))
+        found += _rows(study, "rule", dict.fromkeys(("fifo-backfill",)))
     chosen = dict[str, str]()
     for rule in _TUNED[study.name]:
         one = usable_of(tuned, setting_of(study, rule), rule)
