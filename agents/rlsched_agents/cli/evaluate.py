@@ -31,7 +31,8 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     metavar="NAME",
     help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another. "
     "With --models a rule takes abilities: `qssf-backfill+share+slowdown=0.05+cores`. "
-    "`ppo+search=8` looks ahead in 8 futures a decision, `ppo+search=5ms` in those that fit 5 ms.",
+    "`ppo+search=8` looks ahead in 8 futures a decision, `ppo+search=5ms` in those that fit 5 ms; "
+    "`ppo+reserve` keeps GPUs for jobs that do not fit, `ppo+preempt` may stop others for them.",
 )
 @click.option(
     "--search-ms",
