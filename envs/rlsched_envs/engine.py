@@ -23,10 +23,11 @@ from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import next_hold_end_s
 from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.loop import decide_all
+from rlsched.decide.orders import Order
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Order, Scheduler, may_preempt
+from rlsched.decide.scheduler import Information, Scheduler, may_preempt
 from rlsched.errors import InputError
 from rlsched.workload.load import distinct_rows, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread

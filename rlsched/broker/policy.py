@@ -10,14 +10,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.clocked import with_clocks
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.scheduler import (
-    REFERENCE_RULES,
-    Scheduler,
-    add_search,
-    load_scheduler,
-    may_preempt,
-    needs_models,
-)
+from rlsched.decide.orders import REFERENCE_RULES
+from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
 DEFAULT_FALLBACKS = tuple(REFERENCE_RULES.values())

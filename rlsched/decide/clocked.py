@@ -10,16 +10,9 @@ from rlsched.cluster.arrays import MODELLED
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.candidates import clock_of, has_startable, policy_abilities, reclock_action
+from rlsched.decide.orders import Order
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import (
-    Decision,
-    Information,
-    Order,
-    Scheduler,
-    may_preempt,
-    may_share,
-    weighs_clocks,
-)
+from rlsched.decide.scheduler import Decision, Information, Scheduler, may_preempt, may_share, weighs_clocks
 
 
 class Clocked:

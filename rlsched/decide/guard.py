@@ -9,14 +9,8 @@ import msgspec
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
-from rlsched.decide.scheduler import (
-    Decision,
-    Information,
-    Order,
-    Scheduler,
-    may_preempt,
-    may_reclock,
-)
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information, Scheduler, may_preempt, may_reclock
 from rlsched.errors import AllocationError
 
 

@@ -21,8 +21,9 @@ from rlsched.decide.abilities import (
 )
 from rlsched.decide.aging import next_by_age
 from rlsched.decide.easy import next_by_easy
+from rlsched.decide.orders import Order
 from rlsched.decide.reserve import next_by_reserve
-from rlsched.decide.scheduler import Information, Order
+from rlsched.decide.scheduler import Information
 from rlsched.jit import kernel, large_kernel
 
 RuleKind = Literal["plain", "easy", "aging", "reserve"]

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action
+from rlsched.decide.orders import NETWORK_ORDERS, Order
 from rlsched.decide.record import DecisionRecord, Source
 from rlsched.errors import UnknownSchedulerError
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
-
-Order = Literal["submit", "predicted", "predicted_gpu_time", "remaining", "index", "predicted_size"]
-"""Key of the queue order: submission time, predicted run time, predicted run time x GPUs, remaining run time
-(predicted run time, less the work saved by earlier attempts, plus what the restart costs), the Gittins index
-(`cluster.gittins`, as it is by default), predicted run time x GPUs^0.7."""
-
-NETWORK_ORDERS: Final[dict[str, Order]] = {"+preempt": "index", "+reserve": "predicted_size"}
-"""Behind the name of a network: the order of its queue, which says what it may do and which rule it follows.
-
-By predicted GPU time it follows `qssf-backfill`; by the index it may preempt, and follows `gittins`; by size
-no start may delay the job that has the reservation (`decide.easy`), and it follows `easy:size`.
-"""
-
-REFERENCE_RULES: Final[dict[Order, str]] = {
-    "predicted_gpu_time": "qssf-backfill",
-    "index": "gittins",
-    "predicted_size": "easy:size",
-}
-"""The rule that a network follows before it is trained, by the order of its queue."""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from rlsched.decide.scheduler import Information, Order, Scheduler, load_scheduler, scheduler_names
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Information, Scheduler, load_scheduler, scheduler_names
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 

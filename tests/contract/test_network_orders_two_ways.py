@@ -18,8 +18,9 @@ from rlsched.decide.actions import Preempt, Wait
 from rlsched.decide.candidates import job_candidates
 from rlsched.decide.easy import PATIENCE_S, reservation
 from rlsched.decide.foresight import copy_nodes, predicted_end_s
+from rlsched.decide.orders import Order
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import Decision, Information, Order, load_scheduler
+from rlsched.decide.scheduler import Decision, Information, load_scheduler
 from rlsched.decide.schema import NUM_FEATURES
 from rlsched.errors import InputError, UnknownSchedulerError
 from rlsched.workload.synth import synthesize

@@ -15,8 +15,9 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.orders import Order
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.errors import AllocationError
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.gittins import ByIndex, gittins

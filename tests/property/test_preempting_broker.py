@@ -24,7 +24,8 @@ from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import first_in_order, start_action
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage
 from rlsched_node import steps
 from rlsched_node.attempt import Attempt, AttemptKey, Phase

@@ -13,7 +13,8 @@ from rlsched.decide.actions import Action, Migrate, Preempt, SetClock, Start, Wa
 from rlsched.decide.candidates import has_startable, hold, job_candidates
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.scheduler import Decision, Information, Order, Scheduler, load_scheduler
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information, Scheduler, load_scheduler
 from rlsched.decide.windows import HELD
 from rlsched.errors import AllocationError
 

@@ -7,7 +7,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.candidates import has_released, start_action
 from rlsched.decide.loop import decide_all
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information
 
 
 class WaitOnceThenStart:

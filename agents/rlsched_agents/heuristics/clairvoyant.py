@@ -9,10 +9,11 @@ import numpy as np
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
 from rlsched.decide.candidates import contested, first_in_order, job_candidates, start_action
+from rlsched.decide.orders import Order
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules import next_to_start
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.errors import InputError
 from rlsched_agents.search.columns import RULES, columns_of
 from rlsched_agents.search.search import starts_to_try

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from rlsched.decide.easy import PATIENCE_S
+from rlsched.decide.orders import Order
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Order
 from rlsched.decide.schema import MAX_HOLD_S
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.queue_order import QueueOrder

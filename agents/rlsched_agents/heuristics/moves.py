@@ -9,9 +9,10 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import Abilities
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import job_candidates, join_action, reclock_action, start_action
+from rlsched.decide.orders import Order
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched_agents.heuristics.queue_order import row_of
 
 

@@ -10,9 +10,10 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import Abilities
 from rlsched.decide.actions import Action, SetClock, Wait
 from rlsched.decide.candidates import Window, job_candidates, join_action, reclock_action, start_action
+from rlsched.decide.orders import Order
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules import Rule, next_by_rule, next_move, next_to_start
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.errors import UnknownSchedulerError
 
 

@@ -8,8 +8,9 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.candidates import Window, job_candidates, variant_candidates
 from rlsched.decide.draws import draw
+from rlsched.decide.orders import Order
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information
 
 
 class RandomChoice:

@@ -9,9 +9,10 @@ import numpy as np
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
 from rlsched.decide.candidates import contested, first_in_order, job_candidates, start_action
+from rlsched.decide.orders import Order
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Order, Scheduler
+from rlsched.decide.scheduler import Decision, Information, Scheduler
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
 from rlsched_agents.search.race import FixedSamples

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.scheduler import REFERENCE_RULES, Order
+from rlsched.decide.orders import REFERENCE_RULES, Order
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.heuristics.queue_order import RULES

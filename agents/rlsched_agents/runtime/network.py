@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.scheduler import Order
+from rlsched.decide.orders import Order
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, SCHEMA
 
 Weights = dict[str, NDArray[np.float32]]

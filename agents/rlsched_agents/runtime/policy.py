@@ -25,9 +25,10 @@ from rlsched.decide.candidates import (
     weighs_energy,
 )
 from rlsched.decide.index_walk import next_look_s
+from rlsched.decide.orders import NETWORK_ORDERS, Order
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import NETWORK_ORDERS, Decision, Information, Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import Checkpoint, checkpoint_file, load_checkpoint

@@ -17,7 +17,8 @@ from rlsched.decide.candidates import (
     start_action,
     variant_candidates,
 )
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.decide.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder

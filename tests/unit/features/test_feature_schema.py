@@ -10,7 +10,8 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features
 from rlsched.decide.candidates import job_candidates
-from rlsched.decide.scheduler import Decision, Information, Order, load_scheduler
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information, load_scheduler
 from rlsched.decide.schema import (
     ACTOR_FEATURES,
     FEASIBLE_ROWS,

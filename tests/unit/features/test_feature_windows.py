@@ -11,7 +11,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide import features, windows
 from rlsched.decide.actions import Start
 from rlsched.decide.candidates import job_candidates, start_action, variant_candidates
-from rlsched.decide.scheduler import Order, load_scheduler
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import load_scheduler
 from rlsched.decide.schema import MAX_VARIANTS, WINDOW_ROWS
 from tests.unit.features.states import NOW_S, add, crowded, log, row_is, run
 

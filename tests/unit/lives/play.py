@@ -11,7 +11,8 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import first_in_order, start_action
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine

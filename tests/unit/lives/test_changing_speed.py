@@ -13,7 +13,8 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
-from rlsched.decide.scheduler import Decision, Information, Order
+from rlsched.decide.orders import Order
+from rlsched.decide.scheduler import Decision, Information
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.power import NodePower
 from rlsched.models.sharing import stranger_speed
