@@ -40,7 +40,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
             reference without them need not be so with them.
         order: The order of its queue where it is served, which says what it may do and what its reference is
-            (`decide.scheduler.NETWORK_ORDERS`).
+            (`decide.orders.NETWORK_ORDERS`).
         prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
             1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
             at 0 the more rows there are, the less it follows.

@@ -151,7 +151,7 @@ class PpoScheduler:
         return other
 
     def with_order(self, name: str, order: Order) -> PpoScheduler:
-        """The same network, which may do more, and follows another rule (`scheduler.NETWORK_ORDERS`).
+        """The same network, which may do more, and follows another rule (`orders.NETWORK_ORDERS`).
 
         Raises:
             UnknownSchedulerError: its name says so already.
