@@ -139,6 +139,24 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.learning_rate * (final + (1.0 - final) * max(progress_left, 0.0))
 
 
+_MIXTURE: Final = Recipe(
+    network=NetworkConfig(prior_job=3.0, prior_modelled=3.0, prior_rows=1.0),
+    exploring_prior_job=1.0,
+    num_envs=64,
+    batch_size=1024,
+    gamma=0.999,
+    learning_rate=2.5e-3,
+    final_learning_rate_frac=0.1,
+    entropy=0.002,
+    validate_every=196_608,
+    checkpoint_every=196_608,
+    validation_jobs=3000,
+    validation_weights=(),
+    episode=EpisodeConfig(
+        agent_jobs=1536, load_high=1.1, nodes_high=8, block_jobs=256, known_low=0.5, known_high=0.95
+    ),
+)
+
 RECIPES: Final[dict[str, Recipe]] = {
     "default": Recipe(
         num_envs=64,
@@ -171,45 +189,13 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_weights=(),
         episode=EpisodeConfig(agent_jobs=384, load_high=1.1, nodes_high=8),
     ),
-    "mixture": Recipe(
-        network=NetworkConfig(prior_job=3.0, prior_modelled=3.0, prior_rows=1.0),
-        exploring_prior_job=1.0,
-        num_envs=64,
-        batch_size=1024,
-        gamma=0.999,
-        learning_rate=2.5e-3,
-        final_learning_rate_frac=0.1,
-        entropy=0.002,
-        validate_every=196_608,
-        checkpoint_every=196_608,
-        validation_jobs=3000,
-        validation_weights=(),
-        episode=EpisodeConfig(
-            agent_jobs=1536, load_high=1.1, nodes_high=8, block_jobs=256, known_low=0.5, known_high=0.95
-        ),
-    ),
-    "reserving": Recipe(
-        network=NetworkConfig(prior_job=3.0, prior_modelled=3.0, prior_rows=1.0, order="predicted_size"),
-        exploring_prior_job=1.0,
-        num_envs=64,
-        batch_size=1024,
-        gamma=0.999,
-        learning_rate=2.5e-3,
-        final_learning_rate_frac=0.1,
-        entropy=0.002,
+    "mixture": _MIXTURE,
+    "reserving": msgspec.structs.replace(
+        _MIXTURE,
+        network=msgspec.structs.replace(_MIXTURE.network, order="predicted_size"),
         validate_every=131_072,
         checkpoint_every=131_072,
-        validation_jobs=3000,
-        validation_weights=(),
-        episode=EpisodeConfig(
-            agent_jobs=1024,
-            load_high=1.1,
-            nodes_high=8,
-            block_jobs=256,
-            known_low=0.5,
-            known_high=0.95,
-            reserving_frac=1.0,
-        ),
+        episode=msgspec.structs.replace(_MIXTURE.episode, agent_jobs=1024, reserving_frac=1.0),
     ),
     "large": Recipe(),
     "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
