@@ -14,8 +14,8 @@ from rlsched.decide.orders import REFERENCE_RULES
 from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
 from rlsched.errors import InputError
 
-DEFAULT_FALLBACKS = tuple(REFERENCE_RULES.values())
-"""Rules behind a policy: the first that keeps the queue in the same order."""
+DEFAULT_FALLBACK = "qssf-backfill"
+"""Behind a policy whose order no network has: where the orders differ, there is no fallback."""
 
 
 def load_policy(
@@ -32,8 +32,8 @@ def load_policy(
 
     Args:
         name: A scheduler's name, such as `ppo` or `ppo:PATH`.
-        fallback: The rule that decides where the policy fails; None: the first of `DEFAULT_FALLBACKS` that
-            keeps the queue in the same order, none where there is none.
+        fallback: The rule that decides where the policy fails; None: the one that a network of its
+            order follows (`REFERENCE_RULES`), none where there is no such order.
         budget_ms: Time that one decision may take.
         search_ms: Time of it that the policy may spend on look-ahead; None: what its name says.
         seed: Seed of the policy's draws.
@@ -57,9 +57,7 @@ def load_policy(
         raise InputError(
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
         )
-    names = (fallback,) if fallback else DEFAULT_FALLBACKS
-    choice = [_load(one, seed) for one in names]
-    behind = next((one for one in choice if one.order == policy.order), choice[0])
+    behind = _load(fallback or REFERENCE_RULES.get(policy.order, DEFAULT_FALLBACK), seed)
     for option, scheduler in (("--policy", policy), ("--fallback", behind)):
         if needs_models(scheduler):
             raise InputError(
