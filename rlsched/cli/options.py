@@ -46,7 +46,7 @@ _DECIDING = (
         "--fallback",
         metavar="NAME",
         help="The rule in its place when it fails or is late. "
-        "[default: qssf-backfill, where it keeps the same queue]",
+        "[default: the one that the policy follows; qssf-backfill for ppo]",
     ),
     click.option(
         "--decision-budget-ms",
