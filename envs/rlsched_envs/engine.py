@@ -27,7 +27,7 @@ from rlsched.decide.orders import Order
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Scheduler, may_preempt
+from rlsched.decide.scheduler import Information, Scheduler, may_preempt, revises_predictions
 from rlsched.errors import InputError
 from rlsched.workload.load import distinct_rows, trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
@@ -261,6 +261,7 @@ class Engine:
         if walks and self.life is None:
             self._give_lives()
         self._charge_profiler(rule)
+        self.state.revise_predictions(rule.revises)
         self.state.sort_queue(walks or rule.kind != "plain" or rule.abilities.needed)
         stop = self._stop(until_started)
         while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
@@ -336,6 +337,7 @@ class Engine:
             self._charge_profiler(rule)
         if isinstance(scheduler, Foreseeing):
             scheduler.foresee(self)
+        self.state.revise_predictions(revises_predictions(scheduler))
         stop = self._stop(until_started)
         asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, MODELLED, NODE_DOWN, Records
+from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, MODELLED, NODE_DOWN, REVISES, Records
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.memory import is_device_fault
@@ -222,6 +222,8 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     sim.progress.outcome.end_s[row] = sim.progress.clock[NOW]
     life.jobs.over_by[row] = reason
     count_allocated(sim, slot, -1)
+    if sim.state.counters[REVISES]:
+        ledger.learn_end(sim.state, slot, sim.progress.clock[NOW])
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
     note_left(sim, slot)
     ledger.forget(sim.state, slot)
@@ -373,6 +375,8 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
             life.arrays.inside[life.jobs.array[row]] += 1
         r.tally[NEXT_ROW] += 1
         _enter(sim, life, row)
+    if s.counters[REVISES]:
+        ledger.revise_due(s, at_s)
     return MOVED
 
 

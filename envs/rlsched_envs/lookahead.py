@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import (
     LIVE_JOBS,
     MODELLED,
+    REVISES,
     RUNNING,
     SLOT_EMPTY,
     SORTS_QUEUE,
@@ -235,7 +236,7 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     live.own_partition[:], live.shared_partition[:] = partition, -1
     to.counters[:] = s.counters
     to.counters[LIVE_JOBS], to.counters[SORTS_QUEUE] = len(slots), 1
-    to.counters[MODELLED] = 0  # what is imagined runs as drawn, and teaches nobody
+    to.counters[MODELLED] = to.counters[REVISES] = 0  # what is imagined runs as drawn, and teaches nobody
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
 

@@ -17,6 +17,7 @@ from rlsched.cluster.arrays import (
     MAX_TENANTS,
     MODELLED,
     NEXT_SEQ,
+    REVISES,
     Records,
     StateArrays,
     records,
@@ -330,6 +331,8 @@ def next_instant(sim: SimArrays) -> int:
         r.outcome.end_s[r.ends.row[slot]] = at
         settle_slot(sim, slot)
         count_allocated(sim, slot, -1)
+        if s.counters[REVISES]:
+            ledger.learn_end(s, slot, at)
         ledger.release(s, slot, at)
         note_left(sim, slot)
         ledger.forget(s, slot)
@@ -338,6 +341,8 @@ def next_instant(sim: SimArrays) -> int:
             return NEED_SLOTS
         put_slot(sim, r.tally[NEXT_ROW], at)
         r.tally[NEXT_ROW] += 1
+    if s.counters[REVISES]:
+        ledger.revise_due(s, at)
     return MOVED
 
 
@@ -490,6 +495,8 @@ def rewind(sim: SimArrays) -> None:
     s.node.cpu_free_milli[:] = s.node.cpu_milli
     s.node.memory_free_mib[:] = s.node.memory_mib
     s.demand.arrived[:] = 0
+    s.demand.error_square[:] = s.demand.error_count[:] = 0.0
+    s.demand.own_square[:] = s.demand.own_count[:] = 0.0
     s.counters[LIVE_JOBS] = 0
     s.counters[NEXT_SEQ] = 0
     ledger.rebuild_index(s)

@@ -45,7 +45,9 @@ MODELLED: Final = 6
 CLOCKS_ALONE."""
 ENERGY_PPM: Final = 7
 """What energy counts against time, millionths, for jobs that do not say it themselves."""
-OTHERS: Final = 8
+REVISES: Final = 8
+"""1: predictions of waiting jobs are revised by what their siblings do (`cluster.siblings`)."""
+OTHERS: Final = 9
 """From here on, scratch: workloads beside the one whose speed is asked."""
 NUM_COUNTERS: Final = OTHERS + MAX_TENANTS
 
@@ -115,6 +117,10 @@ DEMAND: Final = np.dtype(
         ("cpu_milli_each", np.int64),  # with each GPU; of the whole job where it has none
         ("memory_mib_each", np.int64),
         ("arrived", np.int64),  # jobs of this class so far
+        ("error_square", np.float64),  # with REVISES, fading: of ended jobs, squares of ln(run time / stamped)
+        ("error_count", np.float64),
+        ("own_square", np.float64),  # ... of that less the mean of those of its burst that ended before
+        ("own_count", np.float64),
         ("gpus", np.int32),
         ("share_milli", np.int32),
         ("plain", np.int32),  # 1: counts of free GPUs say whether it fits
@@ -143,9 +149,15 @@ JOB: Final = np.dtype(
         ("seq", np.int64),  # arrival number
         ("held_for", np.int64),  # ... and while the job of this number waits too, -1: whatever happens
         ("submit_s", np.float64),
-        ("predicted_s", np.float64),  # stamped at arrival
+        ("predicted_s", np.float64),  # stamped at arrival; with REVISES, revised while it waits
         ("spread", np.float64),  # standard deviation of ln(run time / predicted_s)
         ("limit_s", np.float64),  # the user's time limit, nan where none
+        ("stamped_s", np.float64),  # with REVISES: predicted_s as it was stamped ...
+        ("burst", np.int64),  # ... the arrival number of the first job of its burst ...
+        ("burst_ended", np.int64),  # ... how many jobs of that have ended ...
+        ("burst_ln_sum", np.float64),  # ... the sum of their ln(run time / stamped_s) ...
+        ("burst_spread", np.float64),  # ... the spread of its first job ...
+        ("look_s", np.float64),  # ... and when its age says more, while it runs
         ("start_s", np.float64),  # start of the current attempt, nan while it waits
         ("held_since_s", np.float64),  # first time a *wait* passed it over though it fitted, nan if never
         ("held_until_s", np.float64),  # a *wait* keeps it back until then, -inf if none does ...
@@ -183,9 +195,11 @@ JOB: Final = np.dtype(
 SLOT: Final = np.dtype(
     [
         ("key", np.float64),  # order key of a waiting slot
+        ("ln_age", np.float64),  # scratch: ln(age / prediction) of a running slot of a burst
         ("stack", np.int32),  # the first J - live entries are empty slots
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
+        ("sibling", np.int32),  # scratch: the next running slot of a burst
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
         ("next", np.int32, (2,)),  # ... next sibling
         ("back", np.int32, (2,)),  # ... previous sibling, or the parent of a first child

@@ -16,6 +16,7 @@ from rlsched.cluster.arrays import (
     NEXT_SEQ,
     NODE_UP,
     ORDER,
+    REVISES,
     RUNNING,
     SIZE,
     SIZE_POWER,
@@ -31,6 +32,14 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.gittins import default_code, job_index
 from rlsched.cluster.lanes import join_lane, leave_lane
 from rlsched.cluster.room import idle_places
+from rlsched.cluster.siblings import (
+    begin_to_look,
+    expected_shift,
+    join_burst,
+    look_at_ages,
+    note_ended,
+    shifted_s,
+)
 from rlsched.jit import kernel, large_kernel
 
 
@@ -159,6 +168,9 @@ def add_job(
     job.energy_ppm[slot], job.clocked_s[slot] = -1, -np.inf
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
+    if s.counters[REVISES]:
+        job.stamped_s[slot] = predicted_s
+        join_burst(s, slot, submit_s)
     enqueue(s, slot)
     return slot
 
@@ -314,6 +326,8 @@ def _run(
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
     job.start_s[slot] = job.rate_since_s[slot] = now_s
+    if s.counters[REVISES]:
+        begin_to_look(s, slot, now_s)
     at = s.derived.running_len[0]
     s.derived.slot.running[at] = slot
     s.derived.slot.running_at[slot] = at
@@ -450,6 +464,37 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
     s.derived.slot.running[s.derived.slot.running_at[slot]] = moved
     s.derived.slot.running_at[moved] = s.derived.slot.running_at[slot]
     s.derived.running_len[0] = last
+
+
+@large_kernel
+def _revise(s: StateArrays, sibling: int, now_s: float) -> None:
+    """Waiting jobs of the burst of a waiting job are predicted anew."""
+    shift = expected_shift(s, sibling, now_s)
+    for slot in range(s.job.shape[0]):
+        if s.job.status[slot] == WAITING and s.job.burst[slot] == s.job.burst[sibling]:
+            predicted_s = shifted_s(s, slot, shift)
+            if predicted_s != s.job.predicted_s[slot]:
+                s.job.predicted_s[slot] = predicted_s
+                reorder(s, slot)
+
+
+@large_kernel
+def learn_end(s: StateArrays, slot: int, now_s: float) -> None:
+    """A running job is about to be released at its end: with REVISES, its siblings are predicted anew."""
+    waiting = note_ended(s, slot, now_s)
+    if waiting >= 0:
+        _revise(s, waiting, now_s)
+
+
+@large_kernel
+def revise_due(s: StateArrays, now_s: float) -> None:
+    """With REVISES: siblings of running jobs whose age says more now are predicted anew."""
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.look_s[slot] <= now_s:
+            waiting = look_at_ages(s, s.job.burst[slot], now_s)
+            if waiting >= 0:
+                _revise(s, waiting, now_s)
 
 
 @kernel

@@ -25,6 +25,7 @@ from rlsched.cluster.arrays import (
     NODE_DOWN,
     NODE_DRAINED,
     NODE_UP,
+    REVISES,
     RUNNING,
     SLOT_EMPTY,
     SORTS_QUEUE,
@@ -384,6 +385,21 @@ class ClusterState:
         self.arrays.counters[SORTS_QUEUE] = wanted
         kernels.rebuild_index(self.arrays)
 
+    def revise_predictions(self, wanted: bool) -> None:
+        """Whether predictions of waiting jobs follow what their siblings do (`cluster.siblings`).
+
+        Raises:
+            ValueError: there are jobs already.
+        """
+        if self.arrays.counters[LIVE_JOBS] and wanted != bool(self.arrays.counters[REVISES]):
+            raise ValueError("predictions are revised from the first job on, or never")
+        self.arrays.counters[REVISES] = wanted
+
+    def revise(self, now_s: float) -> None:
+        """Where predictions are revised: siblings of jobs whose age says more by now are predicted anew."""
+        if self.arrays.counters[REVISES]:
+            kernels.revise_due(self.arrays, now_s)
+
     def remove_waiting(self, seq: int) -> None:
         """A waiting job leaves.
 
@@ -459,6 +475,8 @@ class ClusterState:
         Raises:
             AllocationError: it neither runs nor leaves.
         """
+        if self.arrays.counters[REVISES] and self.arrays.job.status[self.slot_of(seq)] == RUNNING:
+            kernels.learn_end(self.arrays, self.slot_of(seq), now_s)
         kernels.forget(self.arrays, self._stopped(seq, now_s))
 
     def requeue(self, seq: int, now_s: float) -> None:
@@ -595,7 +613,9 @@ class ClusterState:
         job = self.arrays.job.view(np.ndarray)
         live = np.flatnonzero(job["status"] != SLOT_EMPTY)
         live = live[np.argsort(job["seq"][live])]
-        unread = () if self.arrays.counters[MODELLED] else ("energy_ppm", "clocked_s")
+        unread: tuple[str, ...] = () if self.arrays.counters[MODELLED] else ("energy_ppm", "clocked_s")
+        if not self.arrays.counters[REVISES]:
+            unread += ("stamped_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         for name in job.dtype.names:
             if name not in (
                 "head",

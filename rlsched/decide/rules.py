@@ -63,6 +63,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             this is a long one. `easy`: a job has a reservation only when it has waited so long.
         free_frac: `reserve`: share of a partition's GPUs that stays free after the start of a long job.
         abilities: What it may do beside starting jobs on free GPUs.
+        revises: Whether predictions of waiting jobs follow what their siblings do (`cluster.siblings`).
         profile_s: What Lucid's profiler costs: jobs that run longer begin by so much work that is lost ...
         profile_max_gpus: ... if they have no more GPUs than this.
     """
@@ -75,6 +76,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     bound_s: float = math.inf
     free_frac: float = 0.0
     abilities: Abilities = NO_ABILITIES
+    revises: bool = False
     profile_s: float = 0.0
     profile_max_gpus: float = math.inf
 

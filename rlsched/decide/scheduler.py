@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -16,6 +17,9 @@ from rlsched.errors import UnknownSchedulerError
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
+
+REVISING: Final = "+revise"
+"""Behind the name of a scheduler: predictions of waiting jobs are revised for it."""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""
@@ -88,6 +92,12 @@ def needs_models(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "needs_models", False))
 
 
+def revises_predictions(scheduler: Scheduler) -> bool:
+    """Whether predictions of waiting jobs are revised for a scheduler (`cluster.siblings`); mostly not."""
+    rule = getattr(scheduler, "rule", None)
+    return bool(getattr(scheduler, "revises", False) or getattr(rule, "revises", False))
+
+
 def scheduler_names() -> list[str]:
     """Names of all installed schedulers."""
     return sorted(point.name for point in _points())
@@ -98,6 +108,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
 
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
     `NAME+preempt` lets a network preempt jobs, `NAME+reserve` reserve GPUs for them (`NETWORK_ORDERS`).
+    `NAME+revise`: predictions of waiting jobs are revised by what jobs of their burst do.
     `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo:PATH+search=5ms`.
 
     Args:
@@ -114,6 +125,9 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
             raise UnknownSchedulerError(f"policy {name!r}: {plain!r} takes no +search; ppo does")
         searcher: Scheduler = searching(name, amount)
         return searcher
+    plain = name.removesuffix(REVISING)
+    if plain != name:
+        return _revising(load_scheduler(plain, seed=seed), name)
     for ending, order in NETWORK_ORDERS.items():
         plain = name.removesuffix(ending)
         if plain != name:
@@ -140,6 +154,23 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
             f"known: {', '.join(scheduler_names())}"
         )
     raise UnknownSchedulerError(f"unknown policy {name!r}; known: {', '.join(scheduler_names())}")
+
+
+def _revising(scheduler: Scheduler, name: str) -> Scheduler:
+    """The same scheduler, by another name; predictions are revised for it."""
+    if revises_predictions(scheduler):
+        raise UnknownSchedulerError(f"policy {name!r}: {scheduler.name!r} has its predictions revised already")
+    if scheduler.information == "oracle":
+        raise UnknownSchedulerError(
+            f"policy {name!r}: {scheduler.name!r} is fed true run times, which need no {REVISING}"
+        )
+    other: Any = copy.copy(scheduler)
+    other.name, other.revises = name, True
+    if hasattr(other, "rule"):
+        other.rule = msgspec.structs.replace(other.rule, name=name, revises=True)
+    if hasattr(other, "policy_id"):
+        other.policy_id += REVISING
+    return cast("Scheduler", other)
 
 
 def split_search(name: str) -> tuple[str, str | None]:
