@@ -305,6 +305,7 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     if config.modelled_frac > 0:
         state.use_models(load_catalogue().arrays(GPU_TYPES))
         set_watts(state, spec)
+    state.revise_predictions(config.revising)
     truth = records(rows, TRUTH)
     truth.fixed_end_s = truth.limit_s = np.nan
     truth.vc = truth.own_partition = truth.reference_kind = -1

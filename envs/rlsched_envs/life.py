@@ -222,10 +222,10 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     sim.progress.outcome.end_s[row] = sim.progress.clock[NOW]
     life.jobs.over_by[row] = reason
     count_allocated(sim, slot, -1)
-    if sim.state.counters[REVISES]:
-        ledger.learn_end(sim.state, slot, sim.progress.clock[NOW])
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
     note_left(sim, slot)
+    if sim.state.counters[REVISES]:
+        ledger.learn_end(sim.state, slot, sim.progress.clock[NOW])
     ledger.forget(sim.state, slot)
     for position in range(life.jobs.first_child[row], life.jobs.first_child[row] + life.jobs.children[row]):
         child = life.children[position]
@@ -375,8 +375,6 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
             life.arrays.inside[life.jobs.array[row]] += 1
         r.tally[NEXT_ROW] += 1
         _enter(sim, life, row)
-    if s.counters[REVISES]:
-        ledger.revise_due(s, at_s)
     return MOVED
 
 

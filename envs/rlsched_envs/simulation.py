@@ -331,18 +331,16 @@ def next_instant(sim: SimArrays) -> int:
         r.outcome.end_s[r.ends.row[slot]] = at
         settle_slot(sim, slot)
         count_allocated(sim, slot, -1)
-        if s.counters[REVISES]:
-            ledger.learn_end(s, slot, at)
         ledger.release(s, slot, at)
         note_left(sim, slot)
+        if s.counters[REVISES]:
+            ledger.learn_end(s, slot, at)
         ledger.forget(s, slot)
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
         if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:
             return NEED_SLOTS
         put_slot(sim, r.tally[NEXT_ROW], at)
         r.tally[NEXT_ROW] += 1
-    if s.counters[REVISES]:
-        ledger.revise_due(s, at)
     return MOVED
 
 
@@ -497,6 +495,7 @@ def rewind(sim: SimArrays) -> None:
     s.demand.arrived[:] = 0
     s.demand.error_square[:] = s.demand.error_count[:] = 0.0
     s.demand.own_square[:] = s.demand.own_count[:] = 0.0
+    s.demand.burst_last_s[:] = -np.inf
     s.counters[LIVE_JOBS] = 0
     s.counters[NEXT_SEQ] = 0
     ledger.rebuild_index(s)

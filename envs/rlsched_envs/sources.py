@@ -47,6 +47,8 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         restart_s: What a preempted job pays to go on, seconds.
         reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
             reference is `easy:size` there. Of those that would have models, none.
+        revising: Whether predictions of waiting jobs are revised by what jobs of their burst do
+            (`rlsched.cluster.siblings`), for the agent and for the reference.
         block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement
             and joined in time, so that no window of a trace comes twice; 0: it is one window, as recorded.
             A job keeps its prediction and the time since the one before it.
@@ -72,6 +74,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     pinned_frac: float = 0.5
     restart_s: float = 60.0
     reserving_frac: float = 0.0
+    revising: bool = False
     block_jobs: int = 0
     known_low: float = 0.0
     known_high: float = 0.0

@@ -42,6 +42,7 @@ class Book:
     Args:
         predictions: Told of every submission, start and end, in order.
         order: The queue order.
+        revises: Whether predictions of waiting jobs are revised.
 
     Attributes:
         cluster: What the scheduler sees.
@@ -62,8 +63,9 @@ class Book:
         clocks: Whether SM clocks are chosen.
     """
 
-    def __init__(self, predictions: Predictions, order: str) -> None:
+    def __init__(self, predictions: Predictions, order: str, *, revises: bool = False) -> None:
         self.cluster = ClusterState.empty(order=order)
+        self.cluster.revise_predictions(revises)
         self.cluster.stops_take_time = True
         self.predictions = predictions
         self.jobs: dict[int, Job] = {}

@@ -25,7 +25,7 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord, read_records
-from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.scheduler import Scheduler, revises_predictions
 
 JOURNAL_FILE = "journal.sqlite"
 Change = NodeUp | NodeDown | NodeDrained | NodeResumed | JobSubmitted | JobCancelled | AttemptOver
@@ -112,6 +112,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
     """
     state = ClusterState.empty(order=scheduler.order)
+    state.revise_predictions(revises_predictions(scheduler))
     state.stops_take_time = True
     clocks = Clocks(state)
     records: list[DecisionRecord] = []

@@ -197,7 +197,7 @@ class Broker:
                 chooses_clocks=settings.speed_energy > 0.0,
                 reclock_s=math.inf if settings.reclock_s is None else settings.reclock_s,
             )
-            book = self._recovered(scheduler.order)
+            book = self._recovered(scheduler)
             self._fits = Fits(book.predictions, say)
             opened.callback(self._fits.close)
             self._clock = Clock(book.now_s)
@@ -224,8 +224,9 @@ class Broker:
             self._publish_address()
             self._opened = opened.pop_all()
 
-    def _recovered(self, order: str) -> Book:
-        book = Book(Predictions(self.settings.prediction), order)
+    def _recovered(self, scheduler: Scheduler) -> Book:
+        predictions, revises = Predictions(self.settings.prediction), revises_predictions(scheduler)
+        book = Book(predictions, scheduler.order, revises=revises)
         try:
             book.replay(self._journal.rows())
         except JournalError as error:

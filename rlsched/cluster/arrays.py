@@ -121,6 +121,12 @@ DEMAND: Final = np.dtype(
         ("error_count", np.float64),
         ("own_square", np.float64),  # ... of that less the mean of those of its burst that ended before
         ("own_count", np.float64),
+        ("burst_last_s", np.float64),  # ... when the last job of its latest burst came ...
+        ("burst_spread", np.float64),  # ... and of that burst what JOB has of one ...
+        ("burst_ln_sum", np.float64),
+        ("burst_ended", np.int64),
+        ("burst", np.int64),
+        ("burst_vc", np.int32),
         ("gpus", np.int32),
         ("share_milli", np.int32),
         ("plain", np.int32),  # 1: counts of free GPUs say whether it fits

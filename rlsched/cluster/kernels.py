@@ -172,6 +172,8 @@ def add_job(
         job.stamped_s[slot] = predicted_s
         join_burst(s, slot, submit_s)
     enqueue(s, slot)
+    if s.counters[REVISES]:
+        _hear_ages(s, submit_s)
     return slot
 
 
@@ -479,22 +481,23 @@ def _revise(s: StateArrays, sibling: int, now_s: float) -> None:
 
 
 @large_kernel
-def learn_end(s: StateArrays, slot: int, now_s: float) -> None:
-    """A running job is about to be released at its end: with REVISES, its siblings are predicted anew."""
-    waiting = note_ended(s, slot, now_s)
-    if waiting >= 0:
-        _revise(s, waiting, now_s)
-
-
-@large_kernel
-def revise_due(s: StateArrays, now_s: float) -> None:
-    """With REVISES: siblings of running jobs whose age says more now are predicted anew."""
+def _hear_ages(s: StateArrays, now_s: float) -> None:
+    """Siblings of running jobs whose age says more by now are predicted anew."""
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         if s.job.look_s[slot] <= now_s:
             waiting = look_at_ages(s, s.job.burst[slot], now_s)
             if waiting >= 0:
                 _revise(s, waiting, now_s)
+
+
+@large_kernel
+def learn_end(s: StateArrays, slot: int, now_s: float) -> None:
+    """With REVISES: a job has ended and been released; before it is forgotten, its siblings learn of it."""
+    waiting = note_ended(s, slot, now_s)
+    if waiting >= 0:
+        _revise(s, waiting, now_s)
+    _hear_ages(s, now_s)
 
 
 @kernel

@@ -7,9 +7,8 @@ will be long too. A prediction is revised to (prediction as submitted) x exp(E[u
 How much of the variance is common is learned, by demand class, from the jobs that have ended; at first it is
 half of the variance that comes with the predictions (`spread`).
 
-Nothing is learned but from live jobs and what has ended while a sibling of it lived, so that the same events
-give the same predictions in a simulator, in a broker, and in a broker that reads its journal again. For that,
-ages count in steps, and a revision does not depend on when one was made before.
+Predictions change when a job comes or ends, and at no other time, so that the same events give the same ones in
+a simulator, in a broker, and in a broker that reads its journal again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rlsched.cluster.arrays import SLOT_EMPTY, WAITING, StateArrays
 from rlsched.jit import kernel, large_kernel
 
 SIBLING_GAP_S: Final = 300.0
-"""A job is of the burst of the last live job that asked for the same, if it came so soon after it."""
+"""A job is of the burst of the job of its VC that asked for the same before it, if it comes so soon after."""
 FIRST_SHARE: Final = 0.5
 """Share of the variance of a prediction's error that is taken for common to a burst before any has ended ..."""
 FIRST_COUNT: Final = 2.0
@@ -115,27 +114,44 @@ def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
     return min(revised_s, limit_s) if limit_s == limit_s else revised_s
 
 
-@large_kernel
-def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """A job that has just got its slot, and is in no queue yet, finds its burst; its prediction is revised."""
+@kernel
+def _last_like(s: StateArrays, slot: int) -> int:
+    """The last live job of the same VC that asked for the same, -1 for none."""
     job, last = s.job, -1
     for other in range(job.shape[0]):
         if job.status[other] == SLOT_EMPTY or other == slot or job.demand[other] != job.demand[slot]:
             continue
         if job.vc[other] == job.vc[slot] and (last < 0 or job.seq[other] > job.seq[last]):
             last = other
-    if last < 0 or job.submit_s[slot] - job.submit_s[last] > SIBLING_GAP_S:
-        job.burst[slot], job.burst_ended[slot], job.burst_ln_sum[slot] = job.seq[slot], 0, 0.0
-        job.burst_spread[slot] = job.spread[slot]
-        return
-    job.burst[slot], job.burst_ended[slot] = job.burst[last], job.burst_ended[last]
-    job.burst_ln_sum[slot], job.burst_spread[slot] = job.burst_ln_sum[last], job.burst_spread[last]
-    job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
+    return last
+
+
+@large_kernel
+def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
+    """A job that has just got its slot, and is in no queue yet, finds its burst; its prediction is revised."""
+    job, d, c = s.job, s.demand, s.job.demand[slot]
+    last = -1
+    if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
+        goes_on = now_s - d.burst_last_s[c] <= SIBLING_GAP_S
+    else:  # jobs of another VC, that ask for the same, came in between
+        last = _last_like(s, slot)
+        goes_on = last >= 0 and now_s - job.submit_s[last] <= SIBLING_GAP_S
+    if not goes_on:
+        d.burst[c], d.burst_ended[c], d.burst_ln_sum[c] = job.seq[slot], 0, 0.0
+        d.burst_spread[c] = job.spread[slot]
+    elif last >= 0:
+        d.burst[c], d.burst_ended[c] = job.burst[last], job.burst_ended[last]
+        d.burst_ln_sum[c], d.burst_spread[c] = job.burst_ln_sum[last], job.burst_spread[last]
+    d.burst_last_s[c], d.burst_vc[c] = now_s, job.vc[slot]
+    job.burst[slot], job.burst_ended[slot] = d.burst[c], d.burst_ended[c]
+    job.burst_ln_sum[slot], job.burst_spread[slot] = d.burst_ln_sum[c], d.burst_spread[c]
+    if goes_on:
+        job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
 
 
 @large_kernel
 def note_ended(s: StateArrays, slot: int, now_s: float) -> int:
-    """A running job is about to leave, at its end: its siblings learn how long it ran.
+    """A job has ended, and has no GPUs any more: its siblings learn how long it ran.
 
     Returns the slot of one of them that waits, -1 if none does: its burst is to be revised.
     """
@@ -148,6 +164,9 @@ def note_ended(s: StateArrays, slot: int, now_s: float) -> int:
         away = error - job.burst_ln_sum[slot] / ended
         d.own_square[c] = KEPT * d.own_square[c] + away * away * ended / (ended + 1.0)
         d.own_count[c] = KEPT * d.own_count[c] + 1.0
+    if d.burst[c] == job.burst[slot]:
+        d.burst_ended[c] += 1
+        d.burst_ln_sum[c] += error
     for other in range(job.shape[0]):
         if job.status[other] != SLOT_EMPTY and other != slot and job.burst[other] == job.burst[slot]:
             job.burst_ended[other] += 1

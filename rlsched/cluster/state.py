@@ -395,11 +395,6 @@ class ClusterState:
             raise ValueError("predictions are revised from the first job on, or never")
         self.arrays.counters[REVISES] = wanted
 
-    def revise(self, now_s: float) -> None:
-        """Where predictions are revised: siblings of jobs whose age says more by now are predicted anew."""
-        if self.arrays.counters[REVISES]:
-            kernels.revise_due(self.arrays, now_s)
-
     def remove_waiting(self, seq: int) -> None:
         """A waiting job leaves.
 
@@ -475,9 +470,11 @@ class ClusterState:
         Raises:
             AllocationError: it neither runs nor leaves.
         """
-        if self.arrays.counters[REVISES] and self.arrays.job.status[self.slot_of(seq)] == RUNNING:
-            kernels.learn_end(self.arrays, self.slot_of(seq), now_s)
-        kernels.forget(self.arrays, self._stopped(seq, now_s))
+        ran_until_now = self.arrays.job.status[self.slot_of(seq)] == RUNNING
+        slot = self._stopped(seq, now_s)
+        if self.arrays.counters[REVISES] and ran_until_now:
+            kernels.learn_end(self.arrays, slot, now_s)
+        kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float) -> None:
         """The attempt of a running job, or of one that was preempted, is over; it waits, as its next attempt.

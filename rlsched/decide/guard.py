@@ -10,7 +10,14 @@ import msgspec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
 from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Decision, Information, Scheduler, may_preempt, may_reclock
+from rlsched.decide.scheduler import (
+    Decision,
+    Information,
+    Scheduler,
+    may_preempt,
+    may_reclock,
+    revises_predictions,
+)
 from rlsched.errors import AllocationError
 
 
@@ -27,6 +34,7 @@ class Guarded:
         information: The policy's.
         preempts: Whether the policy may preempt. Only then may the fallback.
         reclocks: Whether the policy may change the clocks of running jobs.
+        revises: Whether predictions of waiting jobs are revised for the policy, and so for the fallback.
         interventions: How often the guard stepped in, by reason.
     """
 
@@ -50,6 +58,7 @@ class Guarded:
         self.order: Order = policy.order
         self.information: Information = policy.information
         self.preempts, self.reclocks = may_preempt(policy), may_reclock(policy)
+        self.revises = revises_predictions(policy)
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions

@@ -22,7 +22,6 @@ def decide_all(
     preemption: the job may wait for another partition too. Yields (partition, decision), each already
     applied. A *wait* is yielded only where the scheduler could have done something.
     """
-    state.revise(now_s)
     modelled = int(state.arrays.counters[MODELLED])
     shares = may_share(scheduler) and modelled not in (0, CLOCKS_ALONE)
     always = may_reclock(scheduler) and modelled != 0

@@ -102,6 +102,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 "network.order: validation knows no preemption; expected predicted_gpu_time or "
                 "predicted_size, and +preempt where the policy is served"
             )
+        if self.network.revises != self.episode.revising:
+            raise ValueError(
+                "network.revises and episode.revising: expected both or neither, "
+                f"got {self.network.revises} and {self.episode.revising}"
+            )
         if self.batch_size > self.rollout:
             raise ValueError(
                 f"batch_size must be at most num_envs * rollout_steps = {self.rollout}, got {self.batch_size}"

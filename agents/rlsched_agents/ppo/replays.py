@@ -79,6 +79,7 @@ class Replays:
         gpus_per_node: Size of all nodes.
         warmup_jobs: Jobs that the reference rule places.
         order: The order of the queue; not *index*, for whoever preempts starts jobs more than once.
+        revises: Whether predictions of waiting jobs are revised.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class Replays:
         gpus_per_node: int,
         warmup_jobs: int,
         order: Order = "predicted_gpu_time",
+        *,
+        revises: bool = False,
     ) -> None:
         nodes = [window.nodes for window in windows]
         jobs = windows[0].submit_s.size
@@ -97,6 +100,7 @@ class Replays:
             drain_frac=1.0,
             nodes_low=min(nodes),
             nodes_high=max(nodes),
+            revising=revises,
         )
         sources = [
             EpisodeSource(

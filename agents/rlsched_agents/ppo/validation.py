@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.orders import REFERENCE_RULES, Order
+from rlsched.decide.orders import REFERENCE_RULES
+from rlsched.decide.scheduler import REVISING
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.heuristics.queue_order import RULES
@@ -143,7 +144,7 @@ class Validator:
     def __call__(self, policy: PpoScheduler) -> Table:
         """The validation table: the policy as `ppo`, then the heuristics."""
         if not self._replays:
-            self._prepare(policy.order)
+            self._prepare(policy)
         score = scorer(policy.weights, policy.network)
         played = [
             one
@@ -155,7 +156,7 @@ class Validator:
             _metrics(one.reference_start_s, window) for one, window in zip(played, self._plain, strict=True)
         ]
         sources = np.array([window.trace.name for window in self._plain])
-        rows = {"ppo": mine, REFERENCE_RULES[policy.order]: reference, **self._rules}
+        rows = {"ppo": mine, followed_by(policy): reference, **self._rules}
         table = {name: _summary(runs, reference, sources) for name, runs in rows.items()}
         if self._modelled:
             costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
@@ -163,13 +164,16 @@ class Validator:
                 table[name]["cost_ratio_frac"] = self._cost_ratio(found)
         return table
 
-    def _prepare(self, order: Order) -> None:
-        """Set up the replays, and run the heuristics, for policies that keep their queue by an order."""
+    def _prepare(self, policy: PpoScheduler) -> None:
+        """Set up the replays, and run the heuristics, for policies that follow the rule that this one does."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
-            self._replays.append(Replays([window.drawn for window in of_shape], gpus_per_node, warmup, order))
+            drawn = [window.drawn for window in of_shape]
+            self._replays.append(
+                Replays(drawn, gpus_per_node, warmup, policy.order, revises=policy.revises)
+            )
         for name in RULES_TO_BEAT:
             self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
-            if name != REFERENCE_RULES[order]:
+            if name != followed_by(policy):
                 starts = [_run_rule(window, name).start_s for window in self._plain]
                 each = zip(starts, self._plain, strict=True)
                 self._rules[name] = [_metrics(start_s, window) for start_s, window in each]
@@ -182,6 +186,11 @@ class Validator:
             weight = window.models.energy_weight
             ratios.append((1 - weight) * mine[0] / reference[0] + weight * mine[1] / reference[1])
         return _geometric_mean(np.array(ratios))
+
+
+def followed_by(policy: PpoScheduler) -> str:
+    """The name of the rule that a network follows before it is trained."""
+    return REFERENCE_RULES[policy.order] + (REVISING if policy.revises else "")
 
 
 def _run_rule(window: ValidationWindow, name: str) -> JobTable:

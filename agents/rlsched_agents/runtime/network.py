@@ -41,6 +41,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             reference without them need not be so with them.
         order: The order of its queue where it is served, which says what it may do and what its reference is
             (`decide.orders.NETWORK_ORDERS`).
+        revises: Whether, where it is served, predictions of waiting jobs are revised (`cluster.siblings`).
         prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
             1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
             at 0 the more rows there are, the less it follows.
@@ -55,6 +56,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     prior_modelled: float = 0.0
     order: Order = "predicted_gpu_time"
     prior_rows: float = 0.0
+    revises: bool = False
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter, in a fixed order."""

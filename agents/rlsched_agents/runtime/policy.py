@@ -99,6 +99,7 @@ class PpoScheduler:
         self.seed = seed
         self.weights = weights
         self.network = network
+        self.revises = network.revises
         self._forward = Forward(weights, network)
         self._search: Search | None = None
         self._keep_by(network.order)
