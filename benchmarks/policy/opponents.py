@@ -64,6 +64,13 @@ GRIDS: Final[dict[str, Grid]] = {
             *("easy:sjf,6h", "easy:qssf,6h", "easy:size,6h"),
         ),
     ),
+    "easy+revise": Grid(
+        values=(
+            "qssf-backfill+revise",
+            *("easy:sjf,0s+revise", "easy:qssf,0s+revise", "easy:size,0s+revise"),
+            *("easy:sjf,1h+revise", "easy:size,1h+revise"),
+        ),
+    ),
     "pack": Grid(
         values=tuple(f"pack:{speed}" for speed in ("0.4", "0.5", "0.6", "0.7", "0.8", "0.85", "0.9", "0.95")),
         measure="jct",
@@ -99,7 +106,7 @@ MORE_GRIDS: Final[dict[str, dict[str, Grid]]] = {
     "preemptible0.5": _preemptive("tiresias", "gittins", "tiresias-clear", preemptible_frac=0.5),
     "good": {
         rule: msgspec.structs.replace(GRIDS[rule], predictions="good")
-        for rule in ("reserve", "sgf-age", "easy")
+        for rule in ("reserve", "sgf-age", "easy", "easy+revise")
     },
 }
 """By setting, then by rule: what is tuned apart, because more is allowed there or known. `GRIDS` are those of

@@ -35,8 +35,8 @@ LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
 """A running job is heard at half of its prediction (30 s at least), and at each age twice the one before."""
 _LEAST_SPREAD: Final = 0.1
-_REACH: Final = 3.6
-_POINTS: Final = 25
+_REACH: Final = 4.5
+_POINTS: Final = 31
 _LEAST_TAIL: Final = 1e-30
 
 

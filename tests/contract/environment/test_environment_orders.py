@@ -147,3 +147,19 @@ def test_with_reservations_playing_the_reference_has_no_regret(sources: list[Epi
         assert info["schedule"]["regret_job_s"] == 0.0
         assert fleet._arrays.sim.state.counters[0, ORDER] == SIZE
     assert kept_back > 0
+
+
+@pytest.mark.parametrize("reserving_frac", [0.0, 1.0])
+def test_with_revised_predictions_playing_the_reference_has_no_regret(
+    sources: list[EpisodeSource], reserving_frac: float
+) -> None:
+    revising = msgspec.structs.replace(RESERVING, reserving_frac=reserving_frac, revising=True)
+    plain = msgspec.structs.replace(revising, revising=False)
+    queues = []
+    for config in (revising, plain):
+        fleet = Fleet(sources, 1, config, 4)
+        for _ in range(4):
+            schedule = play(fleet, "reference")
+            assert schedule["regret_job_s"] == 0.0
+            queues.append(schedule["queue_mean_s"])
+    assert queues[:4] != queues[4:], "the reference's predictions are revised too"
