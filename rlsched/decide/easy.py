@@ -68,9 +68,7 @@ def reserve_first(
 
 
 @array_kernel
-def next_by_easy(
-    s: StateArrays, p: int, now_s: float, patience_s: float, keeps_holds: bool = False
-) -> int:
+def next_by_easy(s: StateArrays, p: int, now_s: float, patience_s: float, keeps_holds: bool = False) -> int:
     """Queue position of the next job that EASY starts in partition `p`, -1 for none.
 
     Jobs have reservations once they have waited `patience_s`. The reservation is worked out anew for every
@@ -87,9 +85,7 @@ def next_by_easy(
     while at >= 0:
         slot = s.derived.queue[p, at]
         kept = keeps_holds and is_held(s, p, slot, now_s)
-        if not kept and (
-            head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, now_s, verdicts)
-        ):
+        if not kept and (head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, now_s, verdicts)):
             return at
         at = first_fitting(s, p, at + 1)
     return -1
