@@ -27,8 +27,9 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import NO_ABILITY
+from rlsched.decide.easy import next_by_easy
 from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
-from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
+from rlsched.decide.rules import EASY, PLAIN, RuleCode, next_to_start
 from rlsched.jit import array_kernel, kernel
 from rlsched_envs import simulation as sim
 from rlsched_envs.simulation import (
@@ -289,11 +290,14 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
 def next_start(s: StateArrays, p: int, rule: RuleCode, holding: bool, now_s: float) -> int:
     """Slot of the next job that a rule starts, -1 for none.
 
-    While there are holds, a plain rule that does not block keeps them; the others know none.
+    While there are holds, EASY and a plain rule that does not block keep them; the others know none.
     """
-    if not holding or rule.kind != PLAIN or rule.blocks:
+    if not holding or (rule.kind != EASY and (rule.kind != PLAIN or rule.blocks)):
         return next_to_start(s, p, rule, now_s)
-    position = first_startable(s, p, now_s)
+    if rule.kind == EASY:
+        position = next_by_easy(s, p, now_s, rule.bound_s, True)
+    else:
+        position = first_startable(s, p, now_s)
     return s.derived.queue[p, position] if position >= 0 else -1
 
 

@@ -33,6 +33,7 @@ import numpy as np
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.decide.foresight import copy_nodes, leaves_alone, let_end_until_fits, no_verdicts
+from rlsched.decide.holds import is_held
 from rlsched.jit import array_kernel
 
 PATIENCE_S: Final = 21_600.0
@@ -67,21 +68,24 @@ def reserve_first(
 
 
 @array_kernel
-def next_by_easy(s: StateArrays, p: int, now_s: float, patience_s: float) -> int:
+def next_by_easy(s: StateArrays, p: int, now_s: float, patience_s: float, keeps_holds: bool = False) -> int:
     """Queue position of the next job that EASY starts in partition `p`, -1 for none.
 
     Jobs have reservations once they have waited `patience_s`. The reservation is worked out anew for every
-    start: that start does not move it.
+    start: that start does not move it. With `keeps_holds` it starts no job that a *wait* keeps back
+    (`holds.is_held`), as the mask of a network has it; a job that fits has no reservation, held or not.
     """
     at = first_fitting(s, p, 0)
-    if at <= 0:
+    if at < 0 or (at == 0 and not keeps_holds):
         return at
     head, shadow_s, future = reserve_first(s, p, at, now_s, patience_s)
-    if head < 0:
+    if head < 0 and not keeps_holds:
         return at
     verdicts = no_verdicts(s)
     while at >= 0:
-        if leaves_alone(s, future, p, head, shadow_s, s.derived.queue[p, at], now_s, verdicts):
+        slot = s.derived.queue[p, at]
+        kept = keeps_holds and is_held(s, p, slot, now_s)
+        if not kept and (head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, now_s, verdicts)):
             return at
         at = first_fitting(s, p, at + 1)
     return -1

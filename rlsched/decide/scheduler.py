@@ -109,7 +109,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
     `NAME+preempt` lets a network preempt jobs, `NAME+reserve` reserve GPUs for them (`NETWORK_ORDERS`).
     `NAME+revise`: predictions of waiting jobs are revised by what jobs of their burst do.
-    `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo:PATH+search=5ms`.
+    `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo+reserve+search=5ms`.
 
     Args:
         name: An entry point of the group `rlsched.schedulers`, called as `factory(argument, seed)`.

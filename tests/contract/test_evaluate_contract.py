@@ -292,6 +292,10 @@ def test_a_search_is_part_of_the_policys_name_and_is_counted(tmp_path: Path) -> 
     assert all(record.overruled >= 0 and record.samples == 4 for record in changed)
     named = report_of(workload, tmp_path, *policies, "--search-samples", "4")["policies"]
     assert named["ppo:untrained+search=4"]["queue_mean_s"] == searched["queue_mean_s"]
+    reserving = ("--policy", "easy:size", "--policy", "ppo:untrained+reserve", "--search-samples", "4")
+    both = report_of(workload, tmp_path, *reserving)["policies"]
+    assert list(both) == ["easy:size", "ppo:untrained+reserve+search=4"]
+    assert both["ppo:untrained+reserve+search=4"]["by_source"]["search"] > 0
 
 
 def test_processes_give_the_same_numbers(workload: tuple[Path, Path], tmp_path: Path) -> None:

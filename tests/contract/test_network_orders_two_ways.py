@@ -82,8 +82,7 @@ def test_the_trained_network_still_serves() -> None:
     ("name", "says"),
     [
         ("fifo+preempt", "'fifo' takes no +preempt; ppo does"),
-        ("ppo+preempt+search=8", "futures know no preemption and no reservation"),
-        ("ppo+reserve+search=8", "futures know no preemption and no reservation"),
+        ("ppo+preempt+search=8", "futures know no preemption; leave out +preempt or +search"),
         ("qssf+reserve", "'qssf' takes no +reserve; ppo does"),
         ("ppo+preempt+preempt", "'ppo+preempt' says what it may do already"),
         ("ppo+preempt+reserve", "'ppo+preempt' says what it may do already"),
@@ -198,5 +197,6 @@ def test_a_network_may_say_by_itself_what_it_does() -> None:
     assert not scheduler.preempts
     other = scheduler.with_order("ppo:x+preempt", "index")
     assert (other.order, other.preempts, scheduler.order) == ("index", True, "predicted_size")
-    with pytest.raises(UnknownSchedulerError, match="futures know no preemption and no reservation"):
-        scheduler.with_search("ppo:x+search=8", "8")
+    assert scheduler.with_search("ppo:x+search=8", "8").order == "predicted_size"
+    with pytest.raises(UnknownSchedulerError, match="futures know no preemption"):
+        other.with_search("ppo:x+preempt+search=8", "8")

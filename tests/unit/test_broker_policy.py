@@ -47,7 +47,7 @@ def test_a_policy_is_guarded_by_the_fallback() -> None:
 
 EVERY_KIND = (
     *("fifo", "easy", "tiresias", "gittins", "rollout:2", "random"),
-    *("ppo:untrained", "ppo:untrained+search=2", "ppo:untrained+preempt"),
+    *("ppo:untrained", "ppo:untrained+search=2", "ppo:untrained+preempt", "ppo:untrained+reserve+search=2"),
 )
 
 

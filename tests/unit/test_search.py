@@ -64,7 +64,8 @@ def replay(
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
     stamps = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
     records: list[DecisionRecord] = []
-    table = Engine(trace, ONE_NODE, predictions=stamps).run(scheduler, on_record=records.append)
+    engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=stamps)
+    table = engine.run(scheduler, on_record=records.append)
     return table, records
 
 
@@ -83,7 +84,7 @@ def crowd(jobs: int = 150) -> Callable[[Scheduler], JobTable]:
     """Runs a scheduler on the same contended jobs."""
     trace, spec = synthesize("helios", jobs=jobs, load=1.1, gpus=16, seed=4, predictability="informative")
     stamps = predict_trace(trace, spec)
-    return lambda scheduler: Engine(trace, spec, predictions=stamps).run(scheduler)
+    return lambda scheduler: Engine(trace, spec, order=scheduler.order, predictions=stamps).run(scheduler)
 
 
 def test_without_time_it_is_the_network_job_for_job() -> None:

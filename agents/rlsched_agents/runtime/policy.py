@@ -128,7 +128,8 @@ class PpoScheduler:
         """The same network, which looks ahead before it decides (`search.Search`), by another name.
 
         Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and
-        its choice is replaced where another one is clearly better. Which variant of a job is started, and
+        its choice is replaced where another one is clearly better. The reference's rule goes on in them, and
+        with it its reservations and the holds of a *wait*. Which variant of a job is started, and
         starts on GPUs that others have, stay the network's.
 
         Args:
@@ -136,19 +137,21 @@ class PpoScheduler:
             amount: `8` for so many samples a decision, `5ms` for as many as fit; `0ms` for none.
 
         Raises:
-            UnknownSchedulerError: the amount is neither, or the policy preempts or reserves.
+            UnknownSchedulerError: the amount is neither, or the policy preempts.
         """
+        from rlsched_agents.search.columns import rule_to_follow
         from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
 
-        if self.order != PpoScheduler.order:
+        follow = rule_to_follow(self.order)
+        if follow is None:
             raise UnknownSchedulerError(
-                f"policy {name!r}: futures know no preemption and no reservation; leave out +search"
+                f"policy {name!r}: futures know no preemption; leave out +preempt or +search"
             )
         other, budget = copy.copy(self), read_budget(name, amount)
         other.name = name
         if budget is not None:
             other.policy_id = f"{self.policy_id}+search={amount}"
-            other._search = Search(budget, self.seed, MAX_SPREAD)
+            other._search = Search(budget, self.seed, MAX_SPREAD, follow)
         return other
 
     def with_order(self, name: str, order: Order) -> PpoScheduler:

@@ -1,4 +1,4 @@
-"""What a look-ahead compares: rows of a window with `qssf-backfill` to follow, and rules by themselves.
+"""What a look-ahead compares: rows of a window with one rule to follow, and rules by themselves.
 
 With a greedy rule alone to follow, a wait is judged by what that makes of it. Rules that keep room show what
 comes of it where room is kept again and again.
@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.candidates import Window
+from rlsched.decide.orders import REFERENCE_RULES, Order
 from rlsched.decide.rules import SKIPPING, RuleCode
+from rlsched.decide.scheduler import load_scheduler
 from rlsched_agents.heuristics.keeping_room import reserve_rule
+from rlsched_agents.heuristics.queue_order import QueueOrder
 from rlsched_envs.lookahead import NOTHING, WAIT, Futures, LookAhead, followers
 
 RULES: Final[tuple[RuleCode, ...]] = (
@@ -55,6 +58,12 @@ class Columns:
         )
 
 
+def rule_to_follow(order: Order) -> RuleCode | None:
+    """The reference rule of networks of this order, None where futures cannot go on by it: it preempts."""
+    rule = load_scheduler(REFERENCE_RULES[order])
+    return rule.rule.code if isinstance(rule, QueueOrder) else None
+
+
 def columns_of(
     copies: LookAhead,
     state: ClusterState,
@@ -64,6 +73,7 @@ def columns_of(
     rows: Sequence[int],
     arrivals: int,
     rules: Sequence[RuleCode] = (),
+    follow: RuleCode = SKIPPING,
 ) -> Columns:
     """Copy the partition, and say what is tried there: each row, then each rule.
 
@@ -76,6 +86,7 @@ def columns_of(
         rows: Legal rows; each starts a job that fits on free GPUs, or is *wait*.
         arrivals: Jobs to come that futures will hold.
         rules: Rules that decide from now on, each without an action before it.
+        follow: The rule that goes on behind each row; of the order of the state's queue.
     """
     copies.take(state, partition, arrivals, now_s, also=window.arrays.slot)
     copy_of = np.full(len(state.arrays.job), -1, np.int32)
@@ -87,7 +98,7 @@ def columns_of(
         copies,
         partition,
         np.array([*actions, *[NOTHING] * len(rules)], np.int32),
-        followers([SKIPPING] * len(rows) + list(rules)),
+        followers([follow] * len(rows) + list(rules)),
         copy_of[offered[1:][window.legal[1:]]],
         int(copy_of[blocked]) if blocked >= 0 else -1,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.candidates import Window
 from rlsched.decide.draws import generator
+from rlsched.decide.rules import SKIPPING, RuleCode
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.search.arrivals import Seen
 from rlsched_agents.search.columns import columns_of
@@ -46,7 +47,7 @@ class Found(NamedTuple):
 
 
 class Search:
-    """Plays rows on, each in the same futures, with `qssf-backfill` to follow until every job has started.
+    """Plays rows on, each in the same futures, with one rule to follow until every job has started.
 
     The row with the least mean queueing wins if it beats the first one by `race.MARGIN` standard errors.
     Futures are drawn from what the scheduler has seen (`imagine`), keyed by (seed, decision number). Other
@@ -57,11 +58,15 @@ class Search:
         budget: How many futures a decision is worth.
         seed: Seed of the draws.
         max_spread: Median spread of what has come to a partition above which nothing is played there.
+        follow: The rule, of the order of the states that it is asked about; `qssf-backfill`.
     """
 
-    def __init__(self, budget: Budget, seed: int, max_spread: float = math.inf) -> None:
+    def __init__(
+        self, budget: Budget, seed: int, max_spread: float = math.inf, follow: RuleCode = SKIPPING
+    ) -> None:
         self.budget = budget
         self.max_spread = max_spread
+        self.follow = follow
         self._seed = seed
         self._seen = Seen()
         self._copies = LookAhead()
@@ -102,7 +107,9 @@ class Search:
         budget.begin()
         seen = self._seen.of(partition)
         arrivals = ARRIVALS if seen.count >= MIN_SEEN else 0
-        columns = columns_of(self._copies, state, partition, now_s, window, rows, arrivals)
+        columns = columns_of(
+            self._copies, state, partition, now_s, window, rows, arrivals, follow=self.follow
+        )
         drawn: list[Futures] = []  # those from sample `drawn_from` on
         drawn_from = drawn_to = 0
 
