@@ -91,9 +91,7 @@ class HandBroker:
         self.journal = journal
         self.sent = RecordingTransport()
         self.records: list[Records] = []
-        self.book = Book(
-            Predictions(prediction), scheduler.order, revises=revises_predictions(scheduler)
-        )
+        self.book = Book(Predictions(prediction), scheduler.order, revises=revises_predictions(scheduler))
         self.book.replay(journal.rows())
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(

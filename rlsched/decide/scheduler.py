@@ -159,7 +159,9 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
 def _revising(scheduler: Scheduler, name: str) -> Scheduler:
     """The same scheduler, by another name; predictions are revised for it."""
     if revises_predictions(scheduler):
-        raise UnknownSchedulerError(f"policy {name!r}: {scheduler.name!r} has its predictions revised already")
+        raise UnknownSchedulerError(
+            f"policy {name!r}: {scheduler.name!r} has its predictions revised already"
+        )
     if scheduler.information == "oracle":
         raise UnknownSchedulerError(
             f"policy {name!r}: {scheduler.name!r} is fed true run times, which need no {REVISING}"

@@ -23,7 +23,9 @@ def cluster(*, revises: bool = True, order: str = "predicted") -> ClusterState:
     return state
 
 
-def add(state: ClusterState, submit_s: float, *, gpus: int = 1, vc: str = "", limit_s: float = math.nan) -> int:
+def add(
+    state: ClusterState, submit_s: float, *, gpus: int = 1, vc: str = "", limit_s: float = math.nan
+) -> int:
     return state.add_job(
         num_gpus=gpus, vc=vc, submit_s=submit_s, predicted_s=STAMP_S, spread=SPREAD, time_limit_s=limit_s
     )

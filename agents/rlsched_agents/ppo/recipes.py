@@ -197,10 +197,10 @@ RECIPES: Final[dict[str, Recipe]] = {
     "mixture": _MIXTURE,
     "reserving": msgspec.structs.replace(
         _MIXTURE,
-        network=msgspec.structs.replace(_MIXTURE.network, order="predicted_size"),
+        network=msgspec.structs.replace(_MIXTURE.network, order="predicted_size", revises=True),
         validate_every=131_072,
         checkpoint_every=131_072,
-        episode=msgspec.structs.replace(_MIXTURE.episode, agent_jobs=1024, reserving_frac=1.0),
+        episode=msgspec.structs.replace(_MIXTURE.episode, agent_jobs=1024, reserving_frac=1.0, revising=True),
     ),
     "large": Recipe(),
     "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
@@ -219,7 +219,8 @@ RECIPES: Final[dict[str, Recipe]] = {
 }
 """`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its
 first curves within 50,000; `quick` leaves the reference within 200,000 and `mixture` does so on several kinds
-of workload, both without models; `reserving` is `mixture` on top of EASY's reservations; `steady` is `large`
+of workload, both without models; `reserving` is `mixture` on top of EASY's reservations and of
+revised predictions; `steady` is `large`
 with a step size that falls further; `smoke` is tiny."""
 
 

@@ -168,9 +168,7 @@ class Validator:
         """Set up the replays, and run the heuristics, for policies that follow the rule that this one does."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
             drawn = [window.drawn for window in of_shape]
-            self._replays.append(
-                Replays(drawn, gpus_per_node, warmup, policy.order, revises=policy.revises)
-            )
+            self._replays.append(Replays(drawn, gpus_per_node, warmup, policy.order, revises=policy.revises))
         for name in RULES_TO_BEAT:
             self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
             if name != followed_by(policy):
