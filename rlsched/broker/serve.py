@@ -41,6 +41,7 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.transport import Heard, Transport
+from rlsched.decide.scheduler import Scheduler, revises_predictions
 from rlsched.errors import InputError, JournalError
 from rlsched.wire.messages import BrokerToNode, ClientReply
 

@@ -1,14 +1,16 @@
 """What jobs of one burst tell of each other, compiled: predictions of waiting jobs follow what is seen.
 
-Jobs that are submitted in a row and ask for the same are alike, and so are the errors of their predictions. Of
-a job i, ln(run time / prediction) = u + e_i, normal both: u is common to its burst, e_i its own. A sibling that
-has ended tells u + e_i; one that still runs tells that it is above ln(age / prediction), and so that the others
-will be long too. A prediction is revised to (prediction as submitted) x exp(E[u]), by numerical integration.
-How much of the variance is common is learned, by demand class, from the jobs that have ended; at first it is
-half of the variance that comes with the predictions (`spread`).
+Jobs that are submitted in a row and ask for the same are alike, and so are the errors of their predictions.
+Of a job i, ln(run time / prediction) = u + e_i, normal both: u is common to its burst, e_i its own. A sibling
+that has ended tells u + e_i; one that still runs tells that it is above ln(age / prediction), and so that the
+others will be long too. A prediction is revised to (prediction as submitted) x exp(E[u]), by numerical
+integration: empirical Bayes for a model with one random effect. How much of the variance is common is
+learned, by demand class, from the jobs that have ended; at first it is half of the variance that comes with
+the predictions (`spread`).
 
-Predictions change when a job comes or ends, and at no other time, so that the same events give the same ones in
-a simulator, in a broker, and in a broker that reads its journal again.
+Predictions change when a job comes or ends, and at no other time, so that the same events give the same ones
+in a simulator, in a broker, and in a broker that reads its journal again. What they are worth is in
+docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from rlsched.cluster.arrays import SLOT_EMPTY, WAITING, StateArrays
 from rlsched.jit import kernel, large_kernel
 
 SIBLING_GAP_S: Final = 300.0
-"""A job is of the burst of the job of its VC that asked for the same before it, if it comes so soon after."""
+"""A job is of the burst of the one before it, of its VC and asking for the same, if it comes so soon."""
 FIRST_SHARE: Final = 0.5
-"""Share of the variance of a prediction's error that is taken for common to a burst before any has ended ..."""
+"""Share of the variance of an error that is taken for common to a burst before any job has ended ..."""
 FIRST_COUNT: Final = 2.0
 """... which weighs as much as so many jobs that have ended ..."""
 KEPT: Final = 0.999
@@ -128,7 +130,7 @@ def _last_like(s: StateArrays, slot: int) -> int:
 
 @large_kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """A job that has just got its slot, and is in no queue yet, finds its burst; its prediction is revised."""
+    """A job that has just got its slot, and is in no queue yet, finds its burst; it is predicted anew."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
     last = -1
     if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
@@ -178,7 +180,7 @@ def note_ended(s: StateArrays, slot: int, now_s: float) -> int:
 
 @large_kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """The running jobs of a burst are heard as of now. Returns the slot of a sibling that waits, -1 for none."""
+    """The running jobs of a burst are heard as of now. Returns the slot of a waiting sibling, -1 for none."""
     for position in range(s.derived.running_len[0]):
         other = s.derived.slot.running[position]
         if s.job.burst[other] == burst and s.job.look_s[other] <= now_s:

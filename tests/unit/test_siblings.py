@@ -1,4 +1,4 @@
-"""Predictions of waiting jobs follow what jobs of their burst do: by hand, and against another integration."""
+"""Predictions of waiting jobs follow what jobs of their burst do: by hand, and by another integration."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Validator:
         return table
 
     def _prepare(self, policy: PpoScheduler) -> None:
-        """Set up the replays, and run the heuristics, for policies that follow the rule that this one does."""
+        """Set up the replays, and run the heuristics, for policies that follow the rule of this one."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
             drawn = [window.drawn for window in of_shape]
             self._replays.append(Replays(drawn, gpus_per_node, warmup, policy.order, revises=policy.revises))
