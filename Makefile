@@ -8,7 +8,7 @@ type: install ; $(BIN)/mypy
 test: install ; $(BIN)/pytest -n 2 --dist loadfile
 cov: install ; $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
 bench: install ; for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
-bench-policy: install ; $(BIN)/python -m benchmarks.policy.compare --docs docs/results.md && $(BIN)/python -m benchmarks.policy.bar --docs docs
+bench-policy: install ; $(BIN)/python -m benchmarks.policy.compare --docs docs/results.md && $(BIN)/python -m benchmarks.policy.bar --docs docs && $(BIN)/python -m benchmarks.policy.generalise --docs docs
 bench-policy-quick: install ; $(BIN)/python -m benchmarks.policy.compare --quick && $(BIN)/python -m benchmarks.policy.bar --quick
 figures: install ; $(BIN)/python benchmarks/model_figures.py
 demo: ; @.ci/install broker,node,board && $(BIN)/python benchmarks/demo.py

@@ -5,7 +5,8 @@
 
 Trains on the training parts (first 70 % of the time) of the real traces in RLSCHED_DATA (default ../shared),
 with the predictions that can be made there, and of synthetic traces with informative predictions; keeps the
-best policy by validation. Which part is which stands in the card. Resumable: the same command with --resume.
+best policy by validation. `benchmarks/training_data.py` says which traces; which part is which stands in the
+card. Resumable: the same command with --resume.
 """
 
 from __future__ import annotations
@@ -13,30 +14,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-import rlsched
-from rlsched.cluster.spec import ClusterSpec
+from benchmarks.training_data import Lesson, default_data
 from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import InputError, RlschedError
-from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.fixed_sequence import REFERENCE, run_sequence, write_sequence
-from rlsched_agents.ppo.recipes import Recipe, load_recipe
-from rlsched_agents.ppo.sources import TrainingData, synthetic_data
-from rlsched_agents.ppo.training import RunFiles, train
-from rlsched_agents.ppo.validation import Validator, cut_windows
-from rlsched_agents.runtime.card import Card
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_agents.ppo.recipes import load_recipe
+from rlsched_agents.ppo.training import RunFiles
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = {"helios_venus": 1.0, "philly": 1.0, "ms_itp_07": 0.5}
-"""Real traces and how often an episode comes from each; their predictions carry little (causal means)."""
-SYNTHETIC = {"helios": 4.0, "philly": 1.5, "itp": 1.0}
-"""Profiles of the generator, likewise; their predictions are informative."""
 
 
 def main() -> int:
@@ -48,38 +35,13 @@ def main() -> int:
     if not shared.is_dir():
         raise InputError(f"{shared}: no traces here; set RLSCHED_DATA to the folder that holds traces/")
     recipe = load_recipe(arguments.recipe)
-    data = [weighted(read(shared, name), weight) for name, weight in REAL.items()]
-    data += [
-        weighted(synthetic_data(like, arguments.seed, "informative"), weight)
-        for like, weight in SYNTHETIC.items()
-    ]
-    card = Card(
+    lesson = Lesson.of(default_data(shared, arguments.seed), recipe, arguments.seed)
+    result = lesson.train(
         name="default",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        rlsched_version=rlsched.__version__,
-        schema_hash="",
-        network=recipe.network,
-        timesteps=0,
-        seeds=(arguments.seed,),
-        traces=tuple(use for one in data for use in one.uses),
-    )
-    venv = ClusterVecEnv(
-        [one.train for one in data],
-        recipe.num_envs,
-        seed=arguments.seed,
-        config=recipe.episode,
-        copy=False,
-    )
-    result = train(
-        venv,
-        recipe,
         timesteps=arguments.timesteps,
         files=RunFiles(logdir=arguments.logdir, out=arguments.out),
         seed=arguments.seed,
-        card=card,
         resume=arguments.resume,
-        validate=validator([part for one in data for part in one.validation], recipe, arguments.seed),
-        confirm=validator([part for one in data for part in one.confirmation], recipe, arguments.seed),
     )
     speed = f"{result.steps_per_s:,.0f} decisions/s"
     if result.verdict is not None:
@@ -104,11 +66,6 @@ def note_sequence(folder: Path) -> int:
     return 0
 
 
-def validator(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> Validator:
-    """What runs a policy on windows of these sources."""
-    return Validator(cut_windows(sources, recipe, seed))
-
-
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -122,18 +79,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run of --logdir")
     return parser.parse_args()
-
-
-def read(folder: Path, name: str) -> TrainingData:
-    """One real trace, cut by time."""
-    return TrainingData.cut(
-        Trace.read(folder / f"{name}.csv.gz"), ClusterSpec.read(folder / f"{name}.cluster.toml")
-    )
-
-
-def weighted(data: TrainingData, weight: float) -> TrainingData:
-    """The same data, drawn `weight` times as often as one of weight 1."""
-    return replace(data, train=replace(data.train, weight=weight))
 
 
 if __name__ == "__main__":

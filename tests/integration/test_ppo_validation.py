@@ -164,6 +164,26 @@ def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None
     assert played.queue_s.size == 123
 
 
+@pytest.mark.parametrize("order", ["predicted_gpu_time", "predicted_size"])
+def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
+    data: TrainingData, order: Order
+) -> None:
+    """It once had no starts after the warm-up, and one such window left a run without any validation."""
+    idle = msgspec.structs.replace(
+        SMALL, validation_loads=(0.01, 1.0), validation_windows=1, validation_weights=()
+    )
+    windows = cut_windows(data.validation, idle, seed=1)
+    network = NetworkConfig(order=order)
+    policy = PpoScheduler(initial_weights(network, 0), network)
+    played = Replays([window.drawn for window in windows], 8, 40, order).run(scorer(policy.weights, network))
+    for window, one in zip(windows[:2], played, strict=False):
+        np.testing.assert_array_equal(one.start_s, window.drawn.submit_s)
+    assert all(np.isfinite(one.start_s).all() for one in played)
+    table = Validator(windows)(policy)
+    assert score_of(table, 0.01) == 1.0
+    assert np.isfinite(table["ppo"]["queue_mean_s"])
+
+
 def test_draws_of_a_replay_follow_their_seed(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     replays, score = Replays([window.drawn], 8, 40), scorer(untrained().weights, NetworkConfig())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ class Replays:
         """
         fleet, windows = self._fleet, self._windows
         found = [
-            None if fleet.replay(k, window, self._order) else self._played(k)
+            None if fleet.replay(k, window, self._order) else self._undecided(k)
             for k, window in enumerate(windows)
         ]
         idle = [one is not None for one in found]
@@ -155,3 +155,8 @@ class Replays:
         window = self._windows[k]
         measured = np.arange(window.submit_s.size) >= self._fleet.config.warmup_jobs
         return Replayed(window, *self._fleet.starts(k), measured)
+
+    def _undecided(self, k: int) -> Replayed:
+        """A window with nothing to decide was played to its warm-up, and goes on as the reference's."""
+        played = self._played(k)
+        return replace(played, start_s=played.reference_start_s)
