@@ -224,6 +224,7 @@ LANE: Final = np.dtype(
         ("node_size", np.int32),  # most places on one node when idle, up or not
         ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 where none waits
         ("waiting", np.int32),
+        ("delays", np.int32),  # scratch: whether its jobs would delay the one with the reservation
     ],
     align=True,
 )

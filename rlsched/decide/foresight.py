@@ -106,7 +106,7 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 
 
 @array_kernel
-def _fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int) -> bool:
+def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int) -> bool:
     """Whether the job in `slot` fits `future` although the job in `other` has started now and still runs.
 
     `other` is put on the GPUs that it would be given now. `future` is left as it was.
@@ -142,5 +142,5 @@ def leaves_alone(
         return True
     c = s.job.demand[slot]
     if verdicts[c] == UNKNOWN:
-        verdicts[c] = _LEAVES_ROOM if _fits_beside(s, future, p, reserved, slot) else _DELAYS
+        verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot) else _DELAYS
     return verdicts[c] == _LEAVES_ROOM

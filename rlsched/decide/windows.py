@@ -77,7 +77,7 @@ from rlsched.decide.features import (
 )
 from rlsched.decide.features import HELD as HELD_FOR
 from rlsched.decide.features import SPREAD as SPREAD_COLUMN
-from rlsched.decide.foresight import leaves_alone, no_verdicts
+from rlsched.decide.foresight import fits_beside
 from rlsched.decide.holds import half_free, is_held, is_overdue, pass_over
 from rlsched.decide.index_walk import PREEMPTION, preemptions
 from rlsched.decide.logs import LogArrays, log_arrays, scaled_log1p
@@ -216,7 +216,7 @@ def _sort_out(
     rows = w.slot.shape[0]
     feasible_rows, oldest_rows = rows * FEASIBLE_ROWS // WINDOW_ROWS, rows * OLDEST_ROWS // WINDOW_ROWS
     nothing_held = half_free(s, p)
-    head, shadow_s, future, verdicts = _reservation(s, p, now_s)
+    shadow_s = _reservation(s, p, now_s)
     fit, old, rest, ahead, blocked, claimed = 0, 0, 0, 0, -1, 0
     looks = LOOK_AT if s.counters[MODELLED] else 0
     youngest = np.int64(0)
@@ -239,7 +239,7 @@ def _sort_out(
                 claimed += 1
             if claimed < claims and w.claim.position[claimed] == position:
                 state = CLAIMS
-        elif head >= 0 and not leaves_alone(s, future, p, head, shadow_s, slot, now_s, verdicts):
+        elif now_s + job.predicted_s[slot] > shadow_s and s.derived.lane.delays[p, own.demand[at]]:
             state = DELAYS
         elif not nothing_held and is_held(s, p, slot, now_s):
             state = KEPT
@@ -261,13 +261,21 @@ def _sort_out(
 
 
 @array_kernel
-def _reservation(s: StateArrays, p: int, now_s: float) -> tuple[int, float, StateArrays, NDArray[np.int8]]:
-    """What `decide.easy` reserves in partition `p`, where the order asks for it; slot -1: nothing."""
+def _reservation(s: StateArrays, p: int, now_s: float) -> float:
+    """The time of what `decide.easy` reserves in partition `p`, infinite: nothing, or not by this order.
+
+    `lane.delays` is set for the classes whose jobs would delay it if they started now and still ran then.
+    """
     at = first_fitting(s, p, 0) if s.counters[ORDER] == SIZE else -1
     if at <= 0:
-        return -1, np.inf, s, no_verdicts(s)
+        return np.inf
     head, shadow_s, future = reserve_first(s, p, at, now_s, PATIENCE_S)
-    return head, shadow_s, future, no_verdicts(s)
+    if head >= 0:
+        lane = s.derived.lane
+        for c in range(s.demand.shape[0]):
+            if lane.waiting[p, c] > 0:
+                lane.delays[p, c] = not fits_beside(s, future, p, head, lane.root[p, c])
+    return shadow_s
 
 
 @kernel

@@ -1,0 +1,87 @@
+"""What compiled functions allocate they free: a broker decides for months in one process.
+
+A function that is compiled without reference counts never frees an array that another one hands to it
+(`rlsched.jit.kernel`).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import msgspec
+import numba
+import numpy as np
+import pytest
+from numba.core.runtime import _nrt_python, rtsys
+
+from rlsched.decide.scheduler import load_scheduler
+from rlsched.workload.synth import synthesize
+from rlsched_envs.engine import Engine
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+
+POLICIES = (
+    *("ppo:untrained", "ppo:untrained+reserve", "ppo:untrained+preempt", "ppo:untrained+reserve+revise"),
+    *("easy:size", "sgf-age:1h", "reserve:1h,0.25", "gittins", "tiresias", "ppo:untrained+reserve+search=2"),
+)
+
+
+def _ones(count: int) -> float:
+    return float(np.ones(count).sum())
+
+
+@pytest.fixture(autouse=True)
+def counting() -> Iterator[None]:
+    """numba counts what it allocates and frees."""
+    numba.njit(_ones)(1)  # the runtime is there from the first compiled function on
+    _nrt_python.memsys_enable_stats()
+    yield
+    _nrt_python.memsys_disable_stats()
+
+
+def not_freed() -> int:
+    """Arrays of compiled code that live now."""
+    gc.collect()
+    stats = rtsys.get_allocation_stats()
+    return int(stats.mi_alloc - stats.mi_free)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_run_leaves_nothing_behind(policy: str) -> None:
+    trace, spec = synthesize("helios", jobs=150, load=1.5, gpus=32, seed=2)
+
+    def play(jobs: int) -> int:
+        scheduler = load_scheduler(policy)
+        few = trace.select(slice(0, jobs))
+        decisions = Engine(few, spec, order=scheduler.order).run(scheduler).decisions
+        return int(decisions)
+
+    play(20)
+    before = not_freed()
+    assert play(150) >= 150
+    assert not_freed() - before <= 2
+
+
+@pytest.mark.parametrize(
+    "shares", [{}, {"reserving_frac": 1.0}, {"preempting_frac": 1.0}, {"modelled_frac": 1.0}]
+)
+def test_episodes_leave_nothing_behind(shares: dict[str, float]) -> None:
+    trace, spec = synthesize("helios", jobs=600, load=1.1, gpus=32, seed=1)
+    config = EpisodeConfig(
+        warmup_jobs=40, agent_jobs=80, tail_jobs=20, nodes_low=3, nodes_high=3, load_low=1.5, load_high=1.5
+    )
+    config = msgspec.structs.replace(config, **shares)
+    fleet, rows = Fleet([EpisodeSource.from_trace(trace, spec)], 2, config, 0), np.zeros(2, np.int64)
+    for k in range(2):
+        fleet.begin(k)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            fleet.sample_rows(rows)
+            fleet.step(rows)
+
+    steps(150)
+    before = not_freed()
+    steps(300)
+    assert not_freed() - before <= 2
