@@ -15,7 +15,7 @@ from rlsched.errors import RlschedError
 def add_common(parser: argparse.ArgumentParser, *, out: Path) -> None:
     """Where to read and write, how much at once, and for how long."""
     add_folders(parser, out=out)
-    parser.add_argument("--trace", action="append", metavar="NAME[/VC]", help="default: all four")
+    add_trace(parser)
     parser.add_argument(
         "--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: one a core"
     )
@@ -23,10 +23,20 @@ def add_common(parser: argparse.ArgumentParser, *, out: Path) -> None:
 
 def add_folders(parser: argparse.ArgumentParser, *, out: Path) -> None:
     """Where to read and write, and for how long."""
-    data = Path(os.environ.get("RLSCHED_DATA", "../shared"))
-    parser.add_argument("--traces", type=Path, default=data / "traces", help="folder of traces and clusters")
+    add_traces(parser)
     parser.add_argument("--out", type=Path, default=out, help="folder of the results, one file each")
     parser.add_argument("--budget-s", type=float, default=math.inf, help="start nothing after this long")
+
+
+def add_traces(parser: argparse.ArgumentParser) -> None:
+    """Where to read."""
+    data = Path(os.environ.get("RLSCHED_DATA", "../shared"))
+    parser.add_argument("--traces", type=Path, default=data / "traces", help="folder of traces and clusters")
+
+
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    """Which traces."""
+    parser.add_argument("--trace", action="append", metavar="NAME[/VC]", help="default: all four")
 
 
 def reported(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
