@@ -217,11 +217,10 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_weights=(),
     ),
 }
-"""`large` made the default policy, in millions of decisions; `default` has shorter episodes and shows its
+"""`reserving` made the default policy: `mixture` on top of EASY's reservations and of revised predictions.
+`large` has long episodes with models, for millions of decisions; `default` has shorter ones and shows its
 first curves within 50,000; `quick` leaves the reference within 200,000 and `mixture` does so on several kinds
-of workload, both without models; `reserving` is `mixture` on top of EASY's reservations and of
-revised predictions; `steady` is `large`
-with a step size that falls further; `smoke` is tiny."""
+of workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
 
 
 def load_recipe(name_or_path: str) -> Recipe:
