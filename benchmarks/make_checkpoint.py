@@ -53,7 +53,8 @@ def main() -> int:
         ratio, wins = row["queue_ratio_frac"], row["wins_frac"]
         cost = row.get("cost_ratio_frac", 1.0)
         print(
-            f"  {name:14s} queueing {ratio:.3f} x the rule that it follows, wins {wins:.2f}, cost with models {cost:.3f}"
+            f"  {name:14s} queueing {ratio:.3f} x the rule that it follows, wins {wins:.2f}, "
+            f"cost with models {cost:.3f}"
         )
     return 130 if result.stopped else 0
 
