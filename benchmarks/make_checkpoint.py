@@ -53,7 +53,8 @@ def main() -> int:
         ratio, wins = row["queue_ratio_frac"], row["wins_frac"]
         cost = row.get("cost_ratio_frac", 1.0)
         print(
-            f"  {name:14s} queueing {ratio:.3f} x qssf-backfill, wins {wins:.2f}, cost with models {cost:.3f}"
+            f"  {name:14s} queueing {ratio:.3f} x the rule that it follows, wins {wins:.2f}, "
+            f"cost with models {cost:.3f}"
         )
     return 130 if result.stopped else 0
 
@@ -69,8 +70,8 @@ def note_sequence(folder: Path) -> int:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--timesteps", type=int, default=1_800_000, help="decisions [default: %(default)s]")
-    parser.add_argument("--recipe", default="large", help="recipe or .toml [default: %(default)s]")
+    parser.add_argument("--timesteps", type=int, default=1_000_000, help="decisions [default: %(default)s]")
+    parser.add_argument("--recipe", default="reserving", help="recipe or .toml [default: %(default)s]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logdir", type=Path, default=ROOT / "runs" / "default")
     parser.add_argument("--out", type=Path, default=ROOT / "checkpoints" / "default")

@@ -35,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
     parser.add_argument(
-        "--policy", action="append", help="under test; default: ppo and ppo+reserve, the default checkpoint"
+        "--policy", action="append", help="under test; default: ppo, the default checkpoint"
     )
     parser.add_argument("--load", action="append", type=float, help="default: 0.7, 0.85, 0.95 and 1.05")
     parser.add_argument(
@@ -61,7 +61,7 @@ def jobs_of(todo: Sequence[Case], rows: dict[str, list[Entry]]) -> list[Job]:
 def _compare(arguments: argparse.Namespace) -> int:
     if not 0.0 <= arguments.preemptible <= 1.0:
         raise InputError(f"expected --preemptible from 0 to 1, got {arguments.preemptible:g}")
-    policies = list(dict.fromkeys(arguments.policy or ["ppo", "ppo+reserve"]))
+    policies = list(dict.fromkeys(arguments.policy or ["ppo"]))
     ids = {name: policy_id(name) for name in policies}
     traces = arguments.trace or ([QUICK_TRACE] if arguments.quick else list(TRACES))
     loads = arguments.load or ([QUICK_LOAD] if arguments.quick else list(LOADS))

@@ -66,7 +66,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     predictions: Foresight = "causal"
     loads: tuple[float, ...] = LOADS
     tested: Literal["always", "named", "never"] = "named"
-    default: tuple[str, ...] = ("ppo", "ppo+reserve")
+    default: tuple[str, ...] = ("ppo",)
     own: tuple[str, ...] = ()
     part: str = ""
 

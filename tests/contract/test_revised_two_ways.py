@@ -86,12 +86,20 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
 
 def test_names_say_so_once_and_where_it_means_something() -> None:
     assert revises_predictions(load_scheduler("gittins+share=0.5+revise"))
-    assert not revises_predictions(load_scheduler("ppo"))
+    assert not revises_predictions(load_scheduler("ppo:untrained"))
     with pytest.raises(UnknownSchedulerError, match="revised already"):
         load_scheduler("qssf+revise+revise")
     with pytest.raises(UnknownSchedulerError, match="true run times"):
         load_scheduler("srtf+revise")
-    assert load_scheduler("ppo+revise").policy_id.endswith("+revise")  # type: ignore[attr-defined]
+    assert load_scheduler("ppo:untrained+revise").policy_id.endswith("+revise")  # type: ignore[attr-defined]
+
+
+def test_what_a_card_says_of_revising_holds_for_its_own_order() -> None:
+    """The default policy is trained with revised predictions and reservations, not for preemption."""
+    assert load_scheduler("ppo").order == "predicted_size"
+    assert revises_predictions(load_scheduler("ppo"))
+    assert revises_predictions(load_scheduler("ppo+reserve"))
+    assert not revises_predictions(load_scheduler("ppo+preempt"))
 
 
 def test_a_recipe_trains_for_what_it_serves() -> None:

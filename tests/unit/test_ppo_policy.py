@@ -163,7 +163,6 @@ def test_names_find_the_default_the_untrained_and_a_path(
     assert isinstance(policy, Scheduler)
     assert (policy.name, policy.temperature, policy.seed) == (f"ppo:{tmp_path / 'mine.zip'}", 0.5, 3)
     assert policy.policy_id.startswith("mine@")
-    monkeypatch.setattr(module, "checkpoint_file", lambda _: tmp_path / "mine.zip")
     found = load_checkpoint(tmp_path / "mine.zip")
     monkeypatch.setattr(module, "load_checkpoint", lambda _: found)
     assert make_ppo("", 0).policy_id == policy.policy_id
@@ -176,7 +175,8 @@ def test_names_find_the_default_the_untrained_and_a_path(
 def test_untrained_needs_no_checkpoint_and_a_missing_path_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "checkpoint_file", lambda _: tmp_path / "none.zip")
-    assert make_ppo("untrained", 0).decide(busy_cluster(), 0, 100.0).source == "policy"
+    with monkeypatch.context() as patched:
+        patched.delattr(module, "load_checkpoint")
+        assert make_ppo("untrained", 0).decide(busy_cluster(), 0, 100.0).source == "policy"
     with pytest.raises(CheckpointError, match=r"none\.zip: cannot read this checkpoint"):
         make_ppo(str(tmp_path / "none.zip"), 0)

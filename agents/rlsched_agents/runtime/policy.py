@@ -31,7 +31,7 @@ from rlsched.decide.recording import Recording
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import UnknownSchedulerError
-from rlsched_agents.runtime.checkpoint import Checkpoint, checkpoint_file, load_checkpoint
+from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
@@ -164,6 +164,7 @@ class PpoScheduler:
             raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
         other = copy.copy(self)
         other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
+        other.revises = self.revises and order == self.order
         other._keep_by(order)
         return other
 
@@ -296,8 +297,8 @@ def make_ppo(argument: str, seed: int) -> PpoScheduler:
     `+search=AMOUNT`: `with_search`.
 
     Args:
-        argument: "" for the default checkpoint, `untrained` for the same network before training (by arg
-            max, which is the reference rule), else a checkpoint's path.
+        argument: "" for the default checkpoint, `untrained` for a network before training (by arg max, which
+            is `qssf-backfill`, or the rule of the ending behind it), else a checkpoint's path.
         seed: Seed of its draws, and of the untrained weights.
 
     Raises:
@@ -305,8 +306,7 @@ def make_ppo(argument: str, seed: int) -> PpoScheduler:
     """
     name = f"ppo:{argument}" if argument else "ppo"
     if argument == "untrained":
-        has_default = checkpoint_file("default").exists()
-        network = load_checkpoint("default").card.network if has_default else NetworkConfig()
+        network = NetworkConfig()
         return PpoScheduler(
             initial_weights(network, seed), network, name=name, policy_id=f"untrained-{seed}", seed=seed
         )
