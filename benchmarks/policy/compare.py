@@ -34,9 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    parser.add_argument(
-        "--policy", action="append", help="under test; default: ppo, the default checkpoint"
-    )
+    parser.add_argument("--policy", action="append", help="under test; default: ppo, the default checkpoint")
     parser.add_argument("--load", action="append", type=float, help="default: 0.7, 0.85, 0.95 and 1.05")
     parser.add_argument(
         "--preemptible", type=float, default=1.0, help="share of the jobs that may be preempted"

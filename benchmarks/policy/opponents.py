@@ -68,7 +68,7 @@ GRIDS: Final[dict[str, Grid]] = {
         values=(
             "qssf-backfill+revise",
             *("easy:sjf,0s+revise", "easy:qssf,0s+revise", "easy:size,0s+revise"),
-            *("easy:sjf,1h+revise", "easy:size,1h+revise"),
+            *("easy:sjf,1h+revise", "easy:size,1h+revise", "easy:size,6h+revise"),
         ),
     ),
     "pack": Grid(

@@ -36,7 +36,7 @@ from rlsched.decide.foresight import copy_nodes, leaves_alone, let_end_until_fit
 from rlsched.decide.holds import is_held
 from rlsched.jit import array_kernel
 
-PATIENCE_S: Final = 21_600.0
+PATIENCE_S: Final = 3_600.0
 """Where a network reserves (order *predicted size*), a job has waited so long before it has a reservation."""
 
 

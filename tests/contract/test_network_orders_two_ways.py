@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -126,13 +127,18 @@ def test_before_training_it_reserves_as_easy_does(like: str) -> None:
 
 
 def test_an_older_policy_begins_a_run_of_more_columns() -> None:
-    """The default policy is of the schema before preemption."""
-    old = load_checkpoint("default")
-    recipe = Recipe(network=msgspec.structs.replace(old.card.network, features=NUM_FEATURES))
+    """One of the schema before preemption, which lacked the last seven columns."""
+    more = 7
+    network = NetworkConfig(features=NUM_FEATURES - more)
+    now = load_checkpoint("default")
+    old = replace(
+        now,
+        card=msgspec.structs.replace(now.card, network=network),
+        weights=initial_weights(network, 0),
+    )
+    recipe = Recipe()
     first = first_weights(old, recipe)
     assert {name: array.shape for name, array in first.items()} == recipe.network.shapes()
-    more = NUM_FEATURES - old.card.network.features
-    assert more >= 0
     assert not first["actor.row1.weight"][:, NUM_FEATURES - more :].any()
     with pytest.raises(InputError, match="has other sizes than the recipe's"):
         first_weights(old, Recipe(network=NetworkConfig(width=8)))

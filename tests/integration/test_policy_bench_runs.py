@@ -110,7 +110,10 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     log = tmp_path / "log.jsonl"
     more = ("--split", "test", "--policy", "reserve:1h,0.1")
     assert compare.main(words_of(traces, tuned, tmp_path, *more)) == 2
-    assert "no values for reserve, tiresias, easy, pack, lucid from their grids" in capsys.readouterr().err
+    assert (
+        "no values for reserve, tiresias, easy, easy+revise, pack, lucid from their grids"
+        in capsys.readouterr().err
+    )
     assert not log.exists()
 
     found = opponents.read_tuned(tuned)

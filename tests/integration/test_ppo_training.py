@@ -284,6 +284,19 @@ def test_init_takes_weights_and_refuses_other_sizes(tmp_path: Path) -> None:
         run(tmp_path / "c", wider, timesteps=64, init=tmp_path / "a" / "out.zip")
 
 
+def test_a_run_that_goes_on_from_a_policy_is_of_its_kind() -> None:
+    """`--init checkpoints/default` with a recipe of another order trains, and compares, what is served."""
+    kept = load_checkpoint().card.network
+    assert (kept.order, kept.revises) != (TINY.network.order, TINY.network.revises)
+    wide = msgspec.structs.replace(TINY, network=NetworkConfig(), exploring_prior_job=9.0)
+    recipe = wide.going_on(kept)
+    assert recipe.network == kept
+    assert (recipe.episode.reserving_frac, recipe.episode.revising) == (1.0, True)
+    assert recipe.exploring_prior_job == kept.prior_job
+    assert recipe.going_on(kept) == recipe, "a run that is resumed has the same recipe"
+    assert recipe.going_on(NetworkConfig()).episode.reserving_frac == 0.0
+
+
 def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot read this checkpoint"):
         run(tmp_path, timesteps=64, resume=True)

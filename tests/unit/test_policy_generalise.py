@@ -36,7 +36,13 @@ RECIPE = Recipe(
     validation_least=2,
     validation_weights=(),
     episode=EpisodeConfig(
-        warmup_jobs=20, agent_jobs=40, tail_jobs=20, nodes_low=2, nodes_high=3, reserving_frac=1.0
+        warmup_jobs=20,
+        agent_jobs=40,
+        tail_jobs=20,
+        nodes_low=2,
+        nodes_high=3,
+        reserving_frac=1.0,
+        revising=True,
     ),
 )
 UNSEEN = ("ms_itp_x", "t/b")

@@ -146,8 +146,11 @@ def train(
     from rlsched.workload.foresight import parse_predictability
     from rlsched_agents.ppo.recipes import load_recipe
     from rlsched_agents.ppo.sources import read_data, synthetic_data
+    from rlsched_agents.runtime.checkpoint import load_checkpoint
 
     chosen = load_recipe(recipe)
+    if (origin := _origin(init, logdir, resume)) is not None:
+        chosen = chosen.going_on(load_checkpoint(origin).card.network)
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):
@@ -214,6 +217,14 @@ def train(
         click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
         return EXIT_INTERRUPTED
     return 0
+
+
+def _origin(init: Path | None, logdir: Path, resume: bool) -> Path | None:
+    """The policy that a run goes on from, where it does not begin anew."""
+    if not resume:
+        return init
+    begun = [*logdir.glob("checkpoints/last.zip"), *sorted(logdir.glob("seed-*/checkpoints/last.zip"))]
+    return begun[0] if begun else None
 
 
 def _confirmed(verdict: Verdict, init: Path | None) -> str:

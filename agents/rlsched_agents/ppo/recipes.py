@@ -138,6 +138,24 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The network as it learns."""
         return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job, prior_modelled=0.0)
 
+    def going_on(self, network: NetworkConfig) -> Recipe:
+        """The same recipe for a policy that has begun already: it is served, and learns, as that one is.
+
+        Where that differs from the recipe's, its network keeps its order, its head start and whether it
+        revises predictions, and episodes are of that kind; columns that it did not see are added.
+        """
+        if (network.order, network.revises) == (self.network.order, self.network.revises):
+            return self
+        reserves = network.order == "predicted_size"
+        return msgspec.structs.replace(
+            self,
+            network=msgspec.structs.replace(network, features=max(network.features, self.network.features)),
+            exploring_prior_job=min(self.exploring_prior_job, network.prior_job),
+            episode=msgspec.structs.replace(
+                self.episode, revising=network.revises, reserving_frac=1.0 if reserves else 0.0
+            ),
+        )
+
     def learning_rate_at(self, progress_left: float) -> float:
         """Adam's step size when this share of the run is left; the last rollout may go past the end."""
         final = self.final_learning_rate_frac
