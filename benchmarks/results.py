@@ -40,7 +40,7 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
 
 REFERENCE = "qssf-backfill"
-UNTRAINED = "ppo:untrained"
+UNTRAINED = "ppo:untrained+reserve+revise"
 CONTEXT = ["qssf", "fifo-backfill", "sjf-backfill"]
 LOADS = (0.85, 1.0)
 LIKES = ("helios", "philly", "itp")

@@ -14,7 +14,7 @@ from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio, geometric_mean
 from rlsched_agents.evaluate.report import Report
 
-UNTRAINED = "ppo:untrained"
+UNTRAINED = "ppo:untrained+reserve+revise"
 REFERENCE = "qssf-backfill"
 AGAINST = (REFERENCE, UNTRAINED, "qssf")
 """What the policy is compared with on synthetic sequences; `qssf` blocks its queue, which suits some."""
