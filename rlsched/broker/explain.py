@@ -70,6 +70,9 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     ahead_of = f"it has waited {_span(now_s - job.submit_s)}"
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
     tail.append(f"predicted to run {_span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
+    revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
+    if revised_s != job.spec.predicted_s:
+        tail.append(f"by what jobs like it have done since, predicted to run {_span(revised_s)}")
     if not book.nodes:
         return ["no node has registered yet", *tail]
     never = never_runs(book, job.spec.vc, need)

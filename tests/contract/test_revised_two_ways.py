@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.book import Book
+from rlsched.broker.explain import explain
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
@@ -72,7 +73,10 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     broker.says("n0", ended(2))
     job = broker.book.cluster.arrays.job
     waiting = [broker.book.cluster.slot_of(seq) for seq in broker.book.cluster.waiting(0)]
-    assert any(job.predicted_s[slot] != job.stamped_s[slot] for slot in waiting)
+    revised = [int(job.seq[slot]) for slot in waiting if job.predicted_s[slot] != job.stamped_s[slot]]
+    assert revised
+    told = explain(broker.book, broker.book.job_of_seq[revised[0]], None, broker.now_s)
+    assert any("by what jobs like it have done" in line for line in told.details)
     book = Book(Predictions(RUNNING_MEAN), broker.book.order, revises=True)
     book.replay(journal.rows())
     assert book.cluster.digest() == broker.book.cluster.digest()
