@@ -32,7 +32,8 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another. "
     "With --models a rule takes abilities: `qssf-backfill+share+slowdown=0.05+cores`. "
     "`ppo+search=8` looks ahead in 8 futures a decision, `ppo+search=5ms` in those that fit 5 ms; "
-    "`ppo+reserve` keeps GPUs for jobs that do not fit, `ppo+preempt` may stop others for them.",
+    "`ppo+reserve` keeps GPUs for jobs that do not fit, `ppo+preempt` may stop others for them; "
+    "`qssf-backfill+revise`: predictions of waiting jobs follow what jobs like them do.",
 )
 @click.option(
     "--search-ms",
