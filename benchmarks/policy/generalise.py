@@ -27,7 +27,7 @@ from benchmarks.policy.opponents import REFERENCES
 from benchmarks.policy.options import add_folders, reported
 from benchmarks.policy.runs import Job, missing, run_job
 from benchmarks.policy.trainings import Run, Trained, policy_file, read_trained, short, train_run
-from rlsched.decide.orders import REFERENCE_RULES
+from rlsched.decide.orders import rule_followed
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -88,8 +88,9 @@ def runs_of(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Run]:
             raise InputError(f"expected --{name.replace('_', '-')} of {least} or more, got {given}")
     recipe: Recipe = load_recipe(arguments.recipe)
     if arguments.init is not None:
-        follows = REFERENCE_RULES[load_checkpoint(arguments.init).card.network.order]
-        wanted = REFERENCE_RULES[recipe.network.order]
+        begun = load_checkpoint(arguments.init).card.network
+        follows = rule_followed(begun.order, revises=begun.revises)
+        wanted = rule_followed(recipe.network.order, revises=recipe.network.revises)
         if follows != wanted:
             raise InputError(
                 f"{arguments.init}: this policy follows {follows}, recipe {arguments.recipe} {wanted}; "

@@ -24,7 +24,8 @@ from benchmarks.policy.options import add_trace, add_traces, reported
 from benchmarks.policy.stamps import stamps_of
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.scheduler import REVISING, Decision, Scheduler, load_scheduler, may_preempt
+from rlsched.decide.orders import REVISING
+from rlsched.decide.scheduler import Decision, Scheduler, load_scheduler, may_preempt
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
 from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks

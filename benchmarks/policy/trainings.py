@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.policy.cases import UNSEEN
 from benchmarks.training_data import REAL, Lesson, default_data, read, synthetic, weighted
-from rlsched.decide.orders import REFERENCE_RULES
+from rlsched.decide.orders import rule_followed
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.sources import TrainingData
@@ -193,7 +193,7 @@ def train_run(out: Path, traces: Path, run: Run) -> Trained | None:
         kept_at=result.card.timesteps,
         score=verdict.score if verdict else None,
         start_score=verdict.start_score if verdict else None,
-        rule=REFERENCE_RULES[result.card.network.order],
+        rule=rule_followed(result.card.network.order, revises=result.card.network.revises),
         policy_id=load_checkpoint(files.out).policy_id,
         traces=[use.trace for use in result.card.traces],
         steps_per_s=result.steps_per_s,

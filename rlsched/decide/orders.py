@@ -16,9 +16,17 @@ By predicted GPU time it follows `qssf-backfill`; by the index it may preempt, a
 no start may delay the job that has the reservation (`decide.easy`), and it follows `easy:size`.
 """
 
+REVISING: Final = "+revise"
+"""Behind the name of a scheduler: predictions of waiting jobs are revised for it (`cluster.siblings`)."""
+
 REFERENCE_RULES: Final[dict[Order, str]] = {
     "predicted_gpu_time": "qssf-backfill",
     "index": "gittins",
     "predicted_size": "easy:size",
 }
 """The rule that a network follows before it is trained, by the order of its queue."""
+
+
+def rule_followed(order: Order, *, revises: bool) -> str:
+    """The name of that rule, where predictions are revised or not."""
+    return REFERENCE_RULES[order] + (REVISING if revises else "")

@@ -5,21 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action
-from rlsched.decide.orders import NETWORK_ORDERS, Order
+from rlsched.decide.orders import NETWORK_ORDERS, REVISING, Order
 from rlsched.decide.record import DecisionRecord, Source
 from rlsched.errors import UnknownSchedulerError
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
-
-REVISING: Final = "+revise"
-"""Behind the name of a scheduler: predictions of waiting jobs are revised for it."""
 
 Information = Literal["causal", "oracle"]
 """Which predictions a rule is fed: what history tells, or the true durations (`sjf*`, `srtf`)."""

@@ -149,7 +149,7 @@ def test_a_stopped_training_goes_on_and_one_without_an_end_begins_anew(
     lesson = trainings.lesson_of(folder, run.cluster, run.recipe)
     whole = trainings.train_run(tmp_path / "whole", folder, run)
     assert whole is not None
-    assert (whole.timesteps, whole.rule) == (256, "easy:size")
+    assert (whole.timesteps, whole.rule) == (256, "easy:size+revise")
     asked: list[bool] = []
     to_its_end = type(lesson).train
 

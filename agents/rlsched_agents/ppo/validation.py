@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.orders import REFERENCE_RULES
-from rlsched.decide.scheduler import REVISING
+from rlsched.decide.orders import rule_followed
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.heuristics.queue_order import RULES
@@ -156,7 +155,7 @@ class Validator:
             _metrics(one.reference_start_s, window) for one, window in zip(played, self._plain, strict=True)
         ]
         sources = np.array([window.trace.name for window in self._plain])
-        rows = {"ppo": mine, followed_by(policy): reference, **self._rules}
+        rows = {"ppo": mine, rule_followed(policy.order, revises=policy.revises): reference, **self._rules}
         table = {name: _summary(runs, reference, sources) for name, runs in rows.items()}
         if self._modelled:
             costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
@@ -171,7 +170,7 @@ class Validator:
             self._replays.append(Replays(drawn, gpus_per_node, warmup, policy.order, revises=policy.revises))
         for name in RULES_TO_BEAT:
             self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
-            if name != followed_by(policy):
+            if name != rule_followed(policy.order, revises=policy.revises):
                 starts = [_run_rule(window, name).start_s for window in self._plain]
                 each = zip(starts, self._plain, strict=True)
                 self._rules[name] = [_metrics(start_s, window) for start_s, window in each]
@@ -184,11 +183,6 @@ class Validator:
             weight = window.models.energy_weight
             ratios.append((1 - weight) * mine[0] / reference[0] + weight * mine[1] / reference[1])
         return _geometric_mean(np.array(ratios))
-
-
-def followed_by(policy: PpoScheduler) -> str:
-    """The name of the rule that a network follows before it is trained."""
-    return REFERENCE_RULES[policy.order] + (REVISING if policy.revises else "")
 
 
 def _run_rule(window: ValidationWindow, name: str) -> JobTable:
