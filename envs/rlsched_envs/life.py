@@ -225,7 +225,9 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
     note_left(sim, slot)
     if sim.state.counters[REVISES]:
-        ledger.learn_end(sim.state, slot, sim.progress.clock[NOW])
+        job, now_s = sim.state.job, sim.progress.clock[NOW]
+        run_s = job.saved_s[slot] if reason == ENDED else now_s - job.start_s[slot]
+        ledger.learn_end(sim.state, slot, run_s, now_s)
     ledger.forget(sim.state, slot)
     for position in range(life.jobs.first_child[row], life.jobs.first_child[row] + life.jobs.children[row]):
         child = life.children[position]

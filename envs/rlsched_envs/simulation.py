@@ -334,7 +334,7 @@ def next_instant(sim: SimArrays) -> int:
         ledger.release(s, slot, at)
         note_left(sim, slot)
         if s.counters[REVISES]:
-            ledger.learn_end(s, slot, at)
+            ledger.learn_end(s, slot, s.job.saved_s[slot] + at - s.job.start_s[slot], at)
         ledger.forget(s, slot)
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
         if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:

@@ -288,7 +288,7 @@ class Book:
                 self.predictions.stopped(job.number, now_s)
             job.state, job.reason = "queued", entry.reason
             return
-        self.cluster.release(job.seq, now_s)
+        self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
         if attempt.ending in ("", "failed", PREEMPTED):
             self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
         else:

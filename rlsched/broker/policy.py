@@ -11,7 +11,14 @@ from rlsched.decide.clocked import with_clocks
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.orders import REFERENCE_RULES
-from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, may_preempt, needs_models
+from rlsched.decide.scheduler import (
+    Scheduler,
+    add_search,
+    load_scheduler,
+    may_preempt,
+    needs_models,
+    revises_predictions,
+)
 from rlsched.errors import InputError
 
 DEFAULT_FALLBACK = "qssf-backfill"
@@ -93,6 +100,7 @@ def _load(name: str, seed: int) -> Scheduler:
 def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
     """Decide on a toy cluster, so that kernels are compiled before the first job waits for them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order=scheduler.order)
+    state.revise_predictions(revises_predictions(scheduler))
     if chooses_clocks:
         Clocks(state).weigh(0.5)
     seqs = {

@@ -164,6 +164,6 @@ def _happen(
             clocks.gone(job)
         case AttemptOver(job=job, outcome="queued"):
             state.requeue(seq_of[job], now_s)
-        case AttemptOver(job=job):
-            state.release(seq_of[job], now_s)
+        case AttemptOver(job=job, outcome=outcome):
+            state.release(seq_of[job], now_s, ended=outcome != "cancelled")
             clocks.gone(job)

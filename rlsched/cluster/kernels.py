@@ -492,9 +492,12 @@ def _hear_ages(s: StateArrays, now_s: float) -> None:
 
 
 @large_kernel
-def learn_end(s: StateArrays, slot: int, now_s: float) -> None:
-    """With REVISES: a job has ended and been released; before it is forgotten, its siblings learn of it."""
-    waiting = note_ended(s, slot, now_s)
+def learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+    """With REVISES: a job has ended and been released; before it is forgotten, its siblings learn of it.
+
+    `run_s`: how long it ran, its earlier attempts too.
+    """
+    waiting = note_ended(s, slot, run_s)
     if waiting >= 0:
         _revise(s, waiting, now_s)
     _hear_ages(s, now_s)

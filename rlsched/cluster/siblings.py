@@ -152,13 +152,13 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 
 @large_kernel
-def note_ended(s: StateArrays, slot: int, now_s: float) -> int:
-    """A job has ended, and has no GPUs any more: its siblings learn how long it ran.
+def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
+    """A job has ended after so long, and has no GPUs any more: its siblings learn of it.
 
     Returns the slot of one of them that waits, -1 if none does: its burst is to be revised.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
-    error = math.log(max(_age_s(s, slot, now_s), 1.0) / max(job.stamped_s[slot], 1.0))
+    error = math.log(max(run_s, 1.0) / max(job.stamped_s[slot], 1.0))
     d.error_square[c] = KEPT * d.error_square[c] + error * error
     d.error_count[c] = KEPT * d.error_count[c] + 1.0
     ended = job.burst_ended[slot]

@@ -464,16 +464,22 @@ class ClusterState:
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
 
-    def release(self, seq: int, now_s: float) -> None:
+    def release(self, seq: int, now_s: float, *, ended: bool = True) -> None:
         """The attempt of a running job, or of one that was preempted, is over, and the job with it.
+
+        Args:
+            seq: Its number.
+            now_s: When.
+            ended: Whether it came to its own end. Only then, and where no earlier attempt is unknown to the
+                ledger, do siblings learn how long it ran (`revise_predictions`).
 
         Raises:
             AllocationError: it neither runs nor leaves.
         """
-        ran_until_now = self.arrays.job.status[self.slot_of(seq)] == RUNNING
+        job, ran_until_now = self.arrays.job, self.arrays.job.status[self.slot_of(seq)] == RUNNING
         slot = self._stopped(seq, now_s)
-        if self.arrays.counters[REVISES] and ran_until_now:
-            kernels.learn_end(self.arrays, slot, now_s)
+        if self.arrays.counters[REVISES] and ended and ran_until_now and job.attempt[slot] == 1:
+            kernels.learn_end(self.arrays, slot, now_s - float(job.start_s[slot]), now_s)
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float) -> None:

@@ -12,7 +12,15 @@ from rlsched.decide.actions import Start, Wait
 from rlsched.decide.candidates import clock_of, has_startable, policy_abilities, reclock_action
 from rlsched.decide.orders import Order
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Scheduler, may_preempt, may_share, weighs_clocks
+from rlsched.decide.scheduler import (
+    Decision,
+    Information,
+    Scheduler,
+    may_preempt,
+    may_share,
+    revises_predictions,
+    weighs_clocks,
+)
 
 
 class Clocked:
@@ -32,6 +40,7 @@ class Clocked:
         information: Likewise.
         preempts: Likewise.
         shares: Likewise.
+        revises: Likewise.
         reclocks: Whether it changes the clocks of running jobs.
     """
 
@@ -45,6 +54,7 @@ class Clocked:
         self.information: Information = scheduler.information
         self.preempts, self.shares = may_preempt(scheduler), may_share(scheduler)
         self.reclocks = dwell_s < math.inf
+        self.revises = revises_predictions(scheduler)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The scheduler's decision with a clock, another clock for a running job, or *wait*."""

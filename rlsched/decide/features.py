@@ -87,7 +87,8 @@ _FIT_IN_LOG: Final = np.array(
 
 OWN: Final = np.dtype(
     [
-        ("seq", np.int64),  # whose columns these are, -1: nobody's
+        ("seq", np.int64),  # whose columns these are, -1: nobody's ...
+        ("predicted_s", np.float64),  # ... predicted so
         ("predicted_gpu_s", np.float64),
         ("predicted_log", np.float32),
         ("spread", np.float32),
@@ -120,8 +121,9 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
     `own` is direct-mapped by slot; its length is a power of two.
     """
     at = slot & (own.shape[0] - 1)
-    if own.seq[at] != job.seq[slot]:
+    if own.seq[at] != job.seq[slot] or own.predicted_s[at] != job.predicted_s[slot]:
         predicted_s, gpus = job.predicted_s[slot], job.gpus[slot]
+        own.predicted_s[at] = predicted_s
         own.seq[at], own.gpus[at], own.demand[at] = job.seq[slot], gpus, job.demand[slot]
         own.predicted_gpu_s[at] = predicted_s * gpus
         own.predicted_log[at] = math.log1p(predicted_s) / TIME_SCALE

@@ -11,8 +11,10 @@ from rlsched.broker.book import Book
 from rlsched.broker.explain import explain
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
+from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events, redecide
+from rlsched.decide.clocked import with_clocks
 from rlsched.decide.scheduler import load_scheduler, revises_predictions
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
@@ -50,6 +52,9 @@ def test_jobs_that_can_be_interrupted_are_revised_alike(policy: str) -> None:
     compiled = Engine(trace, spec, order=rule.order)
     compiled._give_lives()
     table = compiled.run_rule(rule.rule)  # type: ignore[attr-defined]
+    if policy == "qssf-backfill":
+        plain = Engine(trace, spec, order=rule.order).run_rule(rule.rule)  # type: ignore[attr-defined]
+        assert np.array_equal(plain.start_s, table.start_s), "where nothing is interrupted"
     other = Engine(trace, spec, order=rule.order)
     other._give_lives()
     check_equal(table, other.run(rule))
@@ -91,6 +96,16 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
 def test_names_say_so_once_and_where_it_means_something() -> None:
     assert revises_predictions(load_scheduler("gittins+share=0.5+revise"))
     assert not revises_predictions(load_scheduler("ppo:untrained"))
+    for name in ("easy:size+revise", "ppo"):
+        assert revises_predictions(with_clocks(load_scheduler(name), 60.0))
+        assert revises_predictions(load_policy(name, None, 100.0)[0]), "as a broker has it"
+    for name in (
+        "ppo:untrained+revise+reserve",
+        "ppo:untrained+reserve+revise+preempt",
+        "ppo+preempt+reserve",
+    ):
+        with pytest.raises(UnknownSchedulerError, match="says what it may do already"):
+            load_scheduler(name)
     with pytest.raises(UnknownSchedulerError, match="revised already"):
         load_scheduler("qssf+revise+revise")
     with pytest.raises(UnknownSchedulerError, match="true run times"):

@@ -116,22 +116,24 @@ def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) 
 FREE = NetworkConfig(prior_job=0.0, prior_variant=0.0)
 
 
-def restless(seed: int, order: Order = "predicted_gpu_time") -> PpoScheduler:
+def restless(seed: int, order: Order = "predicted_gpu_time", *, revises: bool = False) -> PpoScheduler:
     """First weights without a head start for the reference: they leave it at most decisions."""
-    network = msgspec.structs.replace(FREE, order=order)
+    network = msgspec.structs.replace(FREE, order=order, revises=revises)
     return PpoScheduler(initial_weights(network, seed), network)
 
 
-@pytest.mark.parametrize("order", ["predicted_gpu_time", "predicted_size"])
+@pytest.mark.parametrize(
+    ("order", "revises"), [("predicted_gpu_time", False), ("predicted_size", False), ("predicted_size", True)]
+)
 def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
-    data: TrainingData, order: Order
+    data: TrainingData, order: Order, revises: bool
 ) -> None:
     cold = msgspec.structs.replace(
         SMALL, episode=EpisodeConfig(warmup_jobs=0), validation_weights=(), validation_jobs=200
     )
-    windows, policy = cut_windows(data.validation, cold, seed=1), restless(3, order)
+    windows, policy = cut_windows(data.validation, cold, seed=1), restless(3, order, revises=revises)
     assert policy.order == order
-    replays = Replays([window.drawn for window in windows], 8, 0, order)
+    replays = Replays([window.drawn for window in windows], 8, 0, order, revises=revises)
     score = scorer(policy.weights, policy.network)
     changed = 0
     for window, played in zip(windows, replays.run(score), strict=True):

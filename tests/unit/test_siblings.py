@@ -62,6 +62,17 @@ def test_one_that_still_runs_lengthens_them_and_not_before_it_is_old() -> None:
     assert predicted_s(state, 1) == predicted_s(state, 2) > 3 * STAMP_S
 
 
+def test_who_is_cancelled_or_had_an_earlier_attempt_teaches_nothing() -> None:
+    state = burst_of(3)
+    state.release(0, 6.0, ended=False)
+    assert predicted_s(state, 1) == STAMP_S
+    other = burst_of(3)
+    other.preempt(0, 5.0)
+    other.start(0, (0,), 6.0)
+    other.release(0, 7.0)
+    assert predicted_s(other, 1) == STAMP_S
+
+
 def test_off_nothing_changes() -> None:
     state = burst_of(3, revises=False)
     state.release(0, 6.0)

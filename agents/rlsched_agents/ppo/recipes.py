@@ -152,7 +152,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             network=msgspec.structs.replace(network, features=max(network.features, self.network.features)),
             exploring_prior_job=min(self.exploring_prior_job, network.prior_job),
             episode=msgspec.structs.replace(
-                self.episode, revising=network.revises, reserving_frac=1.0 if reserves else 0.0
+                self.episode,
+                revising=network.revises,
+                reserving_frac=1.0 if reserves else 0.0,
+                preempting_frac=0.0 if reserves else self.episode.preempting_frac,
             ),
         )
 

@@ -160,7 +160,8 @@ class PpoScheduler:
         Raises:
             UnknownSchedulerError: its name says so already.
         """
-        if self.name.endswith(tuple(NETWORK_ORDERS)):
+        has_one = self.order != self.network.order or self.revises != self.network.revises
+        if has_one or self.name.endswith(tuple(NETWORK_ORDERS)):
             raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
         other = copy.copy(self)
         other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
