@@ -46,7 +46,7 @@ _DECIDING = (
         "--fallback",
         metavar="NAME",
         help="The rule in its place when it fails or is late. "
-        "[default: the one that the policy follows; qssf-backfill for ppo]",
+        "[default: the one that the policy follows; easy:size for ppo]",
     ),
     click.option(
         "--decision-budget-ms",

@@ -117,10 +117,7 @@ DEMAND: Final = np.dtype(
         ("cpu_milli_each", np.int64),  # with each GPU; of the whole job where it has none
         ("memory_mib_each", np.int64),
         ("arrived", np.int64),  # jobs of this class so far
-        (
-            "error_square",
-            np.float64,
-        ),  # with REVISES, fading: of ended jobs, squares of ln(run time / stamped)
+        ("error_square", np.float64),  # with REVISES, fading: ln(run time / stamped_s)^2 of ended jobs ...
         ("error_count", np.float64),
         ("own_square", np.float64),  # ... of that less the mean of those of its burst that ended before
         ("own_count", np.float64),

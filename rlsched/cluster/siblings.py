@@ -75,8 +75,8 @@ def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
     last = -1
     for position in range(s.derived.running_len[0]):
         other = s.derived.slot.running[position]
-        if job.burst[other] == burst and heard_age_s(s, other, now_s) > 0.0:
-            heard_s = heard_age_s(s, other, now_s)
+        heard_s = heard_age_s(s, other, now_s) if job.burst[other] == burst else 0.0
+        if heard_s > 0.0:
             s.derived.slot.ln_age[other] = math.log(heard_s / max(job.stamped_s[other], 1.0))
             s.derived.slot.sibling[other] = last
             last = other
