@@ -175,7 +175,9 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
         elif key in _CLOCKS and value is not None:
             able = replace(able, clock=_CLOCKS[key], clock_value=value)
         else:
-            raise UnknownSchedulerError(f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}")
+            raise UnknownSchedulerError(
+                f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}, and revise at the very end"
+            )
     if "tenants" in seen and "share" not in seen:
         raise UnknownSchedulerError(f"policy {name!r}: +tenants says how many share a GPU; add +share")
     if able.dwell_s < math.inf and able.clock not in ("weighed", "lull"):
