@@ -193,7 +193,7 @@ _PREEMPTIVE: Final = ("tiresias", "tiresias-clear", "gittins")
 _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "preempt100": _PREEMPTIVE,
     "preempt50": _PREEMPTIVE,
-    "sharing": ("pack", "lucid", "gittins"),
+    "sharing": ("pack", "lucid", "gittins", "easy+revise"),
     "everything": ("pack", "gittins"),
     "good": ("sgf-age", "reserve", "easy", "easy+revise"),
     "dial": ("pack", "gittins"),
@@ -314,7 +314,9 @@ def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
         return found | ({OWN_SPREAD: OWN_SPREAD} if study.own == UNSEEN and study.preemptible_frac else {})
     if study.name == "sharing":
         gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
-        return {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}
+        found = {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}
+        revised = chosen.get("easy+revise", "easy+revise").removesuffix("+revise")
+        return found | {f"easy{words}+revise": f"{revised}{words}+revise" for words in gates}
     if study.name == "everything":
         able = ("", f"+share={GATE:g}", f"+share={GATE:g}+cores", f"+share={STRICT_GATE:g}+cores")
         found = {f"gittins{words}": f"{base}{words}" for words in able}

@@ -89,6 +89,7 @@ class TestSettings:
             one.label: one.policy for one in studies.rows_of(studies.STUDIES["sharing"], tuned, "t/a", [])
         }
         assert alone["gittins+share=0.5"] == f"{own.chosen}+share=0.5"
+        assert alone["easy+share=0.5+revise"] == "easy+share=0.5+revise"  # untuned here, so at its default
         stale = msgspec.structs.replace(own, grid=["gittins:1"])
         tuned = a_tuned_file({"preemptible0.5": {"gittins": stale}})
         rows = {one.label: one.policy for one in studies.rows_of(PREEMPT50, tuned, "t/a", [])}
