@@ -88,13 +88,23 @@ _GITTINS: Final = (
     *("gittins:2.5,0,0.7,0.25", "gittins:2.5,0,0.7,1", "gittins:2.5,0.5,0.7,0.5"),
 )
 """The default, and from there one figure at a time; spread and power together where small ones are."""
+_GITTINS_REVISED: Final = (
+    *("gittins:1,0,0.7,0.5+revise", "gittins:1.5,0,0.7,0.5+revise", "gittins:2,0,0.7,0.5+revise"),
+    *("gittins:2.5,0,0.7,0.5+revise", "gittins:1.5,0.5,0.7,0.5+revise", "gittins:1.5,0,0.7,1+revise"),
+)
+"""With revised predictions: other spreads, since they explain a part of the errors; trust and margin once."""
 _CLEARING: Final = tuple(f"tiresias:{gpu_s},clear" for gpu_s in (18000, 72000, 144000, 288000))
 """Fewer thresholds: an ablation, and no opponent."""
 
 
 def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
     """Grids of rules that preempt, at a share of preemptible jobs."""
-    values = {"tiresias": GRIDS["tiresias"].values, "tiresias-clear": _CLEARING, "gittins": _GITTINS}
+    values = {
+        "tiresias": GRIDS["tiresias"].values,
+        "tiresias-clear": _CLEARING,
+        "gittins": _GITTINS,
+        "gittins+revise": _GITTINS_REVISED,
+    }
     return {
         rule: Grid(values=values[rule], measure="jct", preemptible_frac=preemptible_frac) for rule in rules
     }
@@ -102,8 +112,10 @@ def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
 
 BASE: Final = "base"
 MORE_GRIDS: Final[dict[str, dict[str, Grid]]] = {
-    "preemptible1": _preemptive("gittins", "tiresias-clear"),
-    "preemptible0.5": _preemptive("tiresias", "gittins", "tiresias-clear", preemptible_frac=0.5),
+    "preemptible1": _preemptive("gittins", "gittins+revise", "tiresias-clear"),
+    "preemptible0.5": _preemptive(
+        "tiresias", "gittins", "gittins+revise", "tiresias-clear", preemptible_frac=0.5
+    ),
     "good": {
         rule: msgspec.structs.replace(GRIDS[rule], predictions="good")
         for rule in ("reserve", "sgf-age", "easy", "easy+revise")

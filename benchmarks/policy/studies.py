@@ -189,7 +189,7 @@ STUDIES: Final = {
 }
 
 
-_PREEMPTIVE: Final = ("tiresias", "tiresias-clear", "gittins")
+_PREEMPTIVE: Final = ("tiresias", "tiresias-clear", "gittins", "gittins+revise")
 _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "preempt100": _PREEMPTIVE,
     "preempt50": _PREEMPTIVE,

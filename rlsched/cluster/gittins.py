@@ -52,7 +52,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
             is worth without the index.
     """
 
-    spread: float = 2.5
+    spread: float = 1.5
     trust: float = 0.0
     gpus_power: float = 0.7
     margin: float = 0.5

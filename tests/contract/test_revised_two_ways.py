@@ -113,12 +113,13 @@ def test_names_say_so_once_and_where_it_means_something() -> None:
     assert load_scheduler("ppo:untrained+revise").policy_id.endswith("+revise")  # type: ignore[attr-defined]
 
 
-def test_what_a_card_says_of_revising_holds_for_its_own_order() -> None:
-    """The default policy is trained with revised predictions and reservations, not for preemption."""
+def test_what_a_card_says_of_revising_holds_whatever_it_may_do() -> None:
+    """The default policy revises predictions where it preempts, too."""
     assert load_scheduler("ppo").order == "predicted_size"
     assert revises_predictions(load_scheduler("ppo"))
     assert revises_predictions(load_scheduler("ppo+reserve"))
-    assert not revises_predictions(load_scheduler("ppo+preempt"))
+    assert revises_predictions(load_scheduler("ppo+preempt"))
+    assert not revises_predictions(load_scheduler("ppo:untrained+preempt"))
 
 
 def test_a_recipe_trains_for_what_it_serves() -> None:

@@ -165,7 +165,6 @@ class PpoScheduler:
             raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
         other = copy.copy(self)
         other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
-        other.revises = self.revises and order == self.order
         other._keep_by(order)
         return other
 
