@@ -1,4 +1,4 @@
-"""Which stage of a curriculum a run is in: entered between two updates, by its decisions so far, and logged."""
+"""Which stage of a curriculum a run is in: entered between two updates, by its decisions, and logged."""
 
 from __future__ import annotations
 
