@@ -89,7 +89,7 @@ EXIT_INTERRUPTED = 130
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Hyper-parameters: default, quick, mixture, large, steady, smoke, or a .toml.",
+    help="Hyper-parameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml.",
 )
 @click.option(
     "--threads",
