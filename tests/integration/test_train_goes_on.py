@@ -115,6 +115,17 @@ def test_a_checkpoint_of_the_run_before_may_be_what_it_begins_with(
     assert trainer.began_with == {0: kept, 1: kept}
 
 
+def test_nothing_is_removed_for_a_policy_that_does_not_fit(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(Trainer(), monkeypatch, *command, "--runs", "2")
+    wide = NetworkConfig(width=16, critic_width=8)
+    save_checkpoint(tmp_path / "wide.zip", a_card(wide), initial_weights(wide, 0))
+    with pytest.raises(InputError, match="other sizes than the recipe's"):
+        run(Trainer(), monkeypatch, *command, "--runs", "2", "--init", str(tmp_path / "wide.zip"))
+    assert all((tmp_path / "log" / f"seed-{k}" / "policy.zip").exists() for k in (0, 1))
+
+
 @pytest.mark.parametrize(("more", "reserves"), [(("--seed", "7"), False), (("--runs", "2"), True)])
 def test_the_kind_of_a_resumed_run_is_that_of_its_own_seeds(
     more: tuple[str, ...], reserves: bool, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -147,7 +147,7 @@ def train(
     from rlsched_agents.ppo.recipes import load_recipe
     from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
     from rlsched_agents.ppo.sources import read_data, synthetic_data
-    from rlsched_agents.ppo.training import RunFiles, TrainingResult
+    from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
     from rlsched_agents.ppo.training import train as run
     from rlsched_agents.runtime.checkpoint import load_checkpoint
 
@@ -155,7 +155,9 @@ def train(
     if resume:
         init = noted_init(files, seed, runs)
     if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:
-        chosen = chosen.going_on(load_checkpoint(origin).card.network, str(origin))
+        checkpoint = load_checkpoint(origin)
+        chosen = chosen.going_on(checkpoint.card.network, str(origin))
+        first_weights(checkpoint, chosen)  # an error now, before anything is written
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):

@@ -27,7 +27,8 @@ def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
 
 
 def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None:
-    """Before runs begin anew: note in the folder of each what all begin with, and forget earlier runs there.
+    """Before runs begin anew: note in the folder of each what all begin with. Of several, earlier runs that
+    stand there are removed, for each would be taken for one that has ended or is to go on.
 
     Args:
         files: As for `train_seeds`.
@@ -41,8 +42,8 @@ def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None
     packed = None if init is None else checkpoint_file(init).read_bytes()
     for own in files_of(files, first, runs).values():
         own.init.parent.mkdir(parents=True, exist_ok=True)
-        own.last.unlink(missing_ok=True)
         if runs > 1:
+            own.last.unlink(missing_ok=True)
             own.out.unlink(missing_ok=True)
         if packed is None:
             own.init.unlink(missing_ok=True)
