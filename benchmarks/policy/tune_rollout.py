@@ -5,7 +5,8 @@
 The cases are those of `tune`. Of each, `--jobs` successive measured jobs are measured and half as many come
 behind them; `qssf-backfill` has placed all that came before, so that every value begins in the same state.
 Which jobs: of the stretches of so many in which it keeps them waiting for 100 s on average or more, the one
-with the median of that. Every value runs on every stretch, once (seed 0).
+with the median of that, over the whole window; a stretch begins seven days before its first job, so that it may
+wait less there. Every value runs on every stretch, once (seed 0).
 
 Each stretch is a file in OUT. When all are there, the entry of `rollout` in `benchmarks/policy/tuned.json` is
 written, and no other one; not any more once `test_runs.jsonl` has a line.
@@ -65,6 +66,11 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     queue_mean_s: dict[str, float]
     wall_s: dict[str, float]
+
+    def ratio(self, value: str) -> float | None:
+        """Mean queueing under a value over that under `qssf-backfill`; None where nobody waits."""
+        reference_s = self.queue_mean_s[TUNING_REFERENCE]
+        return round(self.queue_mean_s[value] / reference_s, 4) if reference_s > 0 else None
 
 
 class AfterWarmUp:
@@ -146,11 +152,7 @@ def tuned_of(found: dict[Case, Stretch], jobs: int) -> Tuned:
     values = GRIDS[RULE].values
     traces = list(dict.fromkeys(case.trace for case in found))
     ratios: dict[str, dict[str, float | None]] = {
-        value: {
-            f"{case.name}-{jobs}": round(one.queue_mean_s[value] / one.queue_mean_s[TUNING_REFERENCE], 4)
-            for case, one in found.items()
-        }
-        for value in values
+        value: {f"{case.name}-{jobs}": one.ratio(value) for case, one in found.items()} for value in values
     }
     here = {
         trace: {
@@ -194,10 +196,7 @@ def _tune(arguments: argparse.Namespace) -> int:
         if path.exists():
             found[case] = one = msgspec.json.decode(path.read_bytes(), type=Stretch)
             reference_s = one.queue_mean_s[TUNING_REFERENCE]
-            each = (
-                f"{value} {one.queue_mean_s[value] / reference_s:.3f} ({one.wall_s[value]:.0f} s)"
-                for value in GRIDS[RULE].values
-            )
+            each = (f"{value} {one.ratio(value)} ({one.wall_s[value]:.0f} s)" for value in GRIDS[RULE].values)
             print(f"{case.name}: {one.jobs} jobs, {reference_s:,.0f} s: {', '.join(each)}", flush=True)
     if not wanted or len(found) < len(wanted):
         print(f"{len(found)} of {len(wanted)} stretches there; call again", file=sys.stderr)

@@ -107,6 +107,9 @@ def test_the_value_with_the_least_mean_is_chosen_by_trace_too() -> None:
         "u-train1-0.95-9": 1.2,
     }
     assert found.scores["rollout:4"] == pytest.approx((0.8 * 0.5 * 1.2) ** (1 / 3), abs=1e-4)
+    nobody = tuned_of({CASES[0]: one(0, 0, 0, 0), CASES[1]: one(200, 100, 160, 300)}, 9)
+    assert nobody.ratios["rollout:4"] == {"t-train1-0.95-9": None, "t-train2-0.95-9": 0.5}
+    assert nobody.scores["rollout:4"] == 0.5
     assert (found.chosen, found.chosen_by_trace) == ("rollout:4", {"t": "rollout:4", "u": "rollout:8"})
 
 
