@@ -180,7 +180,7 @@ def _tune(arguments: argparse.Namespace) -> int:
             f"{arguments.log}: the test split has been read; values that are tuned now would know of it"
         )
     known = read_tuned(arguments.tuned)
-    wanted = cases(arguments.trace or TRACES, TUNING_PARTS, TUNING_LOADS)
+    wanted = cases(arguments.trace or TRACES, TUNING_PARTS, arguments.load or TUNING_LOADS)
     wanted = [case for case in wanted if known.cases.get(case.name, 0) >= MIN_TUNING_JOBS]
     arguments.out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + arguments.budget_s
@@ -215,6 +215,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_folders(parser, out=Path("runs/policy/tune_rollout"))
     add_trace(parser)
+    parser.add_argument("--load", type=float, action="append", help="default: 0.85, 0.95 and 1.05")
     parser.add_argument("--jobs", type=int, default=200, help="measured jobs of a stretch")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file whose entry is written")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
