@@ -5,7 +5,7 @@
 The cases are those of `tune`. Of each, `--jobs` successive measured jobs are measured and half as many come
 behind them; `qssf-backfill` has placed all that came before, so that every value begins in the same state.
 Which jobs: of the stretches of so many in which it keeps them waiting for 100 s on average or more, the one
-with the median of that, over the whole window; a replay begins seven days before the stretch, so that its jobs
+with the median of that, over the whole window; a replay begins seven days before the stretch, so that jobs
 may wait less there. Every value runs on every stretch, once (seed 0).
 
 Each stretch is a file in OUT. When all are there, the entry of `rollout` in `benchmarks/policy/tuned.json` is
