@@ -39,7 +39,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--preemptible", type=float, default=1.0, help="share of the jobs that may be preempted"
     )
-    parser.add_argument("--rollout", action="store_true", help="also the rule that looks ahead: hours")
+    parser.add_argument(
+        "--rollout",
+        action="store_true",
+        help="the rule that looks ahead on all traces, not the short one alone: hours",
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at load {QUICK_LOAD} alone")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")

@@ -27,6 +27,7 @@ from rlsched.decide.windows import empty_window
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch
+from rlsched_envs.curriculum import Stage
 from rlsched_envs.episode import (
     DECISIONS,
     NUM_FLOATS,
@@ -68,8 +69,7 @@ class Fleet:
             raise InputError(f"all training traces need nodes of the same size, got {sorted(sizes)} GPUs")
         self.config = config
         self._sources = list(sources)
-        weights = np.array([source.weight for source in sources], float)
-        self._weights = weights / weights.sum()
+        self.enter(None)
         gangs = gang_sizes(sources, config)
         self._class_of = np.zeros(max(gangs) + 1, np.int32)
         self._class_of[gangs] = np.arange(len(gangs))
@@ -92,8 +92,26 @@ class Fleet:
             [np.random.SeedSequence(seed).generate_state(1, np.uint64)[0], 0], np.uint64
         )
 
+    def enter(self, stage: Stage | None) -> None:
+        """Draw the next episodes from this stage of a curriculum, or, with None, from the whole mixture.
+
+        Raises:
+            InputError: it names a source that there is not, or leaves none.
+        """
+        names = [source.name for source in self._sources]
+        unknown = [start for start in stage.sources if not _any_begins(names, start)] if stage else []
+        weights = np.array([one.weight * (stage.factor(one.name) if stage else 1.0) for one in self._sources])
+        if unknown or not weights.sum() > 0:
+            raise InputError(
+                f"curriculum, stage until {stage.until_frac if stage else 1:g}: expected weights of "
+                f"{', '.join(sorted(set(names)))} that are not all 0, got "
+                f"{', '.join(unknown) or 'none above 0'}"
+            )
+        self._drawn = stage.narrowed(self.config) if stage else self.config
+        self._weights = weights / weights.sum()
+
     def get_state(self) -> dict[str, Any]:
-        """Everything that decides how the episodes go on, as plain data and arrays."""
+        """Everything that decides how the episodes go on, but the stage, as plain data and arrays."""
         return {
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
             "names": list(self._names),
@@ -126,7 +144,7 @@ class Fleet:
         rng, config = self._rngs[k], self.config
         for _ in range(_TRIES):
             source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
-            self.load(k, draw_window(source, config, rng))
+            self.load(k, draw_window(source, self._drawn, rng))
             modelled, timed = rng.random() < config.modelled_frac, rng.random() < config.time_alone_frac
             weight, kind, key = (
                 float(rng.random()),
@@ -283,6 +301,10 @@ def _blank_batch(
     models = models._replace(trait=batch.stack(models.trait, learners))
     state = stacked.sim.state._replace(models=models)
     return stacked._replace(window=window, sim=stacked.sim._replace(state=state))
+
+
+def _any_begins(names: Sequence[str], start: str) -> bool:
+    return any(name.startswith(start) for name in names)
 
 
 def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:

@@ -203,7 +203,7 @@ def _try_again(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
     note_left(sim, slot)
     sim.state.job.overhead_left_s[slot] = life.jobs.restart_s[sim.progress.ends.row[slot]]
-    ledger.wait_again(sim.state, slot)
+    ledger.wait_again(sim.state, slot, sim.progress.clock[NOW])
 
 
 @kernel

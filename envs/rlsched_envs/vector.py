@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs import batch
+from rlsched_envs.curriculum import Stage
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 
@@ -62,6 +63,16 @@ class ClusterVecEnv(VecEnv):
 
     def _seen(self) -> NDArray[np.float32]:
         return self._fleet.observations.copy() if self._copy else self._fleet.observations
+
+    def enter(self, stage: Stage | None) -> None:
+        """Draw the next episodes from this stage of a curriculum; None: from all that `config` allows.
+
+        Episodes in hand go on as they are.
+
+        Raises:
+            InputError: it names a source that there is not, or leaves none.
+        """
+        self._fleet.enter(stage)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(N, K) which rows may be taken now."""

@@ -503,9 +503,15 @@ def learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     _hear_ages(s, now_s)
 
 
+@large_kernel
+def _predict_again(s: StateArrays, slot: int, now_s: float) -> None:
+    """With REVISES: a job that is about to be queued again is predicted by what its siblings have told."""
+    s.job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
+
+
 @kernel
-def wait_again(s: StateArrays, slot: int) -> None:
-    """A released slot goes back to the queue as its next attempt."""
+def wait_again(s: StateArrays, slot: int, now_s: float) -> None:
+    """A released slot goes back to the queue as its next attempt, predicted with what is known by now."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
     s.job.held_until_s[slot] = -np.inf
@@ -515,6 +521,8 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
     s.job.clocked_s[slot] = -np.inf
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
+    if s.counters[REVISES]:
+        _predict_again(s, slot, now_s)
     enqueue(s, slot)
 
 
@@ -523,7 +531,7 @@ def preempt(s: StateArrays, slot: int, now_s: float) -> None:
     """Stop a running slot's attempt for another job's sake; it waits again."""
     release(s, slot, now_s)
     s.job.preemptions[slot] += 1
-    wait_again(s, slot)
+    wait_again(s, slot, now_s)
 
 
 @kernel

@@ -8,8 +8,9 @@ integration: empirical Bayes for a model with one random effect. How much of the
 learned, by demand class, from the jobs that have ended; at first it is half of the variance that comes with
 the predictions (`spread`).
 
-Predictions change when a job comes or ends, and at no other time, so that the same events give the same ones
-in a simulator, in a broker, and in a broker that reads its journal again. What they are worth is in
+Predictions change when a job comes or ends, that of a job also when it is queued again, and at no other time,
+so that the same events give the same ones in a simulator, in a broker, and in a broker that reads its journal
+again. What they are worth is in
 docs/prediction.md.
 """
 

@@ -488,7 +488,7 @@ class ClusterState:
         Raises:
             AllocationError: it neither runs nor leaves.
         """
-        kernels.wait_again(self.arrays, self._stopped(seq, now_s))
+        kernels.wait_again(self.arrays, self._stopped(seq, now_s), now_s)
 
     def _stopped(self, seq: int, now_s: float) -> int:
         """Slot of a job whose attempt is over; it has no GPUs from now on."""

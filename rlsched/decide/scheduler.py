@@ -154,21 +154,34 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
 
 
 def _revising(scheduler: Scheduler, name: str) -> Scheduler:
-    """The same scheduler, by another name; predictions are revised for it."""
+    """The same scheduler, by another name; predictions are revised for it.
+
+    Raises:
+        UnknownSchedulerError: they are revised already, or are true run times, or it lets nobody set that.
+    """
     if revises_predictions(scheduler):
         raise UnknownSchedulerError(
             f"policy {name!r}: {scheduler.name!r} has its predictions revised already"
         )
-    if scheduler.information == "oracle":
+    plain = name.removesuffix(REVISING)
+    try:
+        other: Any = copy.copy(scheduler)
+        information = other.information
+        other.name, other.revises = name, True
+        rule = getattr(other, "rule", None)
+        if isinstance(rule, msgspec.Struct) and "revises" in rule.__struct_fields__:
+            other.rule = msgspec.structs.replace(rule, name=name, revises=True)
+        if hasattr(other, "policy_id"):
+            other.policy_id += REVISING
+    except (AttributeError, TypeError) as error:
         raise UnknownSchedulerError(
-            f"policy {name!r}: {scheduler.name!r} is fed true run times, which need no {REVISING}"
+            f"policy {name!r}: {plain!r} takes no {REVISING}: expected a scheduler of which a copy may get "
+            f"another name and `revises`, got «{error}»; give it an attribute `revises` that is True instead"
+        ) from error
+    if information == "oracle":
+        raise UnknownSchedulerError(
+            f"policy {name!r}: {plain!r} is fed true run times, which need no {REVISING}"
         )
-    other: Any = copy.copy(scheduler)
-    other.name, other.revises = name, True
-    if hasattr(other, "rule"):
-        other.rule = msgspec.structs.replace(other.rule, name=name, revises=True)
-    if hasattr(other, "policy_id"):
-        other.policy_id += REVISING
     return cast("Scheduler", other)
 
 

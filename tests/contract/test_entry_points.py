@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Wait
 from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Information, Scheduler, load_scheduler, scheduler_names
+from rlsched.decide.scheduler import (
+    Decision,
+    Information,
+    Scheduler,
+    load_scheduler,
+    revises_predictions,
+    scheduler_names,
+)
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 
@@ -67,3 +77,69 @@ def test_an_unknown_policy_is_named(name: str) -> None:
         UnknownSchedulerError, match=r"known: .*fifo-backfill|takes no argument|expected easy:ORDER"
     ):
         load_scheduler(name)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A scheduler as a user may write one: nothing of it can be changed."""
+
+    name: str = "mine"
+    order: Order = "submit"
+    information: Information = "causal"
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        del state, partition, now_s, record
+        return Decision(action=Wait(), source="rule")
+
+
+class Slotted(Frozen):
+    __slots__ = ()
+
+
+class Silent:
+    """Says nothing of what it is fed."""
+
+    name, order, decide = "mine", "submit", Frozen.decide
+
+
+class Loose:
+    """Can be changed, and has something of its own that is called `rule`."""
+
+    name, order, information, decide = "mine", "submit", "causal", Frozen.decide
+    rule = "whoever comes first"
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A scheduler `mine` beside those that are installed."""
+
+    class Point:
+        name = "mine"
+
+        def load(self) -> Any:
+            return lambda _argument, _seed: request.param()
+
+    known = [*entry_points(group="rlsched.schedulers"), Point()]
+    monkeypatch.setattr("rlsched.decide.scheduler._points", lambda: known)
+
+
+@pytest.mark.parametrize("registered", [Frozen, Slotted, Silent], indirect=True)
+@pytest.mark.usefixtures("registered")
+def test_a_scheduler_that_takes_no_revise_says_so_in_one_line() -> None:
+    assert load_scheduler("mine").name == "mine"
+    with pytest.raises(
+        UnknownSchedulerError, match=r"'mine\+revise': 'mine' takes no \+revise.*`revises`"
+    ) as caught:
+        load_scheduler("mine+revise")
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("registered", [Loose], indirect=True)
+@pytest.mark.usefixtures("registered")
+def test_a_scheduler_of_others_may_have_its_predictions_revised() -> None:
+    scheduler = load_scheduler("mine+revise")
+    assert scheduler.name == "mine+revise"
+    assert revises_predictions(scheduler)
+    assert scheduler.rule == Loose.rule  # type: ignore[attr-defined]
+    assert not revises_predictions(load_scheduler("mine"))

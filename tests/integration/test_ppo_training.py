@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlsched.errors import CheckpointError, InputError
@@ -24,6 +25,7 @@ from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler
+from rlsched_envs.curriculum import Stage
 
 FAST = Recipe(
     num_envs=32, rollout_steps=32, batch_size=256, gamma=0.9, gae_lambda=0.9, learning_rate=3e-3, entropy=0.0
@@ -136,6 +138,48 @@ def test_a_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) 
     assert not resumed.stopped
     run(tmp_path / "b", timesteps=512)
     assert resumed.card.weights_sha256 == load_checkpoint(tmp_path / "b" / "out.zip").card.weights_sha256
+
+
+class Graded(ToyVecEnv):
+    """Has stages, in which rewards are of another size; stops the run at a step, if asked."""
+
+    def __init__(self, num_envs: int, seed: int, stops_at: int = 0) -> None:
+        super().__init__(num_envs, seed)
+        self.entered: list[float | None] = []
+        self._steps_left = stops_at
+
+    def enter(self, stage: Stage | None) -> None:
+        self.entered.append(stage.until_frac if stage is not None else None)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        observations, rewards, dones, infos = super().step_wait()
+        return observations, rewards * (self.entered[-1] or 3.0), dones, infos
+
+
+def test_a_resumed_run_is_in_the_stage_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    graded = msgspec.structs.replace(TINY, curriculum=(Stage(until_frac=0.25), Stage(until_frac=0.5)))
+    whole, part, rest = (Graded(TINY.num_envs, 3, stops_at) for stops_at in (0, 40, 0))
+    run(tmp_path / "a", graded, timesteps=512, env=whole)
+    assert whole.entered == [0.25, 0.5, 0.25, 0.5, None], "each once to be checked, then in turn"
+    assert run(tmp_path / "b", graded, timesteps=512, env=part).stopped
+    run(tmp_path / "b", graded, timesteps=512, env=rest, resume=True)
+    assert part.entered == [0.25, 0.5, 0.25, 0.5]
+    assert rest.entered == [0.25, 0.5, 0.5, None]
+    weights = [load_checkpoint(tmp_path / one / "out.zip").card.weights_sha256 for one in ("a", "b")]
+    assert weights[0] == weights[1]
+    assert scalars(tmp_path / "a")["curriculum/stage_number"] == [1, 1, 2, 2, 3, 3, 3, 3]
+    with pytest.raises(InputError, match=r"another recipe .*curriculum"):
+        run(tmp_path / "b", TINY, timesteps=1024, resume=True)
+
+
+def test_a_run_without_a_curriculum_says_nothing_of_one(tmp_path: Path) -> None:
+    """So runs of versions that had none go on, and cards are as they were."""
+    card = run(tmp_path, timesteps=64).card
+    assert "curriculum" not in card.recipe
+    assert not [tag for tag in scalars(tmp_path) if tag.startswith("curriculum")]
 
 
 def test_a_run_that_gains_nothing_ends_early_and_goes_on_if_asked(tmp_path: Path) -> None:

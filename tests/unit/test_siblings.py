@@ -73,8 +73,21 @@ def test_who_is_cancelled_or_had_an_earlier_attempt_teaches_nothing() -> None:
     assert predicted_s(other, 1) == STAMP_S
 
 
+@pytest.mark.parametrize("stopped", ["requeue", "preempt"])
+def test_who_is_queued_again_waits_with_what_is_known_by_then(stopped: str) -> None:
+    state = burst_of(3)
+    state.start(1, (1,), 2.0)
+    state.release(0, 6.0)
+    assert predicted_s(state, 1) == STAMP_S, "it runs, with the prediction that it was started with"
+    getattr(state, stopped)(1, 7.0)
+    assert predicted_s(state, 1) == predicted_s(state, 2) < 0.5 * STAMP_S
+    assert state.waiting(0) == [1, 2]
+
+
 def test_off_nothing_changes() -> None:
     state = burst_of(3, revises=False)
+    state.start(1, (1,), 5.0)
+    state.requeue(1, 6.0)
     state.release(0, 6.0)
     add(state, 40 * STAMP_S, gpus=4)
     assert [predicted_s(state, seq) for seq in (1, 2)] == [STAMP_S, STAMP_S]

@@ -89,7 +89,7 @@ EXIT_INTERRUPTED = 130
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Hyper-parameters: default, quick, mixture, large, steady, smoke, or a .toml.",
+    help="Hyper-parameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml.",
 )
 @click.option(
     "--threads",
@@ -145,27 +145,32 @@ def train(
     import rlsched
     from rlsched.workload.foresight import parse_predictability
     from rlsched_agents.ppo.recipes import load_recipe
+    from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
     from rlsched_agents.ppo.sources import read_data, synthetic_data
+    from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
+    from rlsched_agents.ppo.training import train as run
     from rlsched_agents.runtime.checkpoint import load_checkpoint
 
-    chosen = load_recipe(recipe)
-    if (origin := _origin(init, logdir, resume)) is not None:
-        chosen = chosen.going_on(load_checkpoint(origin).card.network)
+    chosen, files = load_recipe(recipe), RunFiles(logdir=logdir, out=out)
+    if resume:
+        init = noted_init(files, seed, runs)
+    if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:
+        checkpoint = load_checkpoint(origin)
+        chosen = chosen.going_on(checkpoint.card.network, str(origin))
+        first_weights(checkpoint, chosen)  # an error now, before anything is written
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):
         _make_writable(folder)
+    if not resume:
+        note_init(files, seed, runs, init)
 
     from datetime import UTC, datetime
 
-    from rlsched_agents.ppo.seeds import train_seeds
-    from rlsched_agents.ppo.training import RunFiles, TrainingResult
-    from rlsched_agents.ppo.training import train as run
     from rlsched_agents.ppo.validation import Validator, cut_windows
     from rlsched_agents.runtime.card import Card
     from rlsched_envs.vector import ClusterVecEnv
 
-    files = RunFiles(logdir=logdir, out=out)
     card = Card(
         name=out.stem,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -196,7 +201,7 @@ def train(
                 card=card,
                 validate=validator,
                 confirm=confirmer,
-                init=init,
+                init=noted_init(files, seed, runs),
                 resume=own_resume,
                 threads=threads,
                 progress=not quiet,
@@ -217,14 +222,6 @@ def train(
         click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
         return EXIT_INTERRUPTED
     return 0
-
-
-def _origin(init: Path | None, logdir: Path, resume: bool) -> Path | None:
-    """The policy that a run goes on from, where it does not begin anew."""
-    if not resume:
-        return init
-    begun = [*logdir.glob("checkpoints/last.zip"), *sorted(logdir.glob("seed-*/checkpoints/last.zip"))]
-    return begun[0] if begun else None
 
 
 def _confirmed(verdict: Verdict, init: Path | None) -> str:

@@ -42,10 +42,14 @@ class Rollout:
         self.name: str = name
         self._search = Search(FixedSamples(samples), seed)
 
+    def remember(self, state: ClusterState) -> None:
+        """Take in the jobs that have come, where another scheduler decides for the time being."""
+        self._search.remember(state)
+
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The start or the *wait* that the futures speak for."""
         recording = Recording(state, partition, now_s, wanted=record)
-        self._search.remember(state)
+        self.remember(state)
         source: Source = "automatic"
         halves = []
         action: Action

@@ -11,6 +11,7 @@ import msgspec
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
+from rlsched_envs.curriculum import Stage, check_stages
 from rlsched_envs.sources import EpisodeConfig
 
 
@@ -37,6 +38,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         average_decay: Share of the weights' running average that an update keeps; 0 serves the last weights.
         reward_clip: Clip on a reward after division by the standard deviation of the discounted return.
         episode: What a training episode looks like.
+        curriculum: Stages that draw episodes from a part of that first; none: from all of it, always.
         validate_every: Decisions between two validations.
         validation_jobs: Jobs of a validation window, warm-up included.
         validation_loads: Offered loads of the validation windows.
@@ -72,6 +74,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     episode: EpisodeConfig = EpisodeConfig(
         agent_jobs=1024, tail_jobs=256, load_high=1.1, nodes_low=6, nodes_high=10, modelled_frac=0.5
     )
+    curriculum: tuple[Stage, ...] = ()
     validate_every: int = 589_824
     validation_jobs: int = 5_000
     validation_loads: tuple[float, ...] = (0.85, 1.0)
@@ -102,11 +105,18 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 "network.order: validation knows no preemption; expected predicted_gpu_time or "
                 "predicted_size, and +preempt where the policy is served"
             )
+        if self.network.order == "predicted_size" and (self.episode.modelled_frac or self.validation_weights):
+            raise ValueError(
+                "network.order predicted_size: nobody has a reservation where there are models; expected "
+                f"episode.modelled_frac 0 and validation_weights [], got {self.episode.modelled_frac:g} and "
+                f"{list(self.validation_weights)}"
+            )
         if self.network.revises != self.episode.revising:
             raise ValueError(
                 "network.revises and episode.revising: expected both or neither, "
                 f"got {self.network.revises} and {self.episode.revising}"
             )
+        check_stages(self.curriculum, self.episode)
         if self.batch_size > self.rollout:
             raise ValueError(
                 f"batch_size must be at most num_envs * rollout_steps = {self.rollout}, got {self.batch_size}"
@@ -138,25 +148,41 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The network as it learns."""
         return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job, prior_modelled=0.0)
 
-    def going_on(self, network: NetworkConfig) -> Recipe:
+    def going_on(self, network: NetworkConfig, name: str = "this policy") -> Recipe:
         """The same recipe for a policy that has begun already: it is served, and learns, as that one is.
 
         Where that differs from the recipe's, its network keeps its order, its head start and whether it
-        revises predictions, and episodes are of that kind; columns that it did not see are added.
+        revises predictions, and episodes are of that kind; columns that it did not see are added. A policy
+        that reserves has no episodes with models then, and no validation with them, for nobody has a
+        reservation there.
+
+        Args:
+            network: Of the policy.
+            name: What an error calls it.
+
+        Raises:
+            InputError: it preempts, which validation does not know.
         """
         if (network.order, network.revises) == (self.network.order, self.network.revises):
             return self
-        reserves = network.order == "predicted_size"
+        if network.order == "index":
+            raise InputError(
+                f"{name}: its queue goes by the index, and validation knows no preemption; expected a policy "
+                "of the order predicted_gpu_time or predicted_size (+preempt is for serving it)"
+            )
+        reserves, episode = network.order == "predicted_size", self.episode
         return msgspec.structs.replace(
             self,
             network=msgspec.structs.replace(network, features=max(network.features, self.network.features)),
             exploring_prior_job=min(self.exploring_prior_job, network.prior_job),
             episode=msgspec.structs.replace(
-                self.episode,
+                episode,
                 revising=network.revises,
                 reserving_frac=1.0 if reserves else 0.0,
-                preempting_frac=0.0 if reserves else self.episode.preempting_frac,
+                preempting_frac=0.0 if reserves else episode.preempting_frac,
+                modelled_frac=0.0 if reserves else episode.modelled_frac,
             ),
+            validation_weights=() if reserves else self.validation_weights,
         )
 
     def learning_rate_at(self, progress_left: float) -> float:
@@ -181,6 +207,18 @@ _MIXTURE: Final = Recipe(
     episode=EpisodeConfig(
         agent_jobs=1536, load_high=1.1, nodes_high=8, block_jobs=256, known_low=0.5, known_high=0.95
     ),
+)
+
+_RESERVING: Final = msgspec.structs.replace(
+    _MIXTURE,
+    network=msgspec.structs.replace(_MIXTURE.network, order="predicted_size", revises=True),
+    validate_every=131_072,
+    checkpoint_every=131_072,
+    episode=msgspec.structs.replace(_MIXTURE.episode, agent_jobs=1024, reserving_frac=1.0, revising=True),
+)
+_GROWING: Final = (
+    Stage(until_frac=0.25, load_low=0.9, load_high=1.0, nodes_high=5, known_low=0.8, as_made_frac=0.0),
+    Stage(until_frac=0.5, load_low=0.8, load_high=1.05, nodes_high=6, known_low=0.65, as_made_frac=0.15),
 )
 
 RECIPES: Final[dict[str, Recipe]] = {
@@ -216,13 +254,8 @@ RECIPES: Final[dict[str, Recipe]] = {
         episode=EpisodeConfig(agent_jobs=384, load_high=1.1, nodes_high=8),
     ),
     "mixture": _MIXTURE,
-    "reserving": msgspec.structs.replace(
-        _MIXTURE,
-        network=msgspec.structs.replace(_MIXTURE.network, order="predicted_size", revises=True),
-        validate_every=131_072,
-        checkpoint_every=131_072,
-        episode=msgspec.structs.replace(_MIXTURE.episode, agent_jobs=1024, reserving_frac=1.0, revising=True),
-    ),
+    "reserving": _RESERVING,
+    "growing": msgspec.structs.replace(_RESERVING, curriculum=_GROWING),
     "large": Recipe(),
     "steady": Recipe(final_learning_rate_frac=0.1, entropy=0.001),
     "smoke": Recipe(
@@ -239,6 +272,7 @@ RECIPES: Final[dict[str, Recipe]] = {
     ),
 }
 """`reserving` made the default policy: `mixture` on top of EASY's reservations and of revised predictions.
+`growing` is `reserving` with a curriculum: narrow loads, small clusters and good predictions first.
 `large` has long episodes with models, for millions of decisions; `default` has shorter ones and shows its
 first curves within 50,000; `quick` leaves the reference within 200,000 and `mixture` does so on several kinds
 of workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""

@@ -1,16 +1,64 @@
-"""Several runs that differ in their seed alone: one run's luck is large, so the best of a few is kept."""
+"""Several runs that differ in their seed alone: one run's luck is large, so the best of a few is kept.
+
+What they begin with stands in the folder of each from the first moment on: a command that is stopped may be
+resumed when some of its runs have not begun yet.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from rlsched_agents.ppo.callbacks import score_of
 from rlsched_agents.ppo.training import RunFiles, TrainingResult
-from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
+from rlsched_agents.runtime.checkpoint import checkpoint_file, load_checkpoint, save_checkpoint
 
 TrainOne = Callable[[int, RunFiles, bool], TrainingResult]
 """(seed, where to write, whether to go on with what is there) -> how the run ended."""
+
+
+def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
+    """Where the run of each seed writes: one alone in `files.logdir`, several each in `seed-K` of it."""
+    if runs == 1:
+        return {first: files}
+    folders = {seed: files.logdir / f"seed-{seed}" for seed in range(first, first + runs)}
+    return {seed: RunFiles(logdir=at, out=at / "policy.zip") for seed, at in folders.items()}
+
+
+def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None:
+    """Before runs begin anew: note in the folder of each what all begin with. Of several, earlier runs that
+    stand there are removed, for each would be taken for one that has ended or is to go on.
+
+    Args:
+        files: As for `train_seeds`.
+        first: The first seed.
+        runs: How many.
+        init: The checkpoint of `--init`; None: they begin with the rule.
+
+    Raises:
+        OSError: the checkpoint or a folder cannot be read or written.
+    """
+    packed = None if init is None else checkpoint_file(init).read_bytes()
+    for own in files_of(files, first, runs).values():
+        own.init.parent.mkdir(parents=True, exist_ok=True)
+        if runs > 1:
+            own.last.unlink(missing_ok=True)
+            own.out.unlink(missing_ok=True)
+        if packed is None:
+            own.init.unlink(missing_ok=True)
+        else:
+            own.init.write_bytes(packed)
+
+
+def noted_init(files: RunFiles, first: int, runs: int) -> Path | None:
+    """What these runs began with, as `note_init` left it; None: with the rule."""
+    return next((own.init for own in files_of(files, first, runs).values() if own.init.exists()), None)
+
+
+def begun(files: RunFiles, first: int, runs: int) -> Path | None:
+    """The snapshot of one of these runs, None where none has one. Runs of other seeds are not looked at."""
+    return next((own.last for own in files_of(files, first, runs).values() if own.last.exists()), None)
 
 
 def train_seeds(
@@ -35,9 +83,8 @@ def train_seeds(
     if runs == 1:
         return train_one(first, files, resume)
     results = []
-    for seed in range(first, first + runs):
-        folder = files.logdir / f"seed-{seed}"
-        own = RunFiles(logdir=folder, out=folder / "policy.zip")
+    every = files_of(files, first, runs)
+    for seed, own in every.items():
         if resume and own.out.exists():
             card = load_checkpoint(own.out).card
             results.append(
@@ -50,5 +97,5 @@ def train_seeds(
             return result
         results.append(result)
     best = min(range(runs), key=lambda k: score_of(results[k].card.validation, tolerated_loss_frac))
-    kept = load_checkpoint(files.logdir / f"seed-{first + best}" / "policy.zip")
+    kept = load_checkpoint(every[first + best].out)
     return replace(results[best], card=save_checkpoint(files.out, kept.card, kept.weights))

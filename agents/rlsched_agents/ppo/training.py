@@ -24,6 +24,7 @@ from rlsched_agents.ppo.callbacks import (
     Validation,
 )
 from rlsched_agents.ppo.confirming import Verdict, confirm_best
+from rlsched_agents.ppo.lessons import Lessons
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.policy import CandidatePolicy
@@ -37,6 +38,7 @@ from rlsched_agents.runtime.network import Weights, widened
 LAST_FILE = "last.zip"
 BEST_FILE = "best.zip"
 START_FILE = "start.zip"
+INIT_FILE = "init.zip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,11 @@ class RunFiles:
     def start(self) -> Path:
         """The policy that the run began with; runs of older versions, and unconfirmed ones, have none."""
         return self.logdir / "checkpoints" / START_FILE
+
+    @property
+    def init(self) -> Path:
+        """A copy of the policy of `--init`, so that a run that is resumed knows of it; others have none."""
+        return self.logdir / "checkpoints" / INIT_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +156,8 @@ def train(
         progress: Whether to show it on standard error.
 
     Raises:
-        InputError: `resume` with another recipe, or with a run that has already ended.
+        InputError: `resume` with another recipe, or with a run that has already ended; or a curriculum that
+            does not fit the environment.
         CheckpointError: a checkpoint to start from is missing or unusable.
     """
     torch.set_num_threads(threads)
@@ -163,6 +171,8 @@ def train(
         _resume(model, normalizer, recipe, files, timesteps, best, average)
     elif init is not None:
         _network(model).load_weights(first_weights(load_checkpoint(init), recipe))
+    lessons = Lessons(venv, recipe.curriculum, timesteps)
+    lessons.enter(model.num_timesteps)
     if confirm is not None and not resume:
         origin = load_checkpoint(init).card if init is not None else card
         save_checkpoint(files.start, _card_now(origin, 0), _network(model).weights())
@@ -186,6 +196,7 @@ def train(
     callbacks = CallbackList(
         [
             schedules,
+            lessons,
             average,
             *([validation] if validation else []),
             Snapshots(save_last, recipe.checkpoint_every, request),
@@ -276,9 +287,13 @@ def _network(model: MaskablePPO) -> CandidateNetwork:
 
 
 def _hyper_parameters(recipe: Recipe) -> dict[str, object]:
-    """The recipe as plain data, without the network, which has its own place in the card."""
+    """The recipe as plain data, without the network, which has its own place in the card.
+
+    Without a curriculum it says nothing of one: runs that began when there was none go on.
+    """
     plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(recipe))
-    return {key: value for key, value in plain.items() if key != "network"}
+    left_out = {"network"} if recipe.curriculum else {"network", "curriculum"}
+    return {key: value for key, value in plain.items() if key not in left_out}
 
 
 def _card_now(card: Card, timesteps: int) -> Card:

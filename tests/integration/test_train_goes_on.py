@@ -1,0 +1,181 @@
+"""`rlsched train` that goes on: what `--init` adopts, and what runs begin with that are resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched_agents.cli.train import train
+from rlsched_agents.ppo.recipes import RECIPES, Recipe
+from rlsched_agents.ppo.training import RunFiles, TrainingResult
+from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+
+NARROW = NetworkConfig(width=8, critic_width=8)
+TABLE = {"ppo": dict.fromkeys(("queue_ratio_frac", "queue_mean_s", "queue_p99_s", "jct_mean_s"), 1.0)}
+RECIPE = """
+validation_jobs = 100
+validation_loads = [1.0]
+validation_least = 1
+[network]
+width = 8
+critic_width = 8
+"""
+
+
+def a_card(network: NetworkConfig = NARROW) -> Card:
+    return Card(
+        name="t", created="", rlsched_version="0", schema_hash="", network=network, timesteps=9, seeds=()
+    )
+
+
+@dataclass
+class Trainer:
+    """In the place of `training.train`: notes what it is asked, trains nothing."""
+
+    stops_at: int = -1
+    began_with: dict[int, str | None] = field(default_factory=dict)
+    resumed: list[int] = field(default_factory=list)
+    recipes: list[Recipe] = field(default_factory=list)
+
+    def __call__(
+        self, _venv: object, recipe: Recipe, *, seed: int, files: RunFiles, init: Path | None, resume: bool,
+        card: Card, **_: object,
+    ) -> TrainingResult:  # fmt: skip
+        if resume:
+            self.resumed.append(seed)
+        self.began_with[seed] = None if init is None else load_checkpoint(init).card.weights_sha256
+        self.recipes.append(recipe)
+        card = msgspec.structs.replace(card, seeds=(seed,), validation=TABLE)
+        card = save_checkpoint(files.out, card, initial_weights(recipe.network, seed))
+        save_checkpoint(files.last, card, initial_weights(recipe.network, seed))
+        return TrainingResult(timesteps=9, stopped=seed == self.stops_at, steps_per_s=1.0, card=card)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    trace, spec = synthesize("helios", 1500, 1.0, 32, seed=2)
+    trace.write(tmp_path / "t.csv.gz")
+    (tmp_path / "c.toml").write_text(spec.to_toml())
+    (tmp_path / "r.toml").write_text(RECIPE)
+    places = {"trace": "t.csv.gz", "cluster": "c.toml", "recipe": "r.toml", "logdir": "log", "out": "o.zip"}
+    words = [word for name, place in places.items() for word in (f"--{name}", str(tmp_path / place))]
+    return [*words, "--timesteps", "9", "--quiet"]
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path / "origin.zip", a_card(), initial_weights(NARROW, 77))
+    return tmp_path / "origin.zip"
+
+
+def run(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr("rlsched_agents.ppo.training.train", trainer)
+    code: int = train.main(list(words), standalone_mode=False)
+    return code
+
+
+def test_seeds_that_begin_after_a_stop_begin_with_the_same_weights(
+    command: list[str], origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Trainer(stops_at=4), Trainer()
+    assert run(first, monkeypatch, *command, "--init", str(origin), "--runs", "3", "--seed", "3") == 130
+    kept = load_checkpoint(origin).card.weights_sha256
+    assert first.began_with == {3: kept, 4: kept}
+    origin.unlink()
+    assert run(second, monkeypatch, *command, "--resume", "--runs", "3", "--seed", "3") == 0
+    assert second.resumed == [4]
+    assert second.began_with == {4: kept, 5: kept}
+
+
+def test_what_is_left_of_an_earlier_command_is_not_taken_for_its_own(
+    command: list[str], origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(Trainer(), monkeypatch, *command, "--init", str(origin), "--runs", "3")
+    stopped, again = Trainer(stops_at=0), Trainer()
+    run(stopped, monkeypatch, *command, "--runs", "2")
+    assert stopped.began_with == {0: None}
+    run(again, monkeypatch, *command, "--runs", "2", "--resume")
+    assert (again.resumed, again.began_with) == ([0], {0: None, 1: None}), "seed 1 is not the one that ended"
+
+
+def test_a_checkpoint_of_the_run_before_may_be_what_it_begins_with(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(Trainer(), monkeypatch, *command, "--runs", "2")
+    policy = tmp_path / "log" / "seed-1" / "policy.zip"
+    kept, trainer = load_checkpoint(policy).card.weights_sha256, Trainer()
+    run(trainer, monkeypatch, *command, "--runs", "2", "--init", str(policy))
+    assert trainer.began_with == {0: kept, 1: kept}
+
+
+def test_nothing_is_removed_for_a_policy_that_does_not_fit(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(Trainer(), monkeypatch, *command, "--runs", "2")
+    wide = NetworkConfig(width=16, critic_width=8)
+    save_checkpoint(tmp_path / "wide.zip", a_card(wide), initial_weights(wide, 0))
+    with pytest.raises(InputError, match="other sizes than the recipe's"):
+        run(Trainer(), monkeypatch, *command, "--runs", "2", "--init", str(tmp_path / "wide.zip"))
+    assert all((tmp_path / "log" / f"seed-{k}" / "policy.zip").exists() for k in (0, 1))
+
+
+@pytest.mark.parametrize(("more", "reserves"), [(("--seed", "7"), False), (("--runs", "2"), True)])
+def test_the_kind_of_a_resumed_run_is_that_of_its_own_seeds(
+    more: tuple[str, ...], reserves: bool, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside each other in one folder: a run of another kind alone, and two that went on from `ppo`."""
+    reserving = msgspec.structs.replace(NARROW, order="predicted_size", revises=True)
+    files = RunFiles(logdir=tmp_path / "log", out=tmp_path / "o.zip")
+    for seed, network in (("seed-0", reserving), ("seed-1", reserving), ("", NARROW), ("seed-9", reserving)):
+        last = files.logdir / seed / "checkpoints" / "last.zip"
+        save_checkpoint(last, a_card(network), initial_weights(network, 0))
+    trainer = Trainer()
+    run(trainer, monkeypatch, *command, *more, "--resume")
+    assert {recipe.network.order == "predicted_size" for recipe in trainer.recipes} == {reserves}
+
+
+def test_going_on_from_a_policy_that_reserves_leaves_out_the_models() -> None:
+    """Nobody has a reservation where there are models: such episodes would teach what is not served."""
+    kept = load_checkpoint().card.network
+    assert kept.order == "predicted_size"
+    default = RECIPES["default"]
+    assert default.episode.modelled_frac > 0
+    recipe = default.going_on(kept)
+    assert (recipe.episode.modelled_frac, recipe.validation_weights) == (0.0, ())
+    assert (recipe.episode.reserving_frac, recipe.episode.revising) == (1.0, True)
+    head_start = ("prior_job", "prior_variant", "prior_modelled", "prior_rows")
+    assert all(getattr(recipe.network, name) == getattr(kept, name) for name in head_start)
+    revising = msgspec.structs.replace(default.network, revises=True)
+    other = default.going_on(revising)
+    assert (other.episode.modelled_frac, other.episode.revising) == (0.5, True)
+    assert other.validation_weights == default.validation_weights
+
+
+def test_what_cannot_be_gone_on_from_is_one_clear_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preempting = msgspec.structs.replace(NARROW, order="index")
+    save_checkpoint(tmp_path / "p.zip", a_card(preempting), initial_weights(preempting, 0))
+    with pytest.raises(InputError, match=r"p\.zip: its queue goes by the index.*expected") as caught:
+        run(Trainer(), monkeypatch, *command, "--init", str(tmp_path / "p.zip"))
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_reserves_under_models_is_refused(command: list[str], tmp_path: Path) -> None:
+    reserving = RECIPE.replace("[network]", '[network]\norder = "predicted_size"')
+    for extra in (
+        "validation_weights = []\n[episode]\nmodelled_frac = 0.5",
+        "[episode]\nmodelled_frac = 0.0",
+    ):
+        top, _, episode = extra.rpartition("[episode]")
+        (tmp_path / "r.toml").write_text(f"{top}{reserving}[episode]{episode}\nreserving_frac = 1.0\n")
+        with pytest.raises(InputError, match=r"r\.toml: network\.order predicted_size: nobody has a reserv"):
+            train.main(command, standalone_mode=False)
