@@ -11,8 +11,9 @@ import msgspec
 
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action
-from rlsched.decide.orders import NETWORK_ORDERS, REVISING, Order
+from rlsched.decide.orders import NETWORK_ORDERS, REPACKING, REVISING, Order
 from rlsched.decide.record import DecisionRecord, Source
+from rlsched.decide.repack import Repack
 from rlsched.errors import UnknownSchedulerError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
 
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
     `NAME+preempt` lets a network preempt jobs, `NAME+reserve` reserve GPUs for them (`NETWORK_ORDERS`).
+    `NAME+repack` lets one that preempts by the index move running jobs for a gang (`decide.repack`).
     `NAME+revise`: predictions of waiting jobs are revised by what jobs of their burst do.
     `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo+reserve+search=5ms`.
 
@@ -125,6 +127,16 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     plain = name.removesuffix(REVISING)
     if plain != name:
         return _revising(load_scheduler(plain, seed=seed), name)
+    plain = name.removesuffix(REPACKING)
+    if plain != name:
+        repacking = getattr(load_scheduler(plain, seed=seed), "with_repack", None)
+        if repacking is None:
+            raise UnknownSchedulerError(
+                f"policy {name!r}: {plain!r} takes no {REPACKING}; those that preempt by an index do: gittins, "
+                "tiresias:THRESHOLD,clear, ppo+preempt"
+            )
+        moving: Scheduler = repacking(name, Repack())
+        return moving
     for ending, order in NETWORK_ORDERS.items():
         plain = name.removesuffix(ending)
         if plain != name:
