@@ -100,9 +100,7 @@ def _goes_before(s: StateArrays, one: int, other: int) -> bool:
 
 
 @kernel
-def _movable_on(
-    s: StateArrays, p: int, n: int, now_s: float, r: RepackCode, found: NDArray[np.int64]
-) -> int:
+def _movable_on(s: StateArrays, p: int, n: int, now_s: float, r: RepackCode, found: NDArray[np.int64]) -> int:
     """Write the jobs of node `n` that may move, those that go first before the others; returns how many."""
     count = 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -167,10 +165,10 @@ def put(free: NDArray[np.int64], gpus: int) -> bool:
 @kernel
 def put_all(s: StateArrays, free: NDArray[np.int64], jobs: NDArray[np.int64]) -> bool:
     """Whether these jobs fit one after the other, in their order."""
+    fit = True
     for k in range(jobs.shape[0]):
-        if not put(free, s.job.gpus[jobs[k]]):
-            return False
-    return True
+        fit = fit and put(free, s.job.gpus[jobs[k]])
+    return fit
 
 
 @array_kernel

@@ -1,10 +1,10 @@
-"""A rule that repacks, compiled: the next move, and how those that were moved find the places promised to them.
+"""A rule that repacks, compiled: the next move, and how those that were moved find the places they were promised.
 
-Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of them
-does not run, the gang goes before all others of the partition, then the moved jobs go, the largest first. That
-is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since, and so they find
-their places. Where stopping takes time, as in a broker, others start meanwhile only beside what was promised,
-and nobody gives way in that partition.
+Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
+them does not run, the gang goes before all others of the partition, then the moved jobs go, the largest first.
+That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since, and so they
+find their places. Where stopping takes time, as in a broker, others start meanwhile only beside what was
+promised, and nobody gives way in that partition.
 """
 
 from __future__ import annotations
@@ -178,6 +178,27 @@ def next_by_repacking(
     """`next_beside` by the indices of now: what comes next, one decision at a time."""
     key, leave = indices(s, p, now_s, c, preempts)
     return next_beside(s, p, now_s, key, leave, can, r)
+
+
+@array_kernel
+def owed(s: StateArrays, p: int, now_s: float, r: RepackCode) -> tuple[int, int, int]:
+    """`next_owed` in partition `p` now."""
+    return next_owed(s, p, now_s, r, moved_jobs(s, p))
+
+
+@array_kernel
+def may_still_start(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether a job may start in partition `p` while moved ones still leave; -1: whether one may give way."""
+    gone = moved_jobs(s, p)
+    return not promises_stand(s, p, gone) or (slot >= 0 and keeps_promises(s, p, slot, gone))
+
+
+@array_kernel
+def move_by_index(s: StateArrays, p: int, now_s: float, c: GittinsCode, r: RepackCode) -> tuple[int, int]:
+    """`first_move` by the indices of now, where none that was moved before has still to start."""
+    if moved_jobs(s, p).shape[0] > 0:
+        return -1, -1
+    return first_move(s, p, indices(s, p, now_s, c, False)[0], now_s, r)
 
 
 @kernel

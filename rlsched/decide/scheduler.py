@@ -70,6 +70,12 @@ def may_preempt(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "preempts", False))
 
 
+def may_repack(scheduler: Scheduler) -> bool:
+    """Whether a scheduler moves running jobs for a gang (`decide.repack`); mostly not."""
+    rule = getattr(scheduler, "rule", None)
+    return any(getattr(one, "repack", None) is not None for one in (scheduler, rule))
+
+
 def may_share(scheduler: Scheduler) -> bool:
     """Whether a scheduler starts jobs on GPUs that others have; one that does not say so does not."""
     return bool(getattr(scheduler, "shares", False))
@@ -129,11 +135,14 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
         return _revising(load_scheduler(plain, seed=seed), name)
     plain = name.removesuffix(REPACKING)
     if plain != name:
-        repacking = getattr(load_scheduler(plain, seed=seed), "with_repack", None)
+        still = load_scheduler(plain, seed=seed)
+        if may_repack(still):
+            raise UnknownSchedulerError(f"policy {name!r}: {plain!r} moves running jobs already")
+        repacking = getattr(still, "with_repack", None)
         if repacking is None:
             raise UnknownSchedulerError(
-                f"policy {name!r}: {plain!r} takes no {REPACKING}; those that preempt by an index do: gittins, "
-                "tiresias:THRESHOLD,clear, ppo+preempt"
+                f"policy {name!r}: {plain!r} takes no {REPACKING}; those that preempt by an index do: "
+                "gittins, tiresias:THRESHOLD,clear, ppo+preempt"
             )
         moving: Scheduler = repacking(name, Repack())
         return moving

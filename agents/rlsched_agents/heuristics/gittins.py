@@ -41,9 +41,7 @@ class ByIndex(Moves):
         can, code = rule.abilities.code, rule.index.code
         if rule.repack is None:
             return *next_by_index(state.arrays, partition, now_s, code, can, rule.preempts), -1
-        return next_by_repacking(
-            state.arrays, partition, now_s, code, can, rule.preempts, rule.repack.code
-        )
+        return next_by_repacking(state.arrays, partition, now_s, code, can, rule.preempts, rule.repack.code)
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
         rule, code = self.rule, self.rule.index.code

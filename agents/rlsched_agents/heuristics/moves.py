@@ -32,8 +32,8 @@ class Moves(ABC):
 
     @abstractmethod
     def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int, int]:
-        """What comes next: (slot to preempt, slot to start, running slot it shares GPUs with, waiting slot that
-        the preempted one is moved for), each -1."""
+        """(slot to preempt, slot to start, running slot it shares GPUs with, waiting slot that the preempted
+        one is moved for), each -1: what comes next."""
 
     @abstractmethod
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
