@@ -1,10 +1,10 @@
-"""A rule that repacks, compiled: the next move, and how those that were moved find the places they were promised.
+"""A rule that repacks, compiled: the next move, and how those that were moved find their promised places.
 
 Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
-them does not run, the gang goes before all others of the partition, then the moved jobs go, the largest first.
-That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since, and so they
-find their places. Where stopping takes time, as in a broker, others start meanwhile only beside what was
-promised, and nobody gives way in that partition.
+them does not run, the gang goes before all others of the partition, then the moved jobs go, the largest
+first. That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since,
+and so they find their places. Where stopping takes time, as in a broker, others start meanwhile only beside
+what was promised, and nobody gives way in that partition.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tests.contract.test_abilities_two_ways import check_equal as check_equal_mo
 from tests.contract.test_gittins_two_ways import SHORT, crowd, with_preemptible
 from tests.contract.test_preemptive_two_ways import COSTS, Case, cases, check_equal, check_valid
 
-EAGER = Repack(dwell_s=2.0, gain=0.0)
+EAGER = Repack(dwell_s=2.0, gain=0.0, first=True)
 RULES = {
     "eager": IndexRule(name="eager", order="submit", index=SHORT, repack=EAGER),
     "last": IndexRule(

@@ -92,8 +92,8 @@ class TestAGangBehindScatteredJobs:
     def test_is_what_others_are_moved_for_rather_than_made_to_wait(self) -> None:
         """A short gang may preempt b and c; moved first, b goes on at once."""
         short = trace_of([*SCATTERED[:3], (1000, 10, 8), (1000, 4000, 7)])
-        assert ("b", 1000, 5040) in spans(short)
-        late = spans(short, Repack(first=False))
+        assert ("b", 1000, 5040) in spans(short, Repack(first=True))
+        late = spans(short)
         assert [start_s for job, start_s, _ in late if job == "b"] == [0, 1010]
 
 
@@ -106,7 +106,7 @@ class TestNobodyIsMovedInVain:
         assert spans(trace, spec=spec) == spans(trace, None, spec)
 
     def test_small_ones_are_where_a_large_one_would_fit_nowhere(self) -> None:
-        """The same with four jobs of one GPU in the place of the four: one goes to node 2, three to node 1."""
+        """The same with four jobs of one GPU: one goes to node 2, three to node 1."""
         jobs = [(0, 100, 4), *[(0, 9000, 1)] * 4, (1, 100, 3), (1, 9000, 5), (2, 100, 1), (2, 9000, 7)]
         trace = trace_of([*jobs, (1000, 50_000, 8)])
         spec = ClusterSpec.uniform(3, 8)
