@@ -33,7 +33,7 @@ FAR: Final = 1 << 30
 
 
 class Repack(msgspec.Struct, frozen=True, kw_only=True):
-    """When running jobs are moved. The defaults are the best of nine settings on training parts of the bench.
+    """When running jobs are moved. The defaults were chosen on training parts of the policy bench.
 
     Attributes:
         dwell_s: A job is moved when its attempt has lasted so long, seconds.
