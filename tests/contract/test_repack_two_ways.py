@@ -48,6 +48,9 @@ def check_kept(records: list[DecisionRecord]) -> int:
             if not isinstance(action, Preempt) or action.moved_for < 0:
                 continue
             moves += 1
+            before = actions[k - 1] if k > 0 else None
+            if isinstance(before, Preempt) and before.moved_for == action.moved_for:
+                continue  # looked at with the first of them
             rest = actions[k:]
             movers = [a.seq for a in rest if isinstance(a, Preempt) and a.moved_for == action.moved_for]
             after = rest[len(movers) : 2 * len(movers) + 1]

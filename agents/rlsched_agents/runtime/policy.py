@@ -272,8 +272,8 @@ class PpoScheduler:
         if not isinstance(action, Wait) and not may_still_start(arrays, partition, starts):
             asked.holds, action = False, Wait()
             asked.halves = [msgspec.structs.replace(half, choice=0) for half in asked.halves[:1]]
-        wants = isinstance(action, Wait) or (isinstance(action, Preempt) and repack.first)
-        if wants and not has_startable(state, partition, now_s):
+        waits = isinstance(action, Wait) and not has_startable(state, partition, now_s)
+        if waits or (isinstance(action, Preempt) and repack.first):
             out, gang = move_by_index(arrays, partition, now_s, Gittins().code, code)
             if out >= 0:
                 asked.halves = [msgspec.structs.replace(half, choice=-1) for half in asked.halves]
