@@ -110,7 +110,7 @@ def test_under_models_too() -> None:
         trace, spec, stamps = crowd(seed)
         one = load_scheduler("gittins+share=0.5+repack")
         assert isinstance(one, ByIndex)
-        one = one.with_repack(one.name, Repack(dwell_s=60.0, gain=0.0))
+        one = one.with_repack(one.name, Repack(dwell_s=60.0, gain=0.0, first=True))
         compiled, stepped = (
             Engine(
                 trace,
