@@ -26,6 +26,7 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.orders import Order
 from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.record import DecisionRecord
+from rlsched.decide.repack import repack_code
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Scheduler, may_preempt, revises_predictions
 from rlsched.errors import InputError
@@ -294,7 +295,10 @@ class Engine:
             return int(run(self.arrays, rule.code, until_row))
         if isinstance(rule, IndexRule):
             can = rule.abilities.code
-            return int(run_index(self.arrays, self.life, rule.index.code, can, rule.preempts, until_row))
+            repack = repack_code(rule.repack)
+            return int(
+                run_index(self.arrays, self.life, rule.index.code, can, rule.preempts, repack, until_row)
+            )
         if self.state.arrays.counters[MODELLED] and not isinstance(rule, PreemptiveRule):
             return int(able_loop.run_rule(self.arrays, self.life, rule.code, until_row))
         if isinstance(rule, PreemptiveRule):

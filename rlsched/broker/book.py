@@ -214,10 +214,10 @@ class Book:
         match entry.action:
             case Start():
                 self._started(entry, entry.action, now_s)
-            case Preempt(seq=seq):
+            case Preempt(seq=seq, moved_for=other):
                 job = self.job_of_seq[seq]
                 assert job.attempt is not None
-                self.seats.preempted(job, job.attempt, entry.number)
+                self.seats.preempted(job, job.attempt, entry.number, self.number_of_seq.get(other))
             case SetClock(seq=seq, sm_clock_frac=clock):
                 attempt = self.job_of_seq[seq].attempt
                 assert attempt is not None
@@ -282,6 +282,8 @@ class Book:
             job.retries += attempt.charged
             if attempt.ending == PREEMPTED:
                 job.preemptions += 1
+                if attempt.moved:
+                    job.moves, job.last_move = job.moves + 1, attempt.ending_reason
                 job.earlier_s += run_s
             self.cluster.requeue(job.seq, now_s)
             if attempt.seated_s < math.inf:

@@ -204,6 +204,9 @@ def _last_decision(book: Book, record: DecisionRecord) -> str:
         what = f"started job {book.number_of_seq.get(record.action.seq, '?')}"
     elif isinstance(record.action, Preempt):
         what = f"preempted job {book.number_of_seq.get(record.action.seq, '?')}"
+        if record.action.moved_for >= 0:
+            other = book.number_of_seq.get(record.action.moved_for, "?")
+            what = f"moved job {book.number_of_seq.get(record.action.seq, '?')} for job {other}"
     else:
         what = "chose to wait"
     chance = _chance(record.halves[0]) if record.halves else ""
@@ -279,6 +282,8 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     lines += _clock(book, job, attempt)
     if job.preemptions:
         lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")
+    if job.moves:
+        lines.append(f"{job.moves} of these times it was moved, to go on elsewhere; last {job.last_move}")
     if record is not None and record.number == attempt.decision:
         if record.halves and record.halves[0].logits:
             lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")

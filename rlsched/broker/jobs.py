@@ -51,6 +51,7 @@ class Attempt:
         ending: What the job becomes once all ranks are over; "" while it is to go on. `preempted`: queued, if
             it has not come to its own end.
         ending_reason: Why.
+        moved: Whether it is ended so that the job goes on elsewhere, its GPUs being needed together.
         charged: Whether another attempt counts against the job's retries.
         first_failure: The first exit code that was not 0, and its reason.
     """
@@ -67,6 +68,7 @@ class Attempt:
     seated_s: float = math.inf
     leaving: set[tuple[int, int]] = field(default_factory=set)
     sm_clock_frac: float = 1.0
+    moved: bool = False
 
     def live_ranks(self) -> list[int]:
         """Ranks that are not over."""
@@ -90,7 +92,9 @@ class Job:
         attempt: The current attempt, or the last one; None before the first.
         retries: Attempts that ended without its doing, and were charged.
         preemptions: Attempts that were ended for another job's sake.
-        earlier_s: Run time of those, seconds.
+        moves: Those of them after which it was to go on elsewhere at once.
+        last_move: By which decision and for whom that was last, "" if never.
+        earlier_s: Run time of those that were preempted, seconds.
     """
 
     number: int
@@ -101,6 +105,8 @@ class Job:
     attempt: Attempt | None = None
     retries: int = 0
     preemptions: int = 0
+    moves: int = 0
+    last_move: str = ""
     earlier_s: float = 0.0
     end_s: float | None = None  # of its last rank
     exit_code: int | None = None

@@ -10,12 +10,13 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.clocked import with_clocks
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.orders import REFERENCE_RULES
+from rlsched.decide.orders import REFERENCE_RULES, REPACKING
 from rlsched.decide.scheduler import (
     Scheduler,
     add_search,
     load_scheduler,
     may_preempt,
+    may_repack,
     needs_models,
     revises_predictions,
 )
@@ -64,7 +65,8 @@ def load_policy(
         raise InputError(
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
         )
-    behind = _load(fallback or REFERENCE_RULES.get(policy.order, DEFAULT_FALLBACK), seed)
+    followed = REFERENCE_RULES.get(policy.order, DEFAULT_FALLBACK) + REPACKING * may_repack(policy)
+    behind = _load(fallback or followed, seed)
     for option, scheduler in (("--policy", policy), ("--fallback", behind)):
         if needs_models(scheduler):
             raise InputError(

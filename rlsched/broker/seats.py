@@ -21,12 +21,18 @@ class Seats:
         self.emptied: list[Job] = []
         self._leaving: dict[int, Job] = {}
 
-    def preempted(self, job: Job, attempt: Attempt, decision: int) -> None:
-        """A job's GPUs have been given away. One that is being ended already goes on to what it becomes."""
+    def preempted(self, job: Job, attempt: Attempt, decision: int, moved_for: int | None = None) -> None:
+        """A job's GPUs have been given away. One that is being ended already goes on to what it becomes.
+
+        `moved_for`: the job that it is moved for; None: it gives way to others.
+        """
         self._leaving[job.number] = job
         if not attempt.ending:
             attempt.ending, attempt.charged = PREEMPTED, False
             attempt.ending_reason = f"preempted by decision {decision}"
+            if moved_for is not None:
+                attempt.moved = True
+                attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def over(self, job: Job) -> None:
         """A job's attempt is over."""

@@ -154,6 +154,10 @@ JOB: Final = np.dtype(
     [
         ("seq", np.int64),  # arrival number
         ("held_for", np.int64),  # ... and while the job of this number waits too, -1: whatever happens
+        (
+            "moved_for",
+            np.int64,
+        ),  # preempted to make room for the job of this number, until it starts again; -1: not
         ("submit_s", np.float64),
         ("predicted_s", np.float64),  # stamped at arrival; with REVISES, revised while it waits
         ("spread", np.float64),  # standard deviation of ln(run time / predicted_s)

@@ -158,6 +158,7 @@ def add_job(
     job.spread[slot], job.limit_s[slot] = spread, limit_s
     job.start_s[slot] = job.held_since_s[slot] = np.nan
     job.held_until_s[slot] = -np.inf
+    job.moved_for[slot] = -1
     job.held_for[slot], job.held_for_slot[slot] = -1, -1
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
@@ -325,6 +326,7 @@ def _run(
     """A slot that has its GPUs runs from now on."""
     job = s.job
     job.status[slot] = RUNNING
+    job.moved_for[slot] = -1
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
     job.start_s[slot] = job.rate_since_s[slot] = now_s

@@ -498,33 +498,43 @@ class ClusterState:
             kernels.release(self.arrays, slot, now_s)
         return slot
 
-    def preempt(self, seq: int, now_s: float) -> None:
+    def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
         """Stop a running job for another one's sake: its GPUs are free for others in this ledger.
 
         It waits again, as its next attempt: at once, or, where `stops_take_time`, when it is requeued.
 
+        Args:
+            seq: Its number.
+            now_s: When.
+            moved_for: Number of the waiting job that it makes room for, where it is to go on elsewhere at
+                once (`decide.repack`); -1: it just gives way.
+
         Raises:
             AllocationError: see `check_preempt`.
         """
-        slot = self.check_preempt(seq, now_s)
+        slot = self.check_preempt(seq, now_s, moved_for=moved_for)
         if self.stops_take_time:
             kernels.release(self.arrays, slot, now_s)
             self.arrays.job.preemptions[slot] += 1
             self.arrays.job.status[slot] = LEAVING
         else:
             kernels.preempt(self.arrays, slot, now_s)
+        self.arrays.job.moved_for[slot] = moved_for
 
-    def check_preempt(self, seq: int, now_s: float) -> int:
+    def check_preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> int:
         """Slot of a job that may be preempted now.
 
         Raises:
-            AllocationError: it does not run, must not be preempted, or started at this very instant.
+            AllocationError: it does not run, must not be preempted, or started at this very instant; or the
+                job that it is to be moved for does not wait.
         """
         slot = self._in_status(seq, RUNNING, "running")
         if self.arrays.job.pinned[slot]:
             raise AllocationError(f"job {seq} must not be preempted")
         if self.arrays.job.start_s[slot] == now_s:
             raise AllocationError(f"job {seq} started at this instant, {now_s} s: preempt it later")
+        if moved_for >= 0:
+            self._in_status(moved_for, WAITING, "waiting")
         return slot
 
     def set_clock(self, seq: int, sm_clock_frac: float, now_s: float) -> None:
@@ -619,6 +629,8 @@ class ClusterState:
         unread: tuple[str, ...] = () if self.arrays.counters[MODELLED] else ("energy_ppm", "clocked_s")
         if not self.arrays.counters[REVISES]:
             unread += ("stamped_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
+        if (job["moved_for"][live] < 0).all():
+            unread += ("moved_for",)
         for name in job.dtype.names:
             if name not in (
                 "head",

@@ -176,8 +176,8 @@ def read_abilities(name: str, words: Sequence[str]) -> Abilities:
             able = replace(able, clock=_CLOCKS[key], clock_value=value)
         else:
             raise UnknownSchedulerError(
-                f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}, and revise at the very "
-                "end"
+                f"policy {name!r}: unknown ability +{word}; known: {ABILITY_WORDS}, "
+                "and repack, then revise at the very end"
             )
     if "tenants" in seen and "share" not in seen:
         raise UnknownSchedulerError(f"policy {name!r}: +tenants says how many share a GPU; add +share")

@@ -35,9 +35,16 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     In a broker it is told to end, and waits again when its processes are gone; whoever is started on its GPUs
     begins then. Not legal for a job that must not be preempted (`job.pinned`), nor for one that started at
     this instant.
+
+    Attributes:
+        seq: The job's sequence number.
+        moved_for: Number of the waiting job that it makes room for, where it is moved: that job starts next,
+            and this one before all others, on GPUs that are free elsewhere (`decide.repack`). -1: it gives
+            way, and waits its turn.
     """
 
     seq: int
+    moved_for: int = -1
 
 
 class Migrate(msgspec.Struct, frozen=True, tag="migrate"):

@@ -108,7 +108,7 @@ def _check(action: Action, state: ClusterState, now_s: float) -> None:
             action.cpu_milli_each,
         )
     elif isinstance(action, Preempt):
-        state.check_preempt(action.seq, now_s)
+        state.check_preempt(action.seq, now_s, moved_for=action.moved_for)
     elif isinstance(action, SetClock):
         state.check_set_clock(action.seq, action.sm_clock_frac)
     elif isinstance(action, Wait):

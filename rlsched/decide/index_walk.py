@@ -19,6 +19,7 @@ from rlsched.cluster.gittins import Gittins, GittinsCode, job_index, next_step_s
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import LOOK_AT, NEVER, AbilityCode, best_partner
 from rlsched.decide.evict import who_leaves
+from rlsched.decide.repack import Repack
 from rlsched.decide.rules import Rule
 from rlsched.jit import array_kernel, kernel
 
@@ -41,10 +42,12 @@ class IndexRule(Rule, frozen=True, kw_only=True):
     Attributes:
         index: How the index is made.
         preempts: Whether it preempts; else it only starts jobs, in the order of their indices.
+        repack: When it moves running jobs so that a gang finds its GPUs together; None: never.
     """
 
     index: Gittins
     preempts: bool = True
+    repack: Repack | None = None
 
 
 @kernel
@@ -100,7 +103,7 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 
 
 @kernel
-def _may_claim(s: StateArrays, p: int, slot: int) -> bool:
+def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Whether jobs of partition `p` may be preempted for this one: nobody is, where it fits elsewhere."""
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     return s.demand.plain[demand] and (other < 0 or not class_fits(s, other, demand))
@@ -142,7 +145,7 @@ def next_of(
             left[at] = math.inf
         else:
             passed[kind[at]] = True
-        if least < most and s.job.gpus[slot] < failed and _may_claim(s, p, slot):
+        if least < most and s.job.gpus[slot] < failed and may_claim(s, p, slot):
             out = who_leaves(s, p, s.job.gpus[slot], leave, least)[0]
             if out >= 0:
                 return out, -1, -1
@@ -189,7 +192,7 @@ def preemptions(s: StateArrays, p: int, now_s: float, c: GittinsCode, found: Rec
         if count == found.shape[0] or key[slot] >= most:
             break
         gpus = s.job.gpus[slot]
-        if tried[demand] or gpus >= failed or class_fits(s, p, demand) or not _may_claim(s, p, slot):
+        if tried[demand] or gpus >= failed or class_fits(s, p, demand) or not may_claim(s, p, slot):
             continue
         out, held, lowest = who_leaves(s, p, gpus, leave, key[slot])
         tried[demand] = True

@@ -67,7 +67,7 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
             cpu_milli_each=action.cpu_milli_each,
         )
     elif isinstance(action, Preempt):
-        state.preempt(action.seq, now_s)
+        state.preempt(action.seq, now_s, moved_for=action.moved_for)
     elif isinstance(action, SetClock):
         state.set_clock(action.seq, action.sm_clock_frac, now_s)
     elif isinstance(action, Wait):

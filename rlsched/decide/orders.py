@@ -19,6 +19,9 @@ no start may delay the job that has the reservation (`decide.easy`), and it foll
 REVISING: Final = "+revise"
 """Behind the name of a scheduler: predictions of waiting jobs are revised for it (`cluster.siblings`)."""
 
+REPACKING: Final = "+repack"
+"""Behind the name of a scheduler that preempts by the index: it moves running jobs too (`decide.repack`)."""
+
 REFERENCE_RULES: Final[dict[Order, str]] = {
     "predicted_gpu_time": "qssf-backfill",
     "index": "gittins",

@@ -11,8 +11,9 @@ import msgspec
 
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action
-from rlsched.decide.orders import NETWORK_ORDERS, REVISING, Order
+from rlsched.decide.orders import NETWORK_ORDERS, REPACKING, REVISING, Order
 from rlsched.decide.record import DecisionRecord, Source
+from rlsched.decide.repack import Repack
 from rlsched.errors import UnknownSchedulerError
 
 if TYPE_CHECKING:
@@ -69,6 +70,12 @@ def may_preempt(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "preempts", False))
 
 
+def may_repack(scheduler: Scheduler) -> bool:
+    """Whether a scheduler moves running jobs for a gang (`decide.repack`); mostly not."""
+    rule = getattr(scheduler, "rule", None)
+    return any(getattr(one, "repack", None) is not None for one in (scheduler, rule))
+
+
 def may_share(scheduler: Scheduler) -> bool:
     """Whether a scheduler starts jobs on GPUs that others have; one that does not say so does not."""
     return bool(getattr(scheduler, "shares", False))
@@ -105,6 +112,7 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
 
     `NAME+ABILITY`, again and again, gives a rule abilities (`read_abilities`): `qssf-backfill+share+cores`.
     `NAME+preempt` lets a network preempt jobs, `NAME+reserve` reserve GPUs for them (`NETWORK_ORDERS`).
+    `NAME+repack` lets one that preempts by the index move running jobs for a gang (`decide.repack`).
     `NAME+revise`: predictions of waiting jobs are revised by what jobs of their burst do.
     `NAME+search=AMOUNT`, at the end, lets a network look ahead: `ppo+search=8`, `ppo+reserve+search=5ms`.
 
@@ -125,6 +133,19 @@ def load_scheduler(name: str, *, seed: int = 0) -> Scheduler:
     plain = name.removesuffix(REVISING)
     if plain != name:
         return _revising(load_scheduler(plain, seed=seed), name)
+    plain = name.removesuffix(REPACKING)
+    if plain != name:
+        still = load_scheduler(plain, seed=seed)
+        if may_repack(still):
+            raise UnknownSchedulerError(f"policy {name!r}: {plain!r} moves running jobs already")
+        repacking = getattr(still, "with_repack", None)
+        if repacking is None:
+            raise UnknownSchedulerError(
+                f"policy {name!r}: {plain!r} takes no {REPACKING}; those that preempt by an index do: "
+                "gittins, tiresias:THRESHOLD,clear, ppo+preempt"
+            )
+        moving: Scheduler = repacking(name, Repack())
+        return moving
     for ending, order in NETWORK_ORDERS.items():
         plain = name.removesuffix(ending)
         if plain != name:

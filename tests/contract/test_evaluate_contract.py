@@ -25,8 +25,8 @@ CONTRACT_FIELDS = (
     "decision_p99_us wall_s by_gpus by_vc"
 )
 LATER_FIELDS = (
-    "by_source jct_p90_s queue_p90_s bounded_slowdown_mean bounded_slowdown_p99 lost_gpu_s decision_p50_us "
-    "gpu_used_frac fragmentation_frac over_time by_end"
+    "by_source jct_p90_s queue_p90_s bounded_slowdown_mean bounded_slowdown_p99 lost_gpu_s migrations "
+    "decision_p50_us gpu_used_frac fragmentation_frac over_time by_end"
 )
 MODEL_FIELDS = (
     "energy_per_job_kwh cluster_energy_kwh idle_energy_kwh replay_s shared_frac sm_clock_mean_frac "
@@ -87,7 +87,7 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
         assert one["energy_kwh"] is None
         assert one["gpu_used_frac"] is None
         assert one["over_time"]["gpus_used"] is None
-        assert (one["preemptions"], one["lost_gpu_s"]) == (0, 0)
+        assert (one["preemptions"], one["migrations"], one["lost_gpu_s"]) == (0, 0, 0)
         assert one["by_end"] == {"completed": 119, "timeout": 0, "failed": 0}
         assert (one["jobs"], one["rejected"], one["unfinished"]) == (120, 1, 0)
         assert sum(group["jobs"] for group in one["by_vc"].values()) == 120

@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import first_in_order, start_action
+from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.orders import Order
+from rlsched.decide.repack import Repack
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
@@ -33,6 +36,13 @@ SPEC = ClusterSpec(
 )
 TOTAL_GPUS = 10
 EXACT_S = 1e-6
+REPACKING = IndexRule(
+    name="repacking",
+    order="submit",
+    index=Gittins(spread=1.0, trust=0.5, margin=0.2, first_age_s=4.0, tick_s=3.0),
+    repack=Repack(dwell_s=1.0, gain=0.0),
+)
+"""For jobs of seconds, which are moved soon."""
 
 
 class Restless:
@@ -122,6 +132,9 @@ def run(trace: Trace, rules: LifeRules, name: str, seed: int) -> JobTable:
     if name == "restless":
         made = engine(trace, rules)
         table = made.run(Restless(seed))
+    elif name == "repacking":
+        made = engine(trace, rules, REPACKING.order)
+        table = made.run_rule(REPACKING)
     else:
         made = engine(trace, rules, RULES[name].order)
         table = made.run_rule(RULES[name])
@@ -136,7 +149,11 @@ def of(table: JobTable, job: int) -> Segments:
 
 
 @settings(max_examples=60, deadline=None)
-@given(workloads(), st.sampled_from(["restless", "restless", "fifo", "qssf-backfill"]), st.integers(0, 99))
+@given(
+    workloads(),
+    st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "repacking"]),
+    st.integers(0, 99),
+)
 def test_whatever_happens(workload: tuple[Trace, LifeRules], name: str, seed: int) -> None:
     trace, rules = workload
     table = run(trace, rules, name, seed)

@@ -111,6 +111,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             drawn at random could not have used (`occupancy.fragmentation`). None where placements were not
             kept, and where nothing was free.
         over_time: Allocation and fragmentation in steps of time; None where that time is zero.
+        migrations: Preemptions whose job went on elsewhere at the very same instant; they count in
+            `preemptions` too.
         by_end: Jobs that ended, by how: `completed`, `timeout` (killed at the time limit), `failed` (a
             failure, and no retry left).
         energy_per_job_kwh: Mean over the measured jobs that ended. None without models, as all that follows.
@@ -151,6 +153,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     bounded_slowdown_mean: float | None = None
     bounded_slowdown_p99: float | None = None
     lost_gpu_s: float = 0.0
+    migrations: int = 0
     decision_p50_us: float | None = None
     gpu_used_frac: float | None = None
     fragmentation_frac: float | None = None
@@ -195,6 +198,15 @@ def ends(table: JobTable, which: Mask) -> dict[str, int]:
     done = which & ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
+
+
+def migrations(table: JobTable, which: Mask) -> int:
+    """Preemptions of some of the jobs that were moves: the job's next attempt begins at the same instant."""
+    attempts = table.attempts
+    order = np.lexsort((attempts.attempt, attempts.job))
+    job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]
+    goes_on = (job[1:] == job[:-1]) & (attempts.start_s[order][1:] == attempts.end_s[order][:-1])
+    return int(np.count_nonzero(stopped[:-1] & goes_on))
 
 
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
@@ -351,6 +363,7 @@ def schedule_metrics(
         bounded_slowdown_mean=total.bounded_slowdown_mean,
         bounded_slowdown_p99=total.bounded_slowdown_p99,
         lost_gpu_s=lost_gpu_s,
+        migrations=migrations(table, measured),
         decision_p50_us=quantile(decision_us, 50),
         gpu_used_frac=modelled.gpu_used_frac,
         fragmentation_frac=None if fragments is None else fragments.total_frac,

@@ -8,6 +8,8 @@ from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import Abilities
 from rlsched.decide.index_walk import IndexRule, next_by_index, next_look_s
+from rlsched.decide.repack import Repack
+from rlsched.decide.repack_walk import next_by_repacking, next_move_look_s
 from rlsched.errors import UnknownSchedulerError
 from rlsched_agents.heuristics.moves import Moves
 
@@ -34,17 +36,27 @@ class ByIndex(Moves):
         """Whether it may start jobs on GPUs that others have."""
         return self.rule.abilities.share != "never"
 
-    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int]:
+    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int, int]:
         rule = self.rule
         can, code = rule.abilities.code, rule.index.code
-        return next_by_index(state.arrays, partition, now_s, code, can, rule.preempts)
+        if rule.repack is None:
+            return *next_by_index(state.arrays, partition, now_s, code, can, rule.preempts), -1
+        return next_by_repacking(state.arrays, partition, now_s, code, can, rule.preempts, rule.repack.code)
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
-        return next_look_s(state.arrays, partition, now_s, self.rule.index.code, self.rule.preempts)
+        rule, code = self.rule, self.rule.index.code
+        look_s = next_look_s(state.arrays, partition, now_s, code, rule.preempts)
+        if rule.repack is None:
+            return look_s
+        return min(look_s, next_move_look_s(state.arrays, partition, now_s, code.tick_s, rule.repack.code))
 
     def with_abilities(self, name: str, abilities: Abilities) -> ByIndex:
         """The same rule with abilities, under another name."""
         return ByIndex(msgspec.structs.replace(self.rule, name=name, abilities=abilities))
+
+    def with_repack(self, name: str, repack: Repack) -> ByIndex:
+        """The same rule, which also moves running jobs, under another name."""
+        return ByIndex(msgspec.structs.replace(self.rule, name=name, repack=repack))
 
 
 def gittins(index: Gittins | None = None, *, name: str = "gittins") -> IndexRule:

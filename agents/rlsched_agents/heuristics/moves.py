@@ -31,8 +31,9 @@ class Moves(ABC):
         return self._can.dwell_s < math.inf
 
     @abstractmethod
-    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int]:
-        """(slot to preempt, slot to start, running slot it shares GPUs with), each -1: what comes next."""
+    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int, int]:
+        """(slot to preempt, slot to start, running slot it shares GPUs with, waiting slot that the preempted
+        one is moved for), each -1: what comes next."""
 
     @abstractmethod
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
@@ -42,12 +43,12 @@ class Moves(ABC):
         """Preempt or start the rule's next job, change a running job's clock, or wait."""
         recording = Recording(state, partition, now_s, wanted=record)
         window = job_candidates(state, partition, now_s) if record else None
-        out, into, beside = self._next(state, partition, now_s)
+        out, into, beside, gang = self._next(state, partition, now_s)
         number = state.arrays.job.seq
         action: Action
         row = -1  # a preemption and a change of clock are in no window
         if out >= 0:
-            action = Preempt(seq=int(number[out]))
+            action = Preempt(seq=int(number[out]), moved_for=int(number[gang]) if gang >= 0 else -1)
         elif into >= 0:
             seq = int(number[into])
             if beside >= 0:

@@ -30,9 +30,9 @@ class QuotaWalk(Moves):
         super().__init__(rule)
         self.rule = rule
 
-    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int]:
+    def _next(self, state: ClusterState, partition: int, now_s: float) -> tuple[int, int, int, int]:
         out, into = next_move(state.arrays, partition, now_s, self.rule.threshold_gpu_s, self.rule.tick_s)
-        return out, into, -1
+        return out, into, -1, -1
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float:
         return next_look_s(state.arrays, partition, now_s, self.rule.threshold_gpu_s, self.rule.tick_s)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.candidates import (
     Window,
     contested,
@@ -25,9 +25,11 @@ from rlsched.decide.candidates import (
     weighs_energy,
 )
 from rlsched.decide.index_walk import next_look_s
-from rlsched.decide.orders import NETWORK_ORDERS, Order
+from rlsched.decide.orders import NETWORK_ORDERS, REPACKING, Order
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
+from rlsched.decide.repack import Repack
+from rlsched.decide.repack_walk import may_still_start, move_by_index, next_move_look_s, owed
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.decide.schema import SCHEMA
 from rlsched.errors import UnknownSchedulerError
@@ -102,6 +104,7 @@ class PpoScheduler:
         self.revises = network.revises
         self._forward = Forward(weights, network)
         self._search: Search | None = None
+        self.repack: Repack | None = None
         self._keep_by(network.order)
 
     @property
@@ -168,6 +171,21 @@ class PpoScheduler:
         other._keep_by(order)
         return other
 
+    def with_repack(self, name: str, repack: Repack) -> PpoScheduler:
+        """The same network, by another name; where it would wait for a gang, running jobs are moved.
+
+        Raises:
+            UnknownSchedulerError: it does not preempt.
+        """
+        if not self.preempts:
+            raise UnknownSchedulerError(
+                f"policy {name!r}: {self.name!r} does not preempt, and moves nobody; "
+                "add +preempt before +repack"
+            )
+        other = copy.copy(self)
+        other.name, other.policy_id, other.repack = name, f"{self.policy_id}{REPACKING}", repack
+        return other
+
     def _keep_by(self, order: Order) -> None:
         """Keep the queue by an order, and do what goes with it."""
         self.order, self.preempts = order, order == "index"
@@ -195,7 +213,10 @@ class PpoScheduler:
         asked = _Asked()
         if self._search is not None:
             self._search.remember(state)
-        action = self._act(state, partition, now_s, asked, record)
+        if self.repack is None:
+            action = self._act(state, partition, now_s, asked, record)
+        else:
+            action = self._act_repacking(self.repack, state, partition, now_s, asked, record)
         source: Source = "policy" if asked.times else "automatic"
         return recording.decision(
             action,
@@ -228,6 +249,41 @@ class PpoScheduler:
         variants = variant_candidates(state, partition, seq, now_s)
         row = self._pick(variants, state.decisions, asked, record) if len(variants.nodes) > 1 else 0
         return variants.action(state, partition, row)
+
+    def _act_repacking(
+        self,
+        repack: Repack,
+        state: ClusterState,
+        partition: int,
+        now_s: float,
+        asked: _Asked,
+        record: bool,
+    ) -> Action:
+        """Go on with what moves have begun; else what the network says, or a move where nobody can start."""
+        arrays, number, code = state.arrays, state.arrays.job.seq, repack.code
+        out, into, gang = owed(arrays, partition, now_s, code)
+        if out >= 0:
+            return Preempt(seq=int(number[out]), moved_for=int(number[gang]))
+        if into >= 0:
+            return variant_action(state, partition, int(number[into]))
+        action = self._act(state, partition, now_s, asked, record)
+        starts = state.slot_of(action.seq) if isinstance(action, Start) else -1
+        if not isinstance(action, Wait) and not may_still_start(arrays, partition, starts):
+            asked.holds, action = False, Wait()
+            asked.halves = [msgspec.structs.replace(half, choice=0) for half in asked.halves[:1]]
+        waits = isinstance(action, Wait) and not has_startable(state, partition, now_s)
+        if waits or (isinstance(action, Preempt) and repack.first):
+            out, gang = move_by_index(arrays, partition, now_s, Gittins().code, code)
+            if out >= 0:
+                asked.halves = [msgspec.structs.replace(half, choice=-1) for half in asked.halves]
+                return Preempt(seq=int(number[out]), moved_for=int(number[gang]))
+        if isinstance(action, Wait):
+            look_s = min(
+                math.inf if action.until_s is None else action.until_s,
+                next_move_look_s(arrays, partition, now_s, Gittins().tick_s, code),
+            )
+            return Wait(until_s=look_s if math.isfinite(look_s) else None)
+        return action
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
         """When the ages of running jobs may make another of them preemptible; None: no time to wait for."""

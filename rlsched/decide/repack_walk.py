@@ -1,0 +1,225 @@
+"""A rule that repacks, compiled: the next move, and how those that were moved find their promised places.
+
+Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
+them does not run, the gang goes before all others of the partition, then the moved jobs go, the largest
+first. That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since,
+and so they find their places. Where stopping takes time, as in a broker, others start meanwhile only beside
+what was promised, and nobody gives way in that partition.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import LEAVING, WAITING, StateArrays
+from rlsched.cluster.gittins import GittinsCode
+from rlsched.cluster.placement import class_fits
+from rlsched.decide.abilities import AbilityCode
+from rlsched.decide.index_walk import indices, may_claim, next_of
+from rlsched.decide.repack import (
+    FAR,
+    RepackCode,
+    could_repack,
+    free_of,
+    merged,
+    pays,
+    put,
+    put_all,
+    who_moves,
+)
+from rlsched.jit import array_kernel, kernel
+
+
+@array_kernel
+def first_move(
+    s: StateArrays, p: int, key: NDArray[np.float64], now_s: float, r: RepackCode
+) -> tuple[int, int]:
+    """(slot to preempt, waiting slot that it makes room for) of the next move; (-1, -1) for none.
+
+    The waiting jobs are gone through by `key` (J,), the least first, one a demand class.
+    """
+    queue, tried, fits_none = s.derived.queue[p], np.zeros(s.demand.shape[0], np.bool_), FAR
+    gone = np.empty(0, np.int64)
+    while True:
+        slot, least = -1, math.inf
+        for position in range(s.derived.part.queue_len[p]):
+            one = queue[position]
+            if key[one] < least and not tried[s.job.demand[one]]:
+                slot, least = one, key[one]
+        if slot < 0:
+            return -1, -1
+        tried[s.job.demand[slot]] = True
+        gpus = s.job.gpus[slot]
+        could = 0 < gpus < fits_none and could_repack(s, p, gpus)
+        if could and may_claim(s, p, slot) and not class_fits(s, p, s.job.demand[slot]):
+            movers = who_moves(s, p, slot, now_s, r, gone)
+            if movers.shape[0] == 0:
+                fits_none = gpus
+            elif pays(s, p, slot, movers, now_s, r.gain):
+                return movers[0], slot
+
+
+# ---- what was promised ----------------------------------------------------------------------------
+
+
+@array_kernel
+def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
+    """Slots of jobs that were moved and do not run yet, and may run in partition `p`; as they start again."""
+    jobs = np.empty(s.job.shape[0], np.int64)
+    count = 0
+    for slot in range(s.job.shape[0]):
+        away = s.job.status[slot] in (WAITING, LEAVING) and s.job.moved_for[slot] >= 0
+        if away and p in (s.job.own_partition[slot], s.job.shared_partition[slot]):
+            jobs[count] = slot
+            count += 1
+    return merged(s, jobs[:count], jobs[:0])
+
+
+@kernel
+def _claimant(s: StateArrays, p: int, gone: NDArray[np.int64]) -> int:
+    """The waiting slot of partition `p` that a job was moved for, -1 where it has started."""
+    for position in range(s.derived.part.queue_len[p]):
+        slot = s.derived.queue[p, position]
+        for k in range(gone.shape[0]):
+            if s.job.moved_for[gone[k]] == s.job.seq[slot]:
+                return slot
+    return -1
+
+
+@array_kernel
+def promises_stand(s: StateArrays, p: int, gone: NDArray[np.int64]) -> bool:
+    """Whether some of those that were moved have not left yet, and all of them find their places."""
+    leaving = False
+    for k in range(gone.shape[0]):
+        leaving = leaving or s.job.status[gone[k]] == LEAVING
+    return leaving and put_all(s, free_of(s, p), gone)
+
+
+@array_kernel
+def keeps_promises(s: StateArrays, p: int, slot: int, gone: NDArray[np.int64]) -> bool:
+    """Whether those that were moved still find their places if the job in `slot` starts in partition `p`."""
+    free = free_of(s, p)
+    whole = s.demand.plain[s.job.demand[slot]] and s.job.gpus[slot] > 0
+    return whole and put(free, s.job.gpus[slot]) and put_all(s, free, gone)
+
+
+@array_kernel
+def next_owed(
+    s: StateArrays, p: int, now_s: float, r: RepackCode, gone: NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """(slot to preempt, slot to start, slot of the gang that it is preempted for) that a move has begun.
+
+    Each -1 where there is none. `gone`: `moved_jobs`.
+    """
+    if gone.shape[0] == 0:
+        return -1, -1, -1
+    gang = _claimant(s, p, gone)
+    if gang >= 0:
+        if class_fits(s, p, s.job.demand[gang]):
+            return -1, gang, -1
+        movers = who_moves(s, p, gang, now_s, r, gone)
+        if movers.shape[0] > 0:
+            return movers[0], -1, gang
+    for k in range(gone.shape[0]):
+        if s.job.status[gone[k]] == WAITING and class_fits(s, p, s.job.demand[gone[k]]):
+            return -1, gone[k], -1
+    return -1, -1, -1
+
+
+@array_kernel
+def next_beside(
+    s: StateArrays,
+    p: int,
+    now_s: float,
+    key: NDArray[np.float64],
+    leave: NDArray[np.float64],
+    can: AbilityCode,
+    r: RepackCode,
+) -> tuple[int, int, int, int]:
+    """`next_of` of a rule that repacks.
+
+    Returns:
+        (slot to preempt, slot to start, running slot it shares GPUs with, waiting slot that the preempted one
+        is moved for), each -1.
+    """
+    gone = moved_jobs(s, p)
+    if gone.shape[0] > 0:
+        out, into, gang = next_owed(s, p, now_s, r, gone)
+        if out >= 0 or into >= 0:
+            return out, into, -1, gang
+    if promises_stand(s, p, gone):
+        open_key, stay = key.copy(), np.full(leave.shape[0], -math.inf)
+        while True:
+            out, into, beside = next_of(s, p, open_key, stay, can)
+            if into < 0 or beside >= 0 or keeps_promises(s, p, into, gone):
+                return -1, into, beside, -1
+            open_key[into] = math.inf
+    out, into, beside = next_of(s, p, key, leave, can)
+    if gone.shape[0] == 0 and into < 0 and (out < 0 or r.first):
+        mover, gang = first_move(s, p, key, now_s, r)
+        if mover >= 0:
+            return mover, -1, -1, gang
+    return out, into, beside, -1
+
+
+@array_kernel
+def next_by_repacking(
+    s: StateArrays,
+    p: int,
+    now_s: float,
+    c: GittinsCode,
+    can: AbilityCode,
+    preempts: bool,
+    r: RepackCode,
+) -> tuple[int, int, int, int]:
+    """`next_beside` by the indices of now: what comes next, one decision at a time."""
+    key, leave = indices(s, p, now_s, c, preempts)
+    return next_beside(s, p, now_s, key, leave, can, r)
+
+
+@array_kernel
+def owed(s: StateArrays, p: int, now_s: float, r: RepackCode) -> tuple[int, int, int]:
+    """`next_owed` in partition `p` now."""
+    return next_owed(s, p, now_s, r, moved_jobs(s, p))
+
+
+@array_kernel
+def may_still_start(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether a job may start in partition `p` while moved ones still leave; -1: whether one may give way."""
+    gone = moved_jobs(s, p)
+    return not promises_stand(s, p, gone) or (slot >= 0 and keeps_promises(s, p, slot, gone))
+
+
+@array_kernel
+def move_by_index(s: StateArrays, p: int, now_s: float, c: GittinsCode, r: RepackCode) -> tuple[int, int]:
+    """`first_move` by the indices of now, where none that was moved before has still to start."""
+    if moved_jobs(s, p).shape[0] > 0:
+        return -1, -1
+    return first_move(s, p, indices(s, p, now_s, c, False)[0], now_s, r)
+
+
+@kernel
+def next_move_look_s(s: StateArrays, p: int, now_s: float, tick_s: float, r: RepackCode) -> float:
+    """When a running job of partition `p` next may be moved because it has run for long enough, at a tick.
+
+    Infinite where no waiting job could use that.
+    """
+    look_s, wanted = math.inf, False
+    for position in range(s.derived.part.queue_len[p]):
+        slot = s.derived.queue[p, position]
+        could = s.demand.plain[s.job.demand[slot]] and s.job.gpus[slot] > 1
+        wanted = wanted or (could and could_repack(s, p, s.job.gpus[slot]))
+    if not wanted:
+        return look_s
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        may_s = s.job.start_s[slot] + r.dwell_s
+        if may_s > now_s and s.job.placed_in[slot] == p and not s.job.pinned[slot]:
+            look_s = min(look_s, may_s)
+    if look_s == math.inf:
+        return look_s
+    tick = np.ceil(look_s / tick_s) * tick_s
+    return tick if tick > now_s else tick + tick_s
