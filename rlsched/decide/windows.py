@@ -264,7 +264,8 @@ def _sort_out(
 def _reservation(s: StateArrays, p: int, now_s: float) -> float:
     """The time of what `decide.easy` reserves in partition `p`, infinite: nothing, or not by this order.
 
-    `lane.delays` is set for the classes whose jobs would delay it if they started now and still ran then.
+    `lane.delays` is set for the classes whose jobs would delay it if they started now and still ran then; of
+    classes without a job that would still run nothing is said.
     """
     at = first_fitting(s, p, 0) if s.counters[ORDER] == SIZE else -1
     if at <= 0:
@@ -273,8 +274,13 @@ def _reservation(s: StateArrays, p: int, now_s: float) -> float:
     if head >= 0:
         lane = s.derived.lane
         for c in range(s.demand.shape[0]):
-            if lane.waiting[p, c] > 0:
-                lane.delays[p, c] = not fits_beside(s, future, p, head, lane.root[p, c])
+            lane.delays[p, c] = NOT_ASKED
+        for position in range(s.derived.part.queue_len[p]):
+            slot = s.derived.queue[p, position]
+            c = s.job.demand[slot]
+            if lane.delays[p, c] == NOT_ASKED and now_s + s.job.predicted_s[slot] > shadow_s:
+                alone = class_fits(s, p, c)
+                lane.delays[p, c] = not (alone and fits_beside(s, future, p, head, slot))
     return shadow_s
 
 

@@ -12,6 +12,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
 from rlsched_agents.ppo.network import CandidateNetwork
+from rlsched_agents.ppo.rows import keep_freed_memory
 from rlsched_agents.runtime.network import NetworkConfig
 
 
@@ -32,6 +33,8 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
     Args:
         network: Sizes and prior of the network.
         network_seed: Seed of its first weights.
+
+    The process keeps freed memory from here on (`rows.keep_freed_memory`).
     """
 
     mlp_extractor: CandidateNetwork
@@ -49,6 +52,7 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
         self._network = network or NetworkConfig()
         self._network_seed = network_seed
         kwargs |= {"features_extractor_class": KeepRows, "ortho_init": False, "net_arch": []}
+        keep_freed_memory()
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _build_mlp_extractor(self) -> None:
