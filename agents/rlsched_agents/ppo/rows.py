@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlsched.jit import kernel
 
 ROWS_STEP: Final = 64
-IMAGES: Final = 16
+IMAGES: Final = 128
 _FEW: Final = 2048
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
@@ -30,11 +30,11 @@ class RowLinear(nn.Linear):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(R, out_features) from contiguous (R, in_features)."""
+        """(R, out_features) from (R, in_features)."""
         count = input.shape[0]
         if input.dtype != torch.float32 or count < _FEW or count % IMAGES:
             return super().forward(input)
-        images = input.view(IMAGES, 1, count // IMAGES, self.in_features).permute(0, 3, 1, 2)
+        images = input.reshape(IMAGES, 1, count // IMAGES, self.in_features).permute(0, 3, 1, 2)
         found = nn.functional.conv2d(images, self.weight[:, :, None, None], self.bias)
         return found.permute(0, 2, 3, 1).reshape(count, self.out_features)
 
@@ -43,15 +43,17 @@ class RowLinear(nn.Linear):
 def _pool_rows(rows: NDArray[Any], first: NDArray[np.int64], pooled: NDArray[Any]) -> None:
     width = rows.shape[1]
     for b in range(pooled.shape[0]):
-        count = rows.dtype.type(max(first[b + 1] - first[b], 1))
-        for column in range(2 * width):
-            pooled[b, column] = 0
-        for row in range(first[b], first[b + 1]):
+        mean, most = pooled[b, :width], pooled[b, width:]
+        mean[:] = 0
+        most[:] = 0
+        for at in range(first[b], first[b + 1]):
+            row = rows[at]
             for column in range(width):
-                pooled[b, column] += rows[row, column]
-                pooled[b, width + column] = max(pooled[b, width + column], rows[row, column])
+                mean[column] += row[column]
+                most[column] = row[column] if row[column] > most[column] else most[column]
+        count = rows.dtype.type(max(first[b + 1] - first[b], 1))
         for column in range(width):
-            pooled[b, column] /= count
+            mean[column] /= count
 
 
 @kernel
@@ -62,23 +64,24 @@ def _pool_back(
     given: NDArray[Any],
     into: NDArray[Any],
 ) -> None:
-    """`given` (B, 2 W) is scratch as well: afterwards it holds what each row gets of it."""
-    width = rows.shape[1]
+    """Write the gradient of (S, W) rows by that of (B, 2 W) what was pooled; both of these are scratch then."""
+    width, one, none = rows.shape[1], rows.dtype.type(1), rows.dtype.type(0)
     for b in range(pooled.shape[0]):
+        mean, share, ties, most = given[b, :width], given[b, width:], pooled[b, :width], pooled[b, width:]
         count = rows.dtype.type(max(first[b + 1] - first[b], 1))
-        own, most, ties = given[b], pooled[b, width:], pooled[b, :width]
-        for column in range(width):
-            own[column] /= count
-            ties[column] = 0
-        for row in range(first[b], first[b + 1]):
+        ties[:] = 0
+        for at in range(first[b], first[b + 1]):
+            row = rows[at]
             for column in range(width):
-                ties[column] += rows[row, column] == most[column]
+                ties[column] += one if row[column] == most[column] else none
         for column in range(width):
-            own[width + column] /= max(ties[column], 1)
-        for row in range(first[b], first[b + 1]):
+            mean[column] /= count
+            share[column] /= max(ties[column], one)
+        for at in range(first[b], first[b + 1]):
+            row, out = rows[at], into[at]
             for column in range(width):
-                share = own[width + column] if rows[row, column] == most[column] else 0
-                into[row, column] = own[column] + share
+                out[column] = mean[column] + (share[column] if row[column] == most[column] else none)
+    into[first[pooled.shape[0]] :] = 0
 
 
 class _Pool(torch.autograd.Function):
@@ -94,9 +97,9 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
         rows, first, pooled = ctx.saved_tensors
-        into = torch.zeros_like(rows)
-        into_rows = (rows.numpy(), first.numpy(), pooled.numpy().copy(), given[0].numpy().copy())
-        _pool_back(*into_rows, into.numpy())
+        into = torch.empty_like(rows)
+        scratch = pooled.numpy().copy(), given[0].numpy().copy()
+        _pool_back(rows.numpy(), first.numpy(), *scratch, into.numpy())
         return into, None
 
 
