@@ -18,7 +18,7 @@ from rlsched_agents.runtime.network import NetworkConfig
 
 
 class RowDistribution(MaskableCategoricalDistribution):  # type: ignore[misc]  # sb3_contrib has no types
-    """The same draws without a look at every number before them: a logit that is not finite fails the draw."""
+    """The same draws, no number looked at before: a logit that is not finite fails the draw."""
 
     def proba_distribution(self, action_logits: Tensor) -> Self:
         """That of (B, K) logits."""

@@ -64,7 +64,7 @@ def _pool_back(
     given: NDArray[Any],
     into: NDArray[Any],
 ) -> None:
-    """Write the gradient of (S, W) rows by that of (B, 2 W) what was pooled; both of these are scratch then."""
+    """The gradient of the (S, W) rows from `given`, (B, 2 W); `given` and `pooled` are scratch then."""
     width, one, none = rows.shape[1], rows.dtype.type(1), rows.dtype.type(0)
     for b in range(pooled.shape[0]):
         mean, share, ties, most = given[b, :width], given[b, width:], pooled[b, :width], pooled[b, width:]
