@@ -4,8 +4,9 @@
 
 Decisions a second of wall time and of CPU time over whole rollouts with their updates, after one that is not
 timed (it compiles and fills the clusters). On a busy machine both are too low: the CPU time of a minibatch,
-forward, back and step, that nine in ten take longer than is nearest to that of a quiet core. Validation comes on top: one pass of the windows that the recipe
-asks for, in seconds, and as a share of the time from one to the next. Meant for an idle machine.
+forward, back and step, that nine in ten take longer than is nearest to that of a quiet core. Validation comes
+on top: one pass of the windows that the recipe asks for, in seconds, and as a share of the time from one to
+the next. Meant for an idle machine.
 """
 
 from __future__ import annotations
