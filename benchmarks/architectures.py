@@ -87,13 +87,13 @@ class Attending(Actor):
 
 def encoded(actor: Actor, packed: Packed) -> Tensor:
     """(R, W) each row by itself."""
-    rows = packed.rows[:, : actor.config.features]
+    rows = packed.rows[: packed.place.numel(), : actor.config.features]
     return torch.relu(actor.row2(torch.relu(actor.row1(rows))))
 
 
 def scored(actor: Actor, packed: Packed, mixed: Tensor) -> Tensor:
     """(B, K) logits of (R, W) rows, with the prior of the shipped network."""
-    scores = actor.score(mixed).squeeze(1) + prior(actor.config, packed)
+    scores = actor.score(mixed).squeeze(1) + prior(actor.config, packed)[: packed.place.numel()]
     batch, count = packed.shape
     logits: Tensor = scores.new_zeros(batch * count).index_copy(0, packed.place, scores)
     return logits.view(batch, count)

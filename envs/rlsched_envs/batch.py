@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Index, StateArrays
-from rlsched.decide.windows import WindowArrays
+from rlsched.decide.window_arrays import WindowArrays
 from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched_envs.episode import DECIDE, DONE, EpisodeArrays, advance, begin, observe, step

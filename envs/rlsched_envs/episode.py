@@ -18,14 +18,9 @@ from rlsched.decide.abilities import energy_weight, policy_abilities
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.rules import PLAIN, SKIPPING, RuleCode
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
-from rlsched.decide.windows import (
-    LEGAL,
-    WindowArrays,
-    job_window,
-    note_wait,
-    num_variants,
-    variant_window,
-)
+from rlsched.decide.variants import num_variants, variant_window
+from rlsched.decide.window_arrays import LEGAL, WindowArrays
+from rlsched.decide.windows import job_window, note_wait
 from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place, run_able, run_able_recording
 from rlsched_envs.physics import JOBS_J, LOST_S

@@ -23,7 +23,7 @@ from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
-from rlsched.decide.windows import empty_window
+from rlsched.decide.window_arrays import empty_window
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch

@@ -17,7 +17,7 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
 from rlsched.decide.schema import SCHEMA
-from rlsched.decide.windows import LEGAL, REASON_TEXT
+from rlsched.decide.window_arrays import LEGAL, REASON_TEXT
 from rlsched.wire.messages import Explanation
 
 NAMED_JOBS = 5

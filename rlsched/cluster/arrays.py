@@ -206,7 +206,8 @@ SLOT: Final = np.dtype(
     [
         ("key", np.float64),  # order key of a waiting slot
         ("ln_age", np.float64),  # scratch: ln(age / prediction) of a running slot of a burst
-        ("stack", np.int32),  # the first J - live entries are empty slots
+        ("stack", np.int32),  # all slots: the first J - live entries are empty ones, the others live jobs'
+        ("stack_at", np.int32),  # position of a slot in `stack`
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
         ("sibling", np.int32),  # scratch: the next running slot of a burst

@@ -182,8 +182,12 @@ def add_job(
 def forget(s: StateArrays, slot: int) -> None:
     """Empty a slot that is in no queue and holds no GPU."""
     s.job.status[slot] = SLOT_EMPTY
+    index, at = s.derived.slot, s.derived.slot.stack_at[slot]
+    first = s.job.shape[0] - s.counters[LIVE_JOBS]
+    other = index.stack[first]
+    index.stack[at], index.stack_at[other] = other, at
+    index.stack[first], index.stack_at[slot] = slot, first
     s.counters[LIVE_JOBS] -= 1
-    s.derived.slot.stack[s.job.shape[0] - s.counters[LIVE_JOBS] - 1] = slot
 
 
 @kernel
@@ -474,7 +478,8 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 def _revise(s: StateArrays, sibling: int, now_s: float) -> None:
     """Waiting jobs of the burst of a waiting job are predicted anew."""
     shift = expected_shift(s, sibling, now_s)
-    for slot in range(s.job.shape[0]):
+    for at in range(s.job.shape[0] - s.counters[LIVE_JOBS], s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
         if s.job.status[slot] == WAITING and s.job.burst[slot] == s.job.burst[sibling]:
             predicted_s = shifted_s(s, slot, shift)
             if predicted_s != s.job.predicted_s[slot]:
@@ -579,12 +584,15 @@ def rebuild_index(s: StateArrays) -> None:
         _index_node(s, n, 1)
     for c in range(s.demand.shape[0]):
         size_lanes(s, c)
-    empty = 0
+    empty, live = 0, s.job.shape[0] - 1
     for slot in range(s.job.shape[0] - 1, -1, -1):
         if s.job.status[slot] == SLOT_EMPTY:
-            index.slot.stack[empty] = slot
+            index.slot.stack[empty], index.slot.stack_at[slot] = slot, empty
             empty += 1
-        elif s.job.status[slot] == WAITING:
+            continue
+        index.slot.stack[live], index.slot.stack_at[slot] = slot, live
+        live -= 1
+        if s.job.status[slot] == WAITING:
             enqueue(s, slot)
         elif s.job.status[slot] == RUNNING:
             index.slot.running[index.running_len[0]] = slot

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from rlsched.cluster.arrays import SLOT_EMPTY, WAITING, StateArrays
+from rlsched.cluster.arrays import LIVE_JOBS, WAITING, StateArrays
 from rlsched.jit import kernel, large_kernel
 
 SIBLING_GAP_S: Final = 300.0
@@ -90,6 +90,7 @@ def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
     own_square = min(own_square, _MOST_OWN * all_square)
     common, own = math.sqrt(all_square - own_square), math.sqrt(own_square)
     best, total, moment = -math.inf, 0.0, 0.0
+    ln_age, ln_tail = math.nan, 0.0  # siblings that are heard at the same step of age are of the same weight
     for k in range(_POINTS):
         z = _REACH * (2.0 * k / (_POINTS - 1) - 1.0)
         u = z * common
@@ -97,10 +98,13 @@ def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
         if ended > 0:
             away = (job.burst_ln_sum[slot] / ended - u) / own
             log_weight -= 0.5 * ended * away * away
-        other = last
+        other, ln_age = last, math.nan
         while other >= 0:
-            tail = 0.5 * math.erfc((s.derived.slot.ln_age[other] - u) / own / math.sqrt(2.0))
-            log_weight += math.log(max(tail, _LEAST_TAIL))
+            if s.derived.slot.ln_age[other] != ln_age:
+                ln_age = s.derived.slot.ln_age[other]
+                tail = 0.5 * math.erfc((ln_age - u) / own / math.sqrt(2.0))
+                ln_tail = math.log(max(tail, _LEAST_TAIL))
+            log_weight += ln_tail
             other = s.derived.slot.sibling[other]
         if log_weight > best:
             scale = math.exp(best - log_weight)
@@ -121,8 +125,9 @@ def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
 def _last_like(s: StateArrays, slot: int) -> int:
     """The last live job of the same VC that asked for the same, -1 for none."""
     job, last = s.job, -1
-    for other in range(job.shape[0]):
-        if job.status[other] == SLOT_EMPTY or other == slot or job.demand[other] != job.demand[slot]:
+    for at in range(job.shape[0] - s.counters[LIVE_JOBS], job.shape[0]):
+        other = s.derived.slot.stack[at]
+        if other == slot or job.demand[other] != job.demand[slot]:
             continue
         if job.vc[other] == job.vc[slot] and (last < 0 or job.seq[other] > job.seq[last]):
             last = other
@@ -170,8 +175,9 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
     if d.burst[c] == job.burst[slot]:
         d.burst_ended[c] += 1
         d.burst_ln_sum[c] += error
-    for other in range(job.shape[0]):
-        if job.status[other] != SLOT_EMPTY and other != slot and job.burst[other] == job.burst[slot]:
+    for at in range(job.shape[0] - s.counters[LIVE_JOBS], job.shape[0]):
+        other = s.derived.slot.stack[at]
+        if other != slot and job.burst[other] == job.burst[slot]:
             job.burst_ended[other] += 1
             job.burst_ln_sum[other] += error
             if job.status[other] == WAITING:
@@ -186,7 +192,8 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
         other = s.derived.slot.running[position]
         if s.job.burst[other] == burst and s.job.look_s[other] <= now_s:
             s.job.look_s[other] = _next_look_s(s, other, now_s)
-    for other in range(s.job.shape[0]):
+    for at in range(s.job.shape[0] - s.counters[LIVE_JOBS], s.job.shape[0]):
+        other = s.derived.slot.stack[at]
         if s.job.status[other] == WAITING and s.job.burst[other] == burst:
             return other
     return -1

@@ -1,4 +1,4 @@
-"""The legal candidates of a decision, for Python callers: thin wrappers over `decide.windows`."""
+"""The legal candidates of a decision, for Python callers: thin wrappers over `windows` and `variants`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.cluster import placement
 from rlsched.cluster.arrays import CLOCKS_ALONE, MODELLED
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import holds, windows
+from rlsched.decide import holds, variants, window_arrays, windows
 from rlsched.decide.abilities import (
     NO_ABILITIES,
     Abilities,
@@ -35,7 +35,7 @@ class Window:
         kind: `job` (row 0 is *wait*, the others jobs) or `how` (each row a variant of one job).
         seqs: (K,) job numbers, -1 for *wait*.
         nodes: (K,) first node of the placement, -1 where there is none.
-        reasons: (K,) reason codes of `decide.windows`, LEGAL where the row may be taken.
+        reasons: (K,) reason codes of `decide.window_arrays`, LEGAL where the row may be taken.
         features: (K, F) float32, the actor's columns.
         reference: Row that the reference rule takes.
         arrays: The buffers behind them, padded to the full window.
@@ -47,12 +47,12 @@ class Window:
     reasons: NDArray[np.int32]
     features: NDArray[np.float32]
     reference: int
-    arrays: windows.WindowArrays
+    arrays: window_arrays.WindowArrays
 
     @property
     def legal(self) -> NDArray[np.bool_]:
         """(K,) whether each row may be taken."""
-        return self.reasons == windows.LEGAL
+        return self.reasons == window_arrays.LEGAL
 
     @property
     def passes_over(self) -> bool:
@@ -93,19 +93,19 @@ class Window:
 
 def job_candidates(state: ClusterState, partition: int, now_s: float) -> Window:
     """First half: *wait* and the jobs of the partition's window."""
-    arrays = windows.empty_window()
+    arrays = window_arrays.empty_window()
     windows.job_window(state.arrays, partition, now_s, arrays)
     return _window("job", state, arrays)
 
 
 def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> Window:
     """Second half: the ways to start a job that fits this partition now."""
-    arrays = windows.empty_window()
-    windows.variant_window(state.arrays, partition, state.slot_of(seq), now_s, arrays)
+    arrays = window_arrays.empty_window()
+    variants.variant_window(state.arrays, partition, state.slot_of(seq), now_s, arrays)
     return _window("how", state, arrays)
 
 
-def _window(kind: str, state: ClusterState, arrays: windows.WindowArrays) -> Window:
+def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) -> Window:
     rows, reference = int(arrays.info[0]), int(arrays.info[1])
     slots = arrays.slot[:rows]
     return Window(

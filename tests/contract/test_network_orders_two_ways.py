@@ -14,7 +14,7 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
 from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import windows
+from rlsched.decide import window_arrays
 from rlsched.decide.actions import Preempt, Wait
 from rlsched.decide.candidates import job_candidates
 from rlsched.decide.easy import PATIENCE_S, reservation
@@ -123,7 +123,7 @@ def test_before_training_it_reserves_as_easy_does(like: str) -> None:
     )
     assert (plain.start_s != table.start_s).any(), "there was something to reserve"
     reasons = {reason for record in records for half in record.halves for reason in half.reasons}
-    assert windows.RESERVED in reasons
+    assert window_arrays.RESERVED in reasons
 
 
 def test_an_older_policy_begins_a_run_of_more_columns() -> None:
@@ -160,9 +160,9 @@ class Watcher:
         head, shadow_s = reservation(arrays, partition, now_s, PATIENCE_S)
         if head >= 0 and first_fitting(arrays, partition, 0) > 0:
             for seq, reason in zip(window.seqs.tolist(), window.reasons.tolist(), strict=True):
-                if seq >= 0 and reason in (windows.LEGAL, windows.RESERVED):
+                if seq >= 0 and reason in (window_arrays.LEGAL, window_arrays.RESERVED):
                     later_s = self._after(state, partition, seq, head, now_s)
-                    assert (later_s > shadow_s) == (reason == windows.RESERVED)
+                    assert (later_s > shadow_s) == (reason == window_arrays.RESERVED)
                     self.seen[int(later_s > shadow_s)] += 1
         return self.inner.decide(state, partition, now_s, record=record)
 

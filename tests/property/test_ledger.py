@@ -396,6 +396,8 @@ class Ledger(RuleBasedStateMachine):
             assert set(index.slot.stack[:empty].tolist()) == set(
                 np.flatnonzero(kept.job.status == SLOT_EMPTY).tolist()
             )
+            assert sorted(index.slot.stack.tolist()) == list(range(len(kept.job)))
+            np.testing.assert_array_equal(index.slot.stack[index.slot.stack_at], np.arange(len(kept.job)))
 
 
 Ledger.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -15,7 +15,7 @@ from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.orders import Order
 from rlsched.decide.scheduler import Decision, Information, Scheduler, load_scheduler
-from rlsched.decide.windows import HELD
+from rlsched.decide.window_arrays import HELD
 from rlsched.errors import AllocationError
 
 

@@ -9,7 +9,7 @@ from rlsched.broker.policy import load_policy
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import windows
+from rlsched.decide import window_arrays
 from rlsched.decide.candidates import Window, job_candidates
 from rlsched.decide.easy import PATIENCE_S, next_by_easy
 from rlsched.decide.holds import is_held
@@ -67,7 +67,7 @@ class Follower:
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         s, window = state.arrays, job_candidates(state, partition, now_s)
-        if windows.GUARD_HOLD not in window.reasons:  # then those that are overdue come first
+        if window_arrays.GUARD_HOLD not in window.reasons:  # then those that are overdue come first
             at = next_by_easy(s, partition, now_s, PATIENCE_S, True)
             slot = s.derived.queue[partition, at] if at >= 0 else -1
             assert slot == window.arrays.slot[window.reference]
@@ -186,7 +186,7 @@ def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.
     ) -> Found:
         assert window.legal[rows].all()
         found = best(self, state, partition, now_s, window, rows)
-        seen[0] += windows.RESERVED in window.reasons and found.samples > 0
+        seen[0] += window_arrays.RESERVED in window.reasons and found.samples > 0
         seen[1] += found.row != rows[0]
         return found
 

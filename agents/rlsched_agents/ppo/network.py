@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rlsched_agents.ppo.rows import ROWS_STEP, RowLinear, pool
 from rlsched_agents.runtime.network import (
     FEASIBLE,
     JOB,
@@ -21,40 +22,41 @@ from rlsched_agents.runtime.network import (
 
 
 class Packed(NamedTuple):
-    """The real rows of a batch of B observations of K rows, padding left out; R real rows in all."""
+    """The real rows of a batch of B observations of K rows, padding left out; R real rows in all.
 
-    rows: Tensor  # (R, F + C)
-    place: Tensor  # (R,) place of each in the flattened batch, b * K + k
-    state: Tensor  # (R,) observation each belongs to, b
-    real: Tensor  # (B, 1) real rows of each observation, at least 1 so that means stay finite
+    Behind them are zero rows, up to a number S that comes again: a size that is met for the first time costs
+    the library of the matrix products as much as a product does.
+    """
+
+    rows: Tensor  # (S, F + C)
+    place: Tensor  # (R,) place of each real row in the flattened batch, b * K + k
+    state: Tensor  # (S,) observation each belongs to, b; 0 behind the real ones
+    first: Tensor  # (B + 1,) first row of each observation, then R
     shape: tuple[int, int]  # (B, K)
 
 
 def pack(observations: Tensor) -> Packed:
     """Gather the rows that are *wait*, a job or a variant from (B, K, F + C) observations."""
     batch, count, _ = observations.shape
-    real = observations[:, :, [WAIT, JOB, VARIANT]].sum(dim=2) > 0
-    index = real.view(-1).nonzero().squeeze(1)
-    rows = observations.reshape(batch * count, -1).index_select(0, index)
-    return Packed(
-        rows,
-        index,
-        torch.div(index, count, rounding_mode="floor"),
-        real.sum(dim=1, keepdim=True).clamp(min=1).to(rows.dtype),
-        (batch, count),
-    )
+    real = observations[:, :, WAIT] + observations[:, :, JOB] + observations[:, :, VARIANT] > 0
+    place = real.view(-1).nonzero().squeeze(1)
+    found = place.numel()
+    rows = observations.new_zeros(_size_for(found), observations.shape[2])
+    torch.index_select(observations.reshape(batch * count, -1), 0, place, out=rows[:found])
+    state, first = place.new_zeros(rows.shape[0]), place.new_zeros(batch + 1)
+    torch.div(place, count, rounding_mode="floor", out=state[:found])
+    torch.cumsum(real.sum(dim=1), 0, out=first[1:])
+    return Packed(rows, place, state, first, (batch, count))
 
 
-def _pool(encoded: Tensor, packed: Packed) -> Tensor:
-    """(B, 2 * W) mean and maximum of (R, W) row encodings, each 0 or more, over an observation's rows."""
-    states = encoded.new_zeros(packed.shape[0], encoded.shape[1])
-    total = states.index_add(0, packed.state, encoded)
-    most = states.scatter_reduce(0, packed.state.unsqueeze(1).expand_as(encoded), encoded, "amax")
-    return torch.cat((total / packed.real, most), dim=1)
+def _size_for(rows: int) -> int:
+    """So many rows or up to an eighth more: eight sizes between two powers of 2, in steps of 64 or more."""
+    step = max(1 << max(rows.bit_length() - 4, 0), ROWS_STEP)
+    return -(-rows // step) * step
 
 
 def prior(config: NetworkConfig, packed: Packed) -> Tensor:
-    """(R,) what a row's logit gets beforehand: 0 but for the row that the reference rule would take."""
+    """(S,) what a row's logit gets beforehand: 0 but for the row that the reference rule would take."""
     rows = packed.rows
     job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
     given = torch.where(rows[:, VARIANT] > 0, config.prior_variant, job)
@@ -72,22 +74,23 @@ class Actor(nn.Module):
         super().__init__()
         width = config.width
         self.config = config
-        self.row1 = nn.Linear(config.features, width)
-        self.row2 = nn.Linear(width, width)
+        self.row1 = RowLinear(config.features, width)
+        self.row2 = RowLinear(width, width)
         self.context = nn.Linear(2 * width, width)
-        self.mix_row = nn.Linear(width, width)
+        self.mix_row = RowLinear(width, width)
         self.mix_context = nn.Linear(width, width, bias=False)
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, packed: Packed) -> Tensor:
         """(B, K) logits: prior on the reference row plus the learned score; 0 where padded."""
-        rows = packed.rows[:, : self.config.features]
+        rows = packed.rows[:, : self.config.features].contiguous()
         encoded = torch.relu(self.row2(torch.relu(self.row1(rows))))
-        context = self.mix_context(torch.relu(self.context(_pool(encoded, packed))))
+        context = self.mix_context(torch.relu(self.context(pool(encoded, packed.first))))
         mixed = torch.relu(self.mix_row(encoded) + context.index_select(0, packed.state))
         scores = self.score(mixed).squeeze(1) + prior(self.config, packed)
         batch, count = packed.shape
-        logits: Tensor = scores.new_zeros(batch * count).index_copy(0, packed.place, scores)
+        found = scores[: packed.place.numel()]
+        logits: Tensor = scores.new_zeros(batch * count).index_copy(0, packed.place, found)
         return logits.view(batch, count)
 
 
@@ -97,15 +100,15 @@ class Critic(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         width = config.critic_width
-        self.row1 = nn.Linear(config.features + config.critic_features, width)
-        self.row2 = nn.Linear(width, width)
+        self.row1 = RowLinear(config.features + config.critic_features, width)
+        self.row2 = RowLinear(width, width)
         self.hidden = nn.Linear(2 * width, width)
         self.value = nn.Linear(width, 1)
 
     def forward(self, packed: Packed) -> Tensor:
         """(B, 1) estimates of the normalised return."""
         encoded = torch.relu(self.row2(torch.relu(self.row1(packed.rows))))
-        value: Tensor = self.value(torch.relu(self.hidden(_pool(encoded, packed))))
+        value: Tensor = self.value(torch.relu(self.hidden(pool(encoded, packed.first))))
         return value
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from gymnasium import spaces
+from sb3_contrib.common.maskable.distributions import MaskableCategorical, MaskableCategoricalDistribution
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
 from rlsched_agents.ppo.network import CandidateNetwork
+from rlsched_agents.ppo.rows import keep_freed_memory
 from rlsched_agents.runtime.network import NetworkConfig
+
+
+class RowDistribution(MaskableCategoricalDistribution):  # type: ignore[misc]  # sb3_contrib has no types
+    """The same draws, no number looked at before: a logit that is not finite fails the draw."""
+
+    def proba_distribution(self, action_logits: Tensor) -> Self:
+        """That of (B, K) logits."""
+        logits = action_logits.view(-1, self.action_dim)
+        self.distribution = MaskableCategorical(logits=logits, validate_args=False)
+        return self
 
 
 class KeepRows(BaseFeaturesExtractor):
@@ -32,6 +44,8 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
     Args:
         network: Sizes and prior of the network.
         network_seed: Seed of its first weights.
+
+    The process keeps freed memory from here on (`rows.keep_freed_memory`).
     """
 
     mlp_extractor: CandidateNetwork
@@ -49,6 +63,7 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
         self._network = network or NetworkConfig()
         self._network_seed = network_seed
         kwargs |= {"features_extractor_class": KeepRows, "ortho_init": False, "net_arch": []}
+        keep_freed_memory()
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _build_mlp_extractor(self) -> None:
@@ -58,6 +73,7 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
         self._build_mlp_extractor()
         self.action_net = nn.Identity()
         self.value_net = nn.Identity()
+        self.action_dist = RowDistribution(int(self.action_space.n))
         self.optimizer: torch.optim.Optimizer = self.optimizer_class(
             self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import INDEX, ORDER, SIZE
-from rlsched.decide import features, windows
+from rlsched.decide import features, window_arrays
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.simulation import PREEMPTIONS, QUEUED_S
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
@@ -140,7 +140,7 @@ def test_with_reservations_playing_the_reference_has_no_regret(sources: list[Epi
     for _ in range(10):
         fleet.begin(0)
         while True:
-            kept_back += int((fleet._arrays.window.reason == windows.RESERVED).sum())
+            kept_back += int((fleet._arrays.window.reason == window_arrays.RESERVED).sum())
             info = fleet.step(np.array([fleet.reference_row(0)]), restart=False)[0]
             if fleet.dones[0]:
                 break

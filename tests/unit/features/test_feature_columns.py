@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, windows
+from rlsched.decide import features, window_arrays
 from rlsched.decide.actions import Start
 from rlsched.decide.candidates import job_candidates, start_action
 from tests.unit.features.states import NOW_S, add, log, row_is, run, set_held_since
@@ -59,11 +59,11 @@ class TestColumns:
         assert window.seqs.tolist() == [-1, 3, 5, 4, 6]
         assert window.nodes.tolist() == [-1, 1, 0, -1, -1]
         assert window.reasons.tolist() == [
-            windows.LEGAL,
-            windows.LEGAL,
-            windows.LEGAL,
-            windows.NO_HOLE,
-            windows.TOO_FEW_FREE,
+            window_arrays.LEGAL,
+            window_arrays.LEGAL,
+            window_arrays.LEGAL,
+            window_arrays.NO_HOLE,
+            window_arrays.TOO_FEW_FREE,
         ]
         assert window.legal.tolist() == [True, True, True, False, False]
         assert window.reference == 1
@@ -210,7 +210,7 @@ class TestColumns:
         assert row[features.FREE] == pytest.approx(2 / 8)
         assert row[features.GPUS_FRAC] == pytest.approx(1 / 8)
         assert row[features.LARGEST_HOLE] == pytest.approx(1 / 4)
-        assert window.reasons[window.seqs.tolist().index(3)] == windows.NO_HOLE
+        assert window.reasons[window.seqs.tolist().index(3)] == window_arrays.NO_HOLE
 
     def test_everything_is_finite_in_the_end(self) -> None:
         """No prediction, no GPU open: extremes stay finite."""

@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, windows
+from rlsched.decide import features, window_arrays
 from rlsched.decide.candidates import has_startable, hold, job_candidates, next_hold_end_s
 from rlsched.decide.schema import HOLD_S, MAX_HOLD_S
 from tests.unit.features.states import NOW_S, add, crowded, log, run, set_held_since
@@ -27,10 +27,10 @@ class TestMasks:
     def test_no_waiting_while_half_is_free(self) -> None:
         window = job_candidates(self.state(taken=6), 0, NOW_S)
         assert window.reasons.tolist() == [
-            windows.GUARD_HALF_FREE,
-            windows.LEGAL,
-            windows.LEGAL,
-            windows.TOO_FEW_FREE,
+            window_arrays.GUARD_HALF_FREE,
+            window_arrays.LEGAL,
+            window_arrays.LEGAL,
+            window_arrays.TOO_FEW_FREE,
         ]
         assert job_candidates(self.state(taken=7), 0, NOW_S).legal.tolist() == [True, True, True, False]
 
@@ -53,10 +53,10 @@ class TestMasks:
         set_held_since(state, 1, NOW_S - MAX_HOLD_S)
         window = job_candidates(state, 0, NOW_S)
         assert window.reasons.tolist() == [
-            windows.GUARD_HOLD,
-            windows.GUARD_HOLD,
-            windows.LEGAL,
-            windows.TOO_FEW_FREE,
+            window_arrays.GUARD_HOLD,
+            window_arrays.GUARD_HOLD,
+            window_arrays.LEGAL,
+            window_arrays.TOO_FEW_FREE,
         ]
         assert window.reference == 2
         assert window.features[:, features.IS_REFERENCE].tolist() == [0, 0, 1, 0]
@@ -103,7 +103,12 @@ class TestHolds:
         assert next_hold_end_s(state, NOW_S + HOLD_S) == math.inf
         window = job_candidates(state, 0, NOW_S + 60)
         assert window.seqs.tolist() == [-1, 1, 2, 3]
-        assert window.reasons.tolist() == [windows.LEGAL, windows.HELD, windows.HELD, windows.TOO_FEW_FREE]
+        assert window.reasons.tolist() == [
+            window_arrays.LEGAL,
+            window_arrays.HELD,
+            window_arrays.HELD,
+            window_arrays.TOO_FEW_FREE,
+        ]
         assert window.features[:, features.FEASIBLE].tolist() == [0, 0, 0, 0]
         assert window.features[:, features.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
         assert window.reference == 0
@@ -151,7 +156,7 @@ class TestHolds:
         state.release(0, NOW_S + 60)
         assert (
             job_candidates(state, 0, NOW_S + 60).reasons.tolist()
-            == [windows.GUARD_HALF_FREE] + [windows.LEGAL] * 3
+            == [window_arrays.GUARD_HALF_FREE] + [window_arrays.LEGAL] * 3
         )
 
     def test_the_first_wait_counts_for_the_longest_hold(self) -> None:
@@ -167,7 +172,7 @@ class TestHolds:
         state.start(1, [8], NOW_S + 5)
         state.requeue(1, NOW_S + 10)
         window = job_candidates(state, 0, NOW_S + 10)
-        assert window.reasons[window.seqs == 1] == windows.LEGAL
+        assert window.reasons[window.seqs == 1] == window_arrays.LEGAL
         assert window.features[window.seqs == 1, features.HELD] == 0
 
     def test_jobs_outside_the_window_are_not_kept_back(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, windows
+from rlsched.decide import features, variants, window_arrays, windows
 from rlsched.decide.actions import Start
 from rlsched.decide.candidates import job_candidates, start_action, variant_candidates
 from rlsched.decide.orders import Order
@@ -35,7 +35,7 @@ class TestRows:
 
     def test_padding_is_zero_in_buffers_that_were_used_before(self) -> None:
         state = crowded()
-        buffers = windows.empty_window()
+        buffers = window_arrays.empty_window()
         windows.job_window(state.arrays, 0, NOW_S, buffers)
         assert buffers.info[0] == WINDOW_ROWS
         for seq in range(1, 39):
@@ -45,8 +45,8 @@ class TestRows:
         assert not buffers.features[3:].any()
         assert (buffers.slot[3:] == -1).all()
         assert (buffers.node[3:] == -1).all()
-        assert (buffers.reason[3:] == windows.PADDING).all()
-        windows.variant_window(state.arrays, 0, state.slot_of(39), NOW_S, buffers)
+        assert (buffers.reason[3:] == window_arrays.PADDING).all()
+        variants.variant_window(state.arrays, 0, state.slot_of(39), NOW_S, buffers)
         assert buffers.info[:2].tolist() == [1, 0]
         assert not buffers.features[1:].any()
 
@@ -59,16 +59,16 @@ class TestRows:
 
     def test_every_reason_has_words(self) -> None:
         codes = [
-            windows.LEGAL,
-            windows.TOO_FEW_FREE,
-            windows.NO_HOLE,
-            windows.GUARD_HALF_FREE,
-            windows.GUARD_HOLD,
-            windows.PADDING,
-            windows.HELD,
-            windows.RESERVED,
+            window_arrays.LEGAL,
+            window_arrays.TOO_FEW_FREE,
+            window_arrays.NO_HOLE,
+            window_arrays.GUARD_HALF_FREE,
+            window_arrays.GUARD_HOLD,
+            window_arrays.PADDING,
+            window_arrays.HELD,
+            window_arrays.RESERVED,
         ]
-        assert sorted(windows.REASON_TEXT) == sorted(codes)
+        assert sorted(window_arrays.REASON_TEXT) == sorted(codes)
         assert len(set(codes)) == len(codes)
 
     @settings(max_examples=80, deadline=None)

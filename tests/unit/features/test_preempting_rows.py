@@ -15,7 +15,7 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.gittins import Gittins, job_index
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import windows
+from rlsched.decide import window_arrays, windows
 from rlsched.decide.abilities import NO_ABILITY
 from rlsched.decide.candidates import hold, job_candidates
 from rlsched.decide.evict import who_leaves
@@ -57,7 +57,7 @@ def made(jobs: list[One]) -> ClusterState:
     return state
 
 
-def column(window: windows.WindowArrays, row: int, name: str) -> float:
+def column(window: window_arrays.WindowArrays, row: int, name: str) -> float:
     return float(window.features[row, SCHEMA.column(name)])
 
 
@@ -66,7 +66,7 @@ def column(window: windows.WindowArrays, row: int, name: str) -> float:
 def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
     state = made(jobs)
     arrays, queue = state.arrays, state.queue(0)
-    window = windows.empty_window()
+    window = window_arrays.empty_window()
     windows.job_window(arrays, 0, NOW_S, window)
     key, leave = indices(arrays, 0, NOW_S, CODE, True)
     assert sorted(queue, key=lambda slot: key[slot]) == list(queue) or len(set(key[queue])) < len(queue)
@@ -85,7 +85,7 @@ def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
     for slot, row in found.items():
         out, held, lowest = expected[slot]
         assert window.out[row] == out
-        assert window.reason[row] == windows.LEGAL
+        assert window.reason[row] == window_arrays.LEGAL
         assert not arrays.job.pinned[out]
         assert column(window, row, "by_preempting") == 1
         assert column(window, row, "feasible") == 0

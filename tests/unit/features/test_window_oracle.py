@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlsched.cluster import placement
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, windows
+from rlsched.decide import features, window_arrays, windows
 from rlsched.decide.schema import (
     FEASIBLE_ROWS,
     GUARD_FREE_FRAC,
@@ -26,7 +26,7 @@ from rlsched.decide.schema import (
 )
 from tests.unit.features.states import NOW_S, add, run
 
-BUFFERS = {rows: windows.empty_window(rows) for rows in (8, 24, 64)}
+BUFFERS = {rows: window_arrays.empty_window(rows) for rows in (8, 24, 64)}
 """Used again and again, as in an environment: what one state leaves behind must not show in the next."""
 
 
@@ -89,13 +89,13 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     shown += [job for job in order if not can[job.seq] and job not in shown][: rows - 1 - len(shown)]
 
     window = BUFFERS[rows]
-    windows.nobody(window.own)  # job numbers begin anew with every state
+    window_arrays.nobody(window.own)  # job numbers begin anew with every state
     windows.job_window(state.arrays, 0, NOW_S, window)
     used = int(window.info[0])
     seqs = np.where(window.slot >= 0, state.arrays.job.seq[window.slot], -1)
     assert seqs[:used].tolist() == [-1, *(job.seq for job in shown)]
     assert not window.features[used:].any()
-    assert (window.reason[used:] == windows.PADDING).all()
+    assert (window.reason[used:] == window_arrays.PADDING).all()
 
     overdue = any(late[job.seq] for job in shown)
     blocked = next((job for job in order if not fits[job.seq]), None)
@@ -123,11 +123,17 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
         }
         found = {column: float(window.features[row, column]) for column in expected}
         assert found == pytest.approx(expected, abs=2e-7), row
-        reason = windows.LEGAL if can[job.seq] else windows.HELD if held[job.seq] else windows.NO_HOLE
+        reason = (
+            window_arrays.LEGAL
+            if can[job.seq]
+            else window_arrays.HELD
+            if held[job.seq]
+            else window_arrays.NO_HOLE
+        )
         if not fits[job.seq] and job.gpus > free:
-            reason = windows.TOO_FEW_FREE
-        if reason == windows.LEGAL and overdue and not late[job.seq]:
-            reason = windows.GUARD_HOLD
+            reason = window_arrays.TOO_FEW_FREE
+        if reason == window_arrays.LEGAL and overdue and not late[job.seq]:
+            reason = window_arrays.GUARD_HOLD
         assert window.reason[row] == reason, row
     reference = window.features[:, features.IS_REFERENCE]
     assert reference.sum() == 1.0
@@ -139,9 +145,9 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
 def test_what_was_remembered_changes_nothing(taken: list[int], jobs: list[Waiting]) -> None:
     """A window that remembers jobs, one that has room for two of them, and a new one: the same bytes."""
     state = made(taken, jobs)
-    remembers, forgets = windows.empty_window(24, 64), windows.empty_window(24, 2)
+    remembers, forgets = window_arrays.empty_window(24, 64), window_arrays.empty_window(24, 2)
     for now_s in (NOW_S, NOW_S + 1.5, NOW_S + 4000.0):
-        fresh = windows.empty_window()
+        fresh = window_arrays.empty_window()
         for window in (remembers, forgets, fresh):
             windows.job_window(state.arrays, 0, now_s, window)
         assert remembers.features.tobytes() == forgets.features.tobytes() == fresh.features.tobytes()
@@ -150,7 +156,9 @@ def test_what_was_remembered_changes_nothing(taken: list[int], jobs: list[Waitin
 
 def test_columns_behind_the_actors_are_the_callers() -> None:
     state = made([4, 4, 3], [Waiting(1, 60.0, 0.0, math.nan, -math.inf) for _ in range(30)])
-    wide = windows.empty_window(24)._replace(features=np.zeros((24, NUM_FEATURES + NUM_CRITIC), np.float32))
+    wide = window_arrays.empty_window(24)._replace(
+        features=np.zeros((24, NUM_FEATURES + NUM_CRITIC), np.float32)
+    )
     windows.job_window(state.arrays, 0, NOW_S, wide)
     wide.features[: wide.info[0], NUM_FEATURES:] = 7.0
     windows.job_window(state.arrays, 0, NOW_S, wide)
