@@ -38,7 +38,15 @@ def result(rows: ModuleType, policy: str, jct_s: float, kwh: float, low: float |
         name: 0 for name in Metrics.__struct_fields__ if name.startswith(("jobs", "rej", "unf", "dec"))
     }
     fields: dict[str, Any] = dict.fromkeys(Metrics.__struct_fields__) | numbers
-    fields |= {"jobs": 100, "preemptions": 0, "wall_s": 0.0, "by_gpus": {}, "by_vc": {}, "by_source": {}}
+    fields |= {
+        "jobs": 100,
+        "preemptions": 0,
+        "migrations": 0,
+        "wall_s": 0.0,
+        "by_gpus": {},
+        "by_vc": {},
+        "by_source": {},
+    }
     fields |= {
         "by_end": {},
         "lost_gpu_s": 0.0,

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.repack import Repack, wait_otherwise_s, who_moves
@@ -30,7 +31,7 @@ SCATTERED = [(0, 100, 7), (0, 5000, 1), (1, 5000, 1), (1000, 50_000, 8)]
 def played(
     trace: Trace, spec: ClusterSpec, repack: Repack | None, placement: str = "consolidate"
 ) -> JobTable:
-    rule = msgspec.structs.replace(gittins(), repack=repack)
+    rule = msgspec.structs.replace(gittins(), index=Gittins(spread=2.5), repack=repack)
     return Engine(trace, spec, order="index", information="oracle", placement=placement).run_rule(rule)
 
 
