@@ -91,7 +91,7 @@ _GITTINS: Final = (
     *("gittins:2.5,0,0.5,0.5", "gittins:2.5,0,1,0.5", "gittins:2,0,1,0.5", "gittins:1.5,0,1,0.5"),
     *("gittins:2.5,0,0.7,0.25", "gittins:2.5,0,0.7,1", "gittins:2.5,0.5,0.7,0.5"),
 )
-"""The default, and from there one figure at a time; spread and power together where small ones are."""
+"""About a spread of 2.5 one figure at a time; spread and power together where small ones are."""
 _GITTINS_REVISED: Final = (
     *("gittins:1,0,0.7,0.5+revise", "gittins:1.5,0,0.7,0.5+revise", "gittins:2,0,0.7,0.5+revise"),
     *("gittins:2.5,0,0.7,0.5+revise", "gittins:1.5,0.5,0.7,0.5+revise", "gittins:1.5,0,0.7,1+revise"),

@@ -202,6 +202,7 @@ def _tune(arguments: argparse.Namespace) -> int:
         print(f"{len(found)} of {len(wanted)} stretches there; call again", file=sys.stderr)
         return 0
     tuned = tuned_of(found, arguments.jobs)
+    known = read_tuned(arguments.tuned)  # again: it may have been written meanwhile
     written = msgspec.structs.replace(known, rules=known.rules | {RULE: tuned})
     arguments.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
     print(f"{tuned.chosen} ({tuned.scores[tuned.chosen]:.3f}); {tuned.scores}; {tuned.chosen_by_trace}")

@@ -214,7 +214,7 @@ def _last_decision(book: Book, record: DecisionRecord) -> str:
 
 
 def _chance(half: Half) -> str:
-    if not half.logits:
+    if not half.logits or half.choice < 0:
         return ""
     return f", probability {_probabilities(half)[half.choice]:.2f}"
 

@@ -1,6 +1,6 @@
 """The columns of a candidate's row, compiled: pure functions of the state, called by simulator and broker.
 
-Which candidates there are, and which of them are legal, is `decide.windows`.
+Which candidates there are, and which of them are legal, is `decide.windows` and `decide.variants`.
 """
 
 from __future__ import annotations

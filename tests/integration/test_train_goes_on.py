@@ -94,25 +94,17 @@ def test_seeds_that_begin_after_a_stop_begin_with_the_same_weights(
     assert second.began_with == {4: kept, 5: kept}
 
 
-def test_what_is_left_of_an_earlier_command_is_not_taken_for_its_own(
-    command: list[str], origin: Path, monkeypatch: pytest.MonkeyPatch
+def test_runs_are_not_begun_over_those_of_an_earlier_command(
+    command: list[str], origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They are what somebody waited for: neither removed, nor taken for this command's own."""
     run(Trainer(), monkeypatch, *command, "--init", str(origin), "--runs", "3")
-    stopped, again = Trainer(stops_at=0), Trainer()
-    run(stopped, monkeypatch, *command, "--runs", "2")
-    assert stopped.began_with == {0: None}
-    run(again, monkeypatch, *command, "--runs", "2", "--resume")
-    assert (again.resumed, again.began_with) == ([0], {0: None, 1: None}), "seed 1 is not the one that ended"
-
-
-def test_a_checkpoint_of_the_run_before_may_be_what_it_begins_with(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(Trainer(), monkeypatch, *command, "--runs", "2")
-    policy = tmp_path / "log" / "seed-1" / "policy.zip"
-    kept, trainer = load_checkpoint(policy).card.weights_sha256, Trainer()
-    run(trainer, monkeypatch, *command, "--runs", "2", "--init", str(policy))
-    assert trainer.began_with == {0: kept, 1: kept}
+    ended = [tmp_path / "log" / f"seed-{k}" / "policy.zip" for k in range(3)]
+    before, trainer = [path.read_bytes() for path in ended], Trainer()
+    for more in ((), ("--init", str(ended[1]))):
+        with pytest.raises(InputError, match=r"a run of an earlier command is here; expected --resume"):
+            run(trainer, monkeypatch, *command, "--runs", "2", *more)
+    assert (trainer.began_with, [path.read_bytes() for path in ended]) == ({}, before)
 
 
 def test_nothing_is_removed_for_a_policy_that_does_not_fit(

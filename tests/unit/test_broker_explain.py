@@ -204,6 +204,26 @@ def test_a_hold_that_look_ahead_found_says_so(journal: Journal) -> None:
     assert "look-ahead over the policy holder chose to wait" in why(broker, 2).summary
 
 
+class Overruled(Holding):
+    """The same, where what was done is no row of its window, as while a job is being moved."""
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        made = super().decide(state, partition, now_s, record=record)
+        if made.record is None:
+            return made
+        halves = [msgspec.structs.replace(half, choice=-1) for half in made.record.halves]
+        return msgspec.structs.replace(made, record=msgspec.structs.replace(made.record, halves=halves))
+
+
+def test_what_was_no_row_of_the_window_has_no_probability(journal: Journal) -> None:
+    broker = HandBroker(Overruled(), journal)  # type: ignore[arg-type]
+    broker.says("n0", Hello(name="n0", gpus=4))
+    submit(broker, 3, 1)
+    submit(broker, 2)
+    assert "the policy holder chose to wait" in why(broker, 2).summary
+    assert "probability" not in why(broker, 2).summary
+
+
 def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: Journal) -> None:
     broker = HandBroker(Holding(), journal)  # type: ignore[arg-type]
     broker.says("n0", Hello(name="n0", gpus=4))

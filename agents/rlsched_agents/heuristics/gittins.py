@@ -84,7 +84,7 @@ def make_gittins(argument: str, _seed: int) -> ByIndex:
     if not 1 <= len(figures) <= len(known) or not all(0 <= figure <= 10 for figure in figures):
         raise UnknownSchedulerError(
             "policy 'gittins' takes up to four figures from 0 to 10, SPREAD,TRUST,POWER,MARGIN "
-            f"(gittins:2.5,0,0.7,0.5), got {argument!r}"
+            f"(gittins:1.5,0,0.7,0.5), got {argument!r}"
         )
     index = msgspec.structs.replace(Gittins(), **dict(zip(known, figures, strict=False)))
     return ByIndex(gittins(index, name=f"gittins:{argument}"))

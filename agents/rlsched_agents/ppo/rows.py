@@ -117,9 +117,9 @@ def keep_freed_memory() -> None:
     """Have this process keep the memory that it frees, up to 1 GiB, where the C library can be told so.
 
     Every minibatch makes and frees arrays of megabytes. glibc gives them back to the system, which clears
-    them page by page at the next use: a third of the time of an update.
+    them page by page at the next use: a third of the time of an update. Older ones refuse a threshold above
+    32 MiB, and are then given that.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
+    if set_option is not None and any(set_option(_MMAP_THRESHOLD, size) for size in (_KEPT_BYTES, 32 << 20)):
         set_option(_TRIM_THRESHOLD, _KEPT_BYTES)
-        set_option(_MMAP_THRESHOLD, _KEPT_BYTES)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from rlsched.errors import InputError
 from rlsched_agents.ppo.callbacks import score_of
 from rlsched_agents.ppo.training import RunFiles, TrainingResult
 from rlsched_agents.runtime.checkpoint import checkpoint_file, load_checkpoint, save_checkpoint
@@ -27,8 +28,7 @@ def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
 
 
 def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None:
-    """Before runs begin anew: note in the folder of each what all begin with. Of several, earlier runs that
-    stand there are removed, for each would be taken for one that has ended or is to go on.
+    """Before runs begin anew: note in the folder of each what all begin with.
 
     Args:
         files: As for `train_seeds`.
@@ -37,14 +37,20 @@ def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None
         init: The checkpoint of `--init`; None: they begin with the rule.
 
     Raises:
+        InputError: there are to be several, and one of them stands there already: nothing of it is touched.
         OSError: the checkpoint or a folder cannot be read or written.
     """
+    there = [
+        own.logdir for own in files_of(files, first, runs).values() if own.last.exists() or own.out.exists()
+    ]
+    if runs > 1 and there:
+        raise InputError(
+            f"{there[0]}: a run of an earlier command is here; expected --resume to go on with it, "
+            "or another --logdir to begin anew"
+        )
     packed = None if init is None else checkpoint_file(init).read_bytes()
     for own in files_of(files, first, runs).values():
         own.init.parent.mkdir(parents=True, exist_ok=True)
-        if runs > 1:
-            own.last.unlink(missing_ok=True)
-            own.out.unlink(missing_ok=True)
         if packed is None:
             own.init.unlink(missing_ok=True)
         else:
