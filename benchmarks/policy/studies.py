@@ -100,6 +100,8 @@ STUDIES: Final = {
             title="Preemption, all jobs preemptible",
             goal="mean JCT 10 % below tuned `tiresias` and never above it; within 10 % of `srtf`",
             measure="jct",
+            tested="always",
+            default=("ppo+preempt",),
         ),
         Study(
             name="preempt50",
@@ -107,6 +109,8 @@ STUDIES: Final = {
             goal="mean JCT 10 % below tuned `tiresias` and never above it",
             measure="jct",
             preemptible_frac=0.5,
+            tested="always",
+            default=("ppo+preempt",),
         ),
         Study(
             name="sharing",

@@ -72,7 +72,7 @@ class TestSettings:
         assert ("fifo" in labels) == (study.tested != "never")
         both = ["ppo"]
         default = {"good": both, "unseen": both, "sizes": ["ppo", "ppo+preempt"]}
-        default |= {name: ["ppo+preempt"] for name in ("unseen100", "unseen50")}
+        default |= {name: ["ppo+preempt"] for name in ("preempt100", "preempt50", "unseen100", "unseen50")}
         assert studies.tested_in(study, []) == default.get(study.name, [])
 
     def test_a_value_tuned_in_the_setting_counts_and_a_stale_one_does_not(self) -> None:
