@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.policy import cases, journal, opponents, runs, tables, tune
+from benchmarks.policy import card, cases, journal, opponents, runs, tables, tune
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import InputError
@@ -19,6 +20,7 @@ from rlsched.workload.load import offered_load
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
+from rlsched_agents.runtime.checkpoint import default_checkpoint, load_checkpoint
 
 DAY_S = 86400.0
 
@@ -341,3 +343,28 @@ def test_tuning_on_shared_data_is_of_the_largest_vcs(shared_data: Path) -> None:
     largest = names[np.argsort(-counts)][:3]
     assert [f"philly/{vc}" for vc in largest] == list(cases.TRACES[1:])
     assert isinstance(spec, ClusterSpec)
+
+
+def test_the_card_gets_the_test_split_and_the_weights_stay(tmp_path: Path) -> None:
+    """Twelve cases: `ppo` waits 80 s where the better reference waits 100, and 150 in one."""
+    folder, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(default_checkpoint(), folder)
+    policy, before = f"ppo:{folder}", load_checkpoint(folder)
+    todo = cases.cases(cases.TRACES, ["test"], [0.85, 0.95, 1.05])
+    (out / "test").mkdir(parents=True)
+    assert card.main([str(folder), "--out", str(out)]) == 2, "nothing was run"
+    for case in todo:
+        worst = case == todo[0]
+        for name, queue_s in (("qssf", 100.0), ("qssf-backfill", 120.0), (policy, 150.0 if worst else 80.0)):
+            path = runs.Job(case=case, policy=name).path(out / "test")
+            path.write_bytes(msgspec.json.encode(a_result(name, queue_s, case)))
+    assert card.main([str(folder), "--out", str(out)]) == 0
+    after = load_checkpoint(folder)
+    row = after.card.test["exclusive GPUs, mean queueing"]
+    assert row["ratio_frac"] == pytest.approx((1.5 * 0.8**11) ** (1 / 12))
+    assert (row["worst_frac"], row["cases_count"], row["better_count"]) == (1.5, 12, 11)
+    assert row["low_frac"] < row["ratio_frac"] < row["high_frac"]
+    assert list(after.card.test) == ["exclusive GPUs, mean queueing"], "no row of the bar is there"
+    assert after.policy_id == f"{before.policy_id}"
+    assert msgspec.structs.replace(after.card, test={}) == msgspec.structs.replace(before.card, test={})
+    assert "## Test split" in (folder / "CARD.md").read_text(encoding="utf-8")
