@@ -1,8 +1,8 @@
 """A rule that repacks, compiled: the next move, and how those that were moved find their promised places.
 
 Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
-them does not run, the gang goes before all others of the partition, then the moved jobs go, the largest
-first. That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since,
+them does not run, the gang goes before all others of the partition until it starts, then the moved jobs go,
+the largest first. A gang that is preempted or fails later has no claim any more: that attempt is over. That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since,
 and so they find their places. Where stopping takes time, as in a broker, others start meanwhile only beside
 what was promised, and nobody gives way in that partition.
 """
@@ -80,11 +80,12 @@ def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
 
 @kernel
 def _claimant(s: StateArrays, p: int, gone: NDArray[np.int64]) -> int:
-    """The waiting slot of partition `p` that a job was moved for, -1 where it has started."""
+    """The waiting slot of partition `p` that a job was moved for, -1 where it has started since."""
     for position in range(s.derived.part.queue_len[p]):
         slot = s.derived.queue[p, position]
         for k in range(gone.shape[0]):
-            if s.job.moved_for[gone[k]] == s.job.seq[slot]:
+            same = s.job.moved_for[gone[k]] == s.job.seq[slot]
+            if same and s.job.moved_attempt[gone[k]] == s.job.attempt[slot]:
                 return slot
     return -1
 
