@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import LEAVING, WAITING, StateArrays
+from rlsched.cluster.arrays import LEAVING, LIVE_JOBS, WAITING, StateArrays
 from rlsched.cluster.gittins import GittinsCode
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import AbilityCode
@@ -65,17 +65,28 @@ def first_move(
 # ---- what was promised ----------------------------------------------------------------------------
 
 
+@kernel
+def _is_away(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether a live job was moved, does not run yet, and may run in partition `p`."""
+    away = s.job.moved_for[slot] >= 0 and s.job.status[slot] in (WAITING, LEAVING)
+    return away and p in (s.job.own_partition[slot], s.job.shared_partition[slot])
+
+
 @array_kernel
 def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
     """Slots of jobs that were moved and do not run yet, and may run in partition `p`; as they start again."""
-    jobs = np.empty(s.job.shape[0], np.int64)
+    first, count = s.job.shape[0] - s.counters[LIVE_JOBS], 0
+    for at in range(first, s.job.shape[0]):
+        count += _is_away(s, p, s.derived.slot.stack[at])
+    jobs = np.empty(count, np.int64)
+    if count == 0:
+        return jobs
     count = 0
-    for slot in range(s.job.shape[0]):
-        away = s.job.status[slot] in (WAITING, LEAVING) and s.job.moved_for[slot] >= 0
-        if away and p in (s.job.own_partition[slot], s.job.shared_partition[slot]):
-            jobs[count] = slot
+    for at in range(first, s.job.shape[0]):
+        if _is_away(s, p, s.derived.slot.stack[at]):
+            jobs[count] = s.derived.slot.stack[at]
             count += 1
-    return merged(s, jobs[:count], jobs[:0])
+    return merged(s, jobs, jobs[:0])
 
 
 @kernel
