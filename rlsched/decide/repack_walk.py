@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import LEAVING, LIVE_JOBS, WAITING, StateArrays
 from rlsched.cluster.gittins import GittinsCode
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import AbilityCode
-from rlsched.decide.index_walk import indices, may_claim, next_of
+from rlsched.decide.index_walk import indices, look_tick_s, may_claim, next_of
 from rlsched.decide.repack import (
     FAR,
     RepackCode,
@@ -231,7 +231,4 @@ def next_move_look_s(s: StateArrays, p: int, now_s: float, tick_s: float, r: Rep
         may_s = s.job.start_s[slot] + r.dwell_s
         if may_s > now_s and s.job.placed_in[slot] == p and not s.job.pinned[slot]:
             look_s = min(look_s, may_s)
-    if look_s == math.inf:
-        return look_s
-    tick = np.ceil(look_s / tick_s) * tick_s
-    return tick if tick > now_s else tick + tick_s
+    return look_tick_s(look_s, now_s, tick_s)
