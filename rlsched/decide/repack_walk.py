@@ -2,9 +2,12 @@
 
 Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
 them does not run, the gang goes before all others of the partition until it starts, then the moved jobs go,
-the largest first. A gang that is preempted or fails later has no claim any more: that attempt is over. That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since,
-and so they find their places. Where stopping takes time, as in a broker, others start meanwhile only beside
-what was promised, and nobody gives way in that partition.
+the largest first. That is the order in which the plan was tried (`repack.who_moves`), nothing else has
+happened since, and so they find their places. Where stopping takes time, as in a broker, others start
+meanwhile only beside what was promised, and nobody gives way in that partition.
+
+A gang that is preempted or fails after that has no claim any more: it was one attempt's
+(`job.moved_attempt`).
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class TestAClaim:
         assert (out, into, gang) == (-1, state.slot_of(0), -1)
 
     def test_moves_nobody_once_more_after_that(self) -> None:
-        """Node 1 is back, with job 1; job 3 has a GPU of node 0: it could leave, and the gang start, but must not."""
+        """Node 1 is back, with job 1; job 3 has a GPU of node 0, and room on node 1: it stays."""
         state = moved_away()
         state.requeue(2, 502.0)
         state.resume_node(1)

@@ -1,4 +1,4 @@
-"""A network that repacks, while a job that was moved still leaves: who may start beside what it was promised."""
+"""A network that repacks, while a moved job still leaves: who may start beside what that was promised."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class PpoScheduler:
         record: bool,
         promised: bool = False,
     ) -> Action:
-        """What the network says; `promised`: beside GPUs that moved jobs still wait for, where they would go."""
+        """What the network says; `promised`: beside GPUs that jobs were promised which still leave."""
         all_fit = not contested(state, partition) and has_startable(state, partition, now_s)
         if all_fit and not promised:
             seq = first_in_order(state, partition, now_s)
