@@ -6,6 +6,7 @@ import math
 
 from rlsched.cluster.arrays import LIVE_JOBS, MODELLED
 from rlsched.cluster.gittins import GittinsCode
+from rlsched.cluster.kernels import note_moved
 from rlsched.decide.abilities import AbilityCode
 from rlsched.decide.index_walk import indices, move_index, next_look_s, next_of
 from rlsched.decide.repack import RepackCode
@@ -49,7 +50,7 @@ def _decide_in(
             out, into, beside = next_of(s, p, key, leave, can)
         if out >= 0:
             preempt_slot(sim, life, out)
-            s.job.moved_for[out] = s.job.seq[gang] if gang >= 0 else -1
+            note_moved(s, out, gang)
             move_index(s, now_s, c, out, key, leave)
             preempted = True
         elif into < 0 or not _start(sim, life, p, into, beside, can):

@@ -41,7 +41,8 @@ def load_policy(
     Args:
         name: A scheduler's name, such as `ppo` or `ppo:PATH`.
         fallback: The rule that decides where the policy fails; None: the one that a network of its
-            order follows (`REFERENCE_RULES`), none where there is no such order.
+            order follows (`REFERENCE_RULES`), with `+repack` where the policy moves running jobs; none where
+            there is no such rule.
         budget_ms: Time that one decision may take.
         search_ms: Time of it that the policy may spend on look-ahead; None: what its name says.
         seed: Seed of the policy's draws.
@@ -65,8 +66,11 @@ def load_policy(
         raise InputError(
             f"policy {name!r} needs the true run times, which a broker cannot know; choose another --policy"
         )
-    followed = REFERENCE_RULES.get(policy.order, DEFAULT_FALLBACK) + REPACKING * may_repack(policy)
-    behind = _load(fallback or followed, seed)
+    behind = _load(fallback or REFERENCE_RULES.get(policy.order, DEFAULT_FALLBACK), seed)
+    moves = may_repack(policy)
+    if fallback is None and moves and may_preempt(behind):
+        behind = _load(behind.name + REPACKING, seed)
+    alike = policy.order == behind.order and moves == may_repack(behind)
     for option, scheduler in (("--policy", policy), ("--fallback", behind)):
         if needs_models(scheduler):
             raise InputError(
@@ -74,7 +78,7 @@ def load_policy(
                 "which a broker does not have; choose one that does not (clocks: --speed-energy W)"
             )
     policy, behind = with_clocks(policy, reclock_s), with_clocks(behind, reclock_s)
-    if fallback is None and policy.order != behind.order:
+    if fallback is None and not alike:
         _warm_up(policy, chooses_clocks)
         return policy, ""
     if policy.order != behind.order:
@@ -87,9 +91,18 @@ def load_policy(
             f"--fallback {behind.name!r} preempts jobs, --policy {name!r} does not; "
             "choose a fallback that does not either"
         )
+    if not alike:
+        raise InputError(
+            f"--policy {name!r} {_moves(moves)}, --fallback {fallback!r} {_moves(not moves)}; "
+            f"give both {REPACKING}, or neither"
+        )
     _warm_up(policy, chooses_clocks)
     _warm_up(behind, chooses_clocks)
     return Guarded(policy, behind, budget_ms=budget_ms), behind.name
+
+
+def _moves(moves: bool) -> str:
+    return "moves running jobs" if moves else "moves none"
 
 
 def _load(name: str, seed: int) -> Scheduler:

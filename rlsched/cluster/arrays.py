@@ -158,6 +158,7 @@ JOB: Final = np.dtype(
             "moved_for",
             np.int64,
         ),  # preempted to make room for the job of this number, until it starts again; -1: not
+        ("moved_attempt", np.int64),  # ... which goes before others until this attempt of it starts
         ("submit_s", np.float64),
         ("predicted_s", np.float64),  # stamped at arrival; with REVISES, revised while it waits
         ("spread", np.float64),  # standard deviation of ln(run time / predicted_s)

@@ -126,6 +126,14 @@ def reorder(s: StateArrays, slot: int) -> None:
 
 
 @kernel
+def note_moved(s: StateArrays, slot: int, gang: int) -> None:
+    """A slot was preempted to make room for the waiting slot `gang`; -1: it was not, or it runs again."""
+    s.job.moved_for[slot], s.job.moved_attempt[slot] = -1, 0
+    if gang >= 0:
+        s.job.moved_for[slot], s.job.moved_attempt[slot] = s.job.seq[gang], s.job.attempt[gang]
+
+
+@kernel
 def add_job(
     s: StateArrays,
     demand: int,
@@ -158,7 +166,7 @@ def add_job(
     job.spread[slot], job.limit_s[slot] = spread, limit_s
     job.start_s[slot] = job.held_since_s[slot] = np.nan
     job.held_until_s[slot] = -np.inf
-    job.moved_for[slot] = -1
+    note_moved(s, slot, -1)
     job.held_for[slot], job.held_for_slot[slot] = -1, -1
     job.attempt[slot], job.preemptions[slot], job.generation[slot] = 1, 0, 0
     job.attained_gpu_s[slot] = job.overhead_left_s[slot] = job.rate_since_s[slot] = 0.0
@@ -330,7 +338,7 @@ def _run(
     """A slot that has its GPUs runs from now on."""
     job = s.job
     job.status[slot] = RUNNING
-    job.moved_for[slot] = -1
+    note_moved(s, slot, -1)
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
     job.start_s[slot] = job.rate_since_s[slot] = now_s

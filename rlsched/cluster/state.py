@@ -519,7 +519,7 @@ class ClusterState:
             self.arrays.job.status[slot] = LEAVING
         else:
             kernels.preempt(self.arrays, slot, now_s)
-        self.arrays.job.moved_for[slot] = moved_for
+        kernels.note_moved(self.arrays, slot, self.slot_of(moved_for) if moved_for >= 0 else -1)
 
     def check_preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> int:
         """Slot of a job that may be preempted now.
@@ -630,7 +630,7 @@ class ClusterState:
         if not self.arrays.counters[REVISES]:
             unread += ("stamped_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         if (job["moved_for"][live] < 0).all():
-            unread += ("moved_for",)
+            unread += ("moved_for", "moved_attempt")
         for name in job.dtype.names:
             if name not in (
                 "head",

@@ -19,11 +19,9 @@ from rlsched.cluster.gittins import Gittins, GittinsCode, job_index, next_step_s
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import LOOK_AT, NEVER, AbilityCode, best_partner
 from rlsched.decide.evict import who_leaves
-from rlsched.decide.repack import Repack
+from rlsched.decide.repack import FAR, Repack
 from rlsched.decide.rules import Rule
 from rlsched.jit import array_kernel, kernel
-
-_ANY_SIZE = 1 << 30
 
 PREEMPTION = np.dtype(
     [
@@ -126,7 +124,7 @@ def next_of(
         kind[position] = s.job.demand[slot] * (partitions + 1) + _elsewhere(s, p, slot) + 1
     passed = np.zeros(s.demand.shape[0] * (partitions + 1), np.bool_)
     most = leave.max()
-    failed, looked = _ANY_SIZE, 0
+    failed, looked = FAR, 0
     while True:
         at, least = -1, math.inf
         for position in range(waiting):
@@ -182,7 +180,7 @@ def preemptions(s: StateArrays, p: int, now_s: float, c: GittinsCode, found: Rec
     Returns:
         How many there are, N at most.
     """
-    queue, count, failed = s.derived.queue[p], 0, _ANY_SIZE
+    queue, count, failed = s.derived.queue[p], 0, FAR
     if s.derived.part.queue_len[p] == 0 or s.derived.running_len[0] == 0:
         return 0
     key, leave = indices(s, p, now_s, c, True)
@@ -206,6 +204,15 @@ def preemptions(s: StateArrays, p: int, now_s: float, c: GittinsCode, found: Rec
 
 
 @kernel
+def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
+    """The first tick after now that is not before `look_s`; infinite where that is."""
+    if look_s == math.inf:
+        return look_s
+    tick = np.ceil(look_s / tick_s) * tick_s
+    return tick if tick > now_s else tick + tick_s
+
+
+@kernel
 def next_look_s(s: StateArrays, p: int, now_s: float, c: GittinsCode, preempts: bool) -> float:
     """When the age of a running job next changes what the rule says of partition `p`, at a tick; or infinite.
 
@@ -218,7 +225,4 @@ def next_look_s(s: StateArrays, p: int, now_s: float, c: GittinsCode, preempts: 
         slot = s.derived.slot.running[position]
         if s.job.placed_in[slot] == p and not s.job.pinned[slot]:
             look_s = min(look_s, next_step_s(s.job, c, slot, now_s))
-    if look_s == math.inf:
-        return look_s
-    tick = np.ceil(look_s / c.tick_s) * c.tick_s
-    return tick if tick > now_s else tick + c.tick_s
+    return look_tick_s(look_s, now_s, c.tick_s)

@@ -30,6 +30,7 @@ RESTART_S: Final = 60.0
 """What a move is taken to cost each of its GPUs, seconds: what the policy bench charges everyone, and Lucid's
 simulator jobs of more than 8 GPUs (Hu et al., ASPLOS'23). True costs are not known to a policy."""
 FAR: Final = 1 << 30
+"""More GPUs, and more jobs, than any cluster has: where nothing has been found yet."""
 
 
 class Repack(msgspec.Struct, frozen=True, kw_only=True):

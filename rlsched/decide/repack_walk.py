@@ -1,10 +1,13 @@
 """A rule that repacks, compiled: the next move, and how those that were moved find their promised places.
 
 Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
-them does not run, the gang goes before all others of the partition, then the moved jobs go, the largest
-first. That is the order in which the plan was tried (`repack.who_moves`), nothing else has happened since,
-and so they find their places. Where stopping takes time, as in a broker, others start meanwhile only beside
-what was promised, and nobody gives way in that partition.
+them does not run, the gang goes before all others of the partition until it starts, then the moved jobs go,
+the largest first. That is the order in which the plan was tried (`repack.who_moves`), nothing else has
+happened since, and so they find their places. Where stopping takes time, as in a broker, others start
+meanwhile only beside what was promised, and nobody gives way in that partition.
+
+A gang that is preempted or fails after that has no claim any more: it was one attempt's
+(`job.moved_attempt`).
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import LEAVING, WAITING, StateArrays
+from rlsched.cluster.arrays import LEAVING, LIVE_JOBS, WAITING, StateArrays
 from rlsched.cluster.gittins import GittinsCode
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import AbilityCode
-from rlsched.decide.index_walk import indices, may_claim, next_of
+from rlsched.decide.index_walk import indices, look_tick_s, may_claim, next_of
 from rlsched.decide.repack import (
     FAR,
     RepackCode,
@@ -65,26 +68,38 @@ def first_move(
 # ---- what was promised ----------------------------------------------------------------------------
 
 
+@kernel
+def _is_away(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether a live job was moved, does not run yet, and may run in partition `p`."""
+    away = s.job.moved_for[slot] >= 0 and s.job.status[slot] in (WAITING, LEAVING)
+    return away and p in (s.job.own_partition[slot], s.job.shared_partition[slot])
+
+
 @array_kernel
 def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
     """Slots of jobs that were moved and do not run yet, and may run in partition `p`; as they start again."""
-    jobs = np.empty(s.job.shape[0], np.int64)
+    first, count = s.job.shape[0] - s.counters[LIVE_JOBS], 0
+    for at in range(first, s.job.shape[0]):
+        count += _is_away(s, p, s.derived.slot.stack[at])
+    jobs = np.empty(count, np.int64)
+    if count == 0:
+        return jobs
     count = 0
-    for slot in range(s.job.shape[0]):
-        away = s.job.status[slot] in (WAITING, LEAVING) and s.job.moved_for[slot] >= 0
-        if away and p in (s.job.own_partition[slot], s.job.shared_partition[slot]):
-            jobs[count] = slot
+    for at in range(first, s.job.shape[0]):
+        if _is_away(s, p, s.derived.slot.stack[at]):
+            jobs[count] = s.derived.slot.stack[at]
             count += 1
-    return merged(s, jobs[:count], jobs[:0])
+    return merged(s, jobs, jobs[:0])
 
 
 @kernel
 def _claimant(s: StateArrays, p: int, gone: NDArray[np.int64]) -> int:
-    """The waiting slot of partition `p` that a job was moved for, -1 where it has started."""
+    """The waiting slot of partition `p` that a job was moved for, -1 where it has started since."""
     for position in range(s.derived.part.queue_len[p]):
         slot = s.derived.queue[p, position]
         for k in range(gone.shape[0]):
-            if s.job.moved_for[gone[k]] == s.job.seq[slot]:
+            same = s.job.moved_for[gone[k]] == s.job.seq[slot]
+            if same and s.job.moved_attempt[gone[k]] == s.job.attempt[slot]:
                 return slot
     return -1
 
@@ -219,7 +234,4 @@ def next_move_look_s(s: StateArrays, p: int, now_s: float, tick_s: float, r: Rep
         may_s = s.job.start_s[slot] + r.dwell_s
         if may_s > now_s and s.job.placed_in[slot] == p and not s.job.pinned[slot]:
             look_s = min(look_s, may_s)
-    if look_s == math.inf:
-        return look_s
-    tick = np.ceil(look_s / tick_s) * tick_s
-    return tick if tick > now_s else tick + tick_s
+    return look_tick_s(look_s, now_s, tick_s)

@@ -107,6 +107,33 @@ def test_a_fallback_of_another_order_is_refused() -> None:
         load_policy("fifo", "qssf-backfill", 100.0)
 
 
+@pytest.mark.parametrize("name", ["tiresias:3600,clear+repack", "gittins:2.5+repack"])
+def test_a_rule_that_repacks_in_an_order_of_its_own_needs_no_fallback(name: str) -> None:
+    scheduler, fallback = load_policy(name, None, 100.0)
+    assert (scheduler.name, fallback, may_preempt(scheduler)) == (name, "", True)
+
+
+@pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+revise", "gittins+revise+repack"])
+def test_behind_one_of_the_order_of_gittins_stands_gittins_which_repacks(name: str) -> None:
+    assert load_policy(name, None, 100.0)[1] == "gittins+repack"
+
+
+@pytest.mark.parametrize(
+    ("name", "fallback", "says"),
+    [
+        ("gittins", "gittins+repack", "'gittins' moves none, --fallback 'gittins+repack' moves running jobs"),
+        ("gittins+repack", "gittins", "'gittins+repack' moves running jobs, --fallback 'gittins' moves none"),
+        ("gittins:2.5+repack", "fifo-backfill", "moves running jobs, --fallback 'fifo-backfill' moves none"),
+    ],
+)
+def test_only_one_of_the_two_that_repacks_is_refused(name: str, fallback: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_policy(name, fallback, 100.0)
+    assert says in str(error.value)
+    assert str(error.value).endswith("give both +repack, or neither")
+    assert "\n" not in str(error.value)
+
+
 def test_an_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"unknown policy 'x'; known: .*qssf-backfill"):
         load_policy("x", None, 100.0)

@@ -8,11 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.cluster.arrays import WAITING
 from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.repack import Repack, wait_otherwise_s, who_moves
-from rlsched.decide.scheduler import load_scheduler, may_preempt, may_repack
+from rlsched.decide.repack_walk import moved_jobs, owed
+from rlsched.decide.scheduler import load_scheduler, may_preempt, may_repack, revises_predictions
 from rlsched.errors import AllocationError, UnknownSchedulerError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
@@ -208,6 +210,8 @@ class TestItsName:
         for name in ("gittins+repack+revise", "gittins+share=0.5+repack", "ppo:untrained+preempt+repack"):
             assert load_scheduler(name).name == name
             assert may_repack(load_scheduler(name))
+        either = [load_scheduler(f"gittins{ending}") for ending in ("+repack+revise", "+revise+repack")]
+        assert all(may_repack(one) and revises_predictions(one) for one in either)
 
     @pytest.mark.parametrize(
         ("name", "says"),
@@ -234,3 +238,58 @@ def test_nobody_is_moved_for_a_job_that_does_not_wait() -> None:
     with pytest.raises(AllocationError, match="job 1 is not waiting"):
         state.preempt(0, 1.0, moved_for=1)
     assert state.digest() == before
+
+
+def before_the_move() -> ClusterState:
+    """Jobs 0 and 1 have a GPU of either node; gang 2 needs all of one."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 3), order="index")
+    for gpus in (1, 1, 3):
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=100.0, spread=1.0)
+    state.start(0, (0,), 0.0)
+    state.start(1, (3,), 0.0)
+    return state
+
+
+def moved_away() -> ClusterState:
+    """Job 0 was moved off node 0 for gang 2, which runs there; node 1, where 0 was to go on, is lost."""
+    state = before_the_move()
+    state.preempt(0, 500.0, moved_for=2)
+    state.start(2, (0, 1, 2), 500.0)
+    for seq in state.fail_node(1):
+        state.requeue(seq, 501.0)
+    return state
+
+
+class TestAClaim:
+    def test_ends_when_the_gang_starts(self) -> None:
+        """The gang fails and waits again: it has had its turn, and the moved job goes first."""
+        state = moved_away()
+        state.requeue(2, 502.0)
+        out, into, gang = owed(state.arrays, 0, 502.0, REPACK.code)
+        assert (out, into, gang) == (-1, state.slot_of(0), -1)
+
+    def test_moves_nobody_once_more_after_that(self) -> None:
+        """Node 1 is back, with job 1; job 3 has a GPU of node 0, and room on node 1: it stays."""
+        state = moved_away()
+        state.requeue(2, 502.0)
+        state.resume_node(1)
+        state.start(1, (3,), 503.0)
+        late = state.add_job(num_gpus=1, submit_s=503.0, predicted_s=9.0, spread=1.0)
+        state.start(late, (0,), 503.0)
+        out, into, _ = owed(state.arrays, 0, 900.0, REPACK.code)
+        assert (out, into) == (-1, state.slot_of(0))
+
+    def test_holds_until_then(self) -> None:
+        state = before_the_move()
+        state.preempt(0, 500.0, moved_for=2)
+        assert owed(state.arrays, 0, 500.0, REPACK.code) == (-1, state.slot_of(2), -1)
+
+
+def test_who_is_moved_is_looked_for_among_live_jobs_alone() -> None:
+    state = moved_away()
+    gone = [state.slot_of(0)]
+    assert moved_jobs(state.arrays, 0).tolist() == gone
+    job = state.arrays.job
+    empty = next(slot for slot in range(len(job)) if slot not in {state.slot_of(seq) for seq in range(3)})
+    job.status[empty], job.moved_for[empty], job.own_partition[empty] = WAITING, 2, 0  # nobody's slot
+    assert moved_jobs(state.arrays, 0).tolist() == gone

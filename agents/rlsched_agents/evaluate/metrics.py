@@ -111,8 +111,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             drawn at random could not have used (`occupancy.fragmentation`). None where placements were not
             kept, and where nothing was free.
         over_time: Allocation and fragmentation in steps of time; None where that time is zero.
-        migrations: Preemptions whose job went on elsewhere at the very same instant; they count in
-            `preemptions` too.
+        migrations: Preemptions whose job started again at the very same instant, whether it was moved
+            (`+repack`) or `gittins` found another place for it; they count in `preemptions` too.
         by_end: Jobs that ended, by how: `completed`, `timeout` (killed at the time limit), `failed` (a
             failure, and no retry left).
         energy_per_job_kwh: Mean over the measured jobs that ended. None without models, as all that follows.
@@ -201,7 +201,7 @@ def ends(table: JobTable, which: Mask) -> dict[str, int]:
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Preemptions of some of the jobs that were moves: the job's next attempt begins at the same instant."""
+    """Preemptions of some of the jobs, by whatever rule, whose next attempt begins at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]

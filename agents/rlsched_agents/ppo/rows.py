@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from rlsched.jit import kernel
 
 ROWS_STEP: Final = 64
+"""Packed rows are padded to a multiple of this, or of a larger power of two (`network.pack`)."""
 IMAGES: Final = 128
+"""Images that `RowLinear` takes rows for. From 2,048 rows on (`_FEW`) padded ones are a multiple of it."""
 _FEW: Final = 2048
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.candidates import (
     Window,
     contested,
@@ -230,14 +230,30 @@ class PpoScheduler:
             overruled=asked.overruled,
         )
 
-    def _act(self, state: ClusterState, partition: int, now_s: float, asked: _Asked, record: bool) -> Action:
-        if not contested(state, partition) and has_startable(state, partition, now_s):
+    def _act(
+        self,
+        state: ClusterState,
+        partition: int,
+        now_s: float,
+        asked: _Asked,
+        record: bool,
+        promised: bool = False,
+    ) -> Action:
+        """What the network says; `promised`: beside GPUs that jobs were promised which still leave."""
+        all_fit = not contested(state, partition) and has_startable(state, partition, now_s)
+        if all_fit and not promised:
             seq = first_in_order(state, partition, now_s)
             if not weighs_energy(state, seq):
                 return variant_action(state, partition, seq)
         else:
             jobs = job_candidates(state, partition, now_s)
-            row = self._pick(jobs, state.decisions, asked, record)
+            row = jobs.reference if all_fit else self._pick(jobs, state.decisions, asked, record)
+            if promised:
+                kept = self._beside_promises(state, partition, jobs, row, asked)
+                if kept == 0:
+                    asked.holds = kept == row and jobs.passes_over
+                    return Wait(until_s=self._look_s(state, partition, now_s) if kept == row else None)
+                return variant_action(state, partition, int(jobs.seqs[kept]))
             if self._search is not None and asked.times:
                 row = self._look_ahead(self._search, state, partition, now_s, jobs, row, asked)
             seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
@@ -266,11 +282,8 @@ class PpoScheduler:
             return Preempt(seq=int(number[out]), moved_for=int(number[gang]))
         if into >= 0:
             return variant_action(state, partition, int(number[into]))
-        action = self._act(state, partition, now_s, asked, record)
-        starts = state.slot_of(action.seq) if isinstance(action, Start) else -1
-        if not isinstance(action, Wait) and not may_still_start(arrays, partition, starts):
-            asked.holds, action = False, Wait()
-            asked.halves = [msgspec.structs.replace(half, choice=0) for half in asked.halves[:1]]
+        promised = not may_still_start(arrays, partition, -1)
+        action = self._act(state, partition, now_s, asked, record, promised)
         waits = isinstance(action, Wait) and not has_startable(state, partition, now_s)
         if waits or (isinstance(action, Preempt) and repack.first):
             out, gang = move_by_index(arrays, partition, now_s, Gittins().code, code)
@@ -284,6 +297,25 @@ class PpoScheduler:
             )
             return Wait(until_s=look_s if math.isfinite(look_s) else None)
         return action
+
+    @staticmethod
+    def _beside_promises(state: ClusterState, partition: int, jobs: Window, row: int, asked: _Asked) -> int:
+        """The row, or where it breaks a promise the job of the best score that breaks none; 0: they all do.
+
+        Of equal scores, and where nothing was asked, the first of the window.
+        """
+
+        def keeps(at: int) -> bool:
+            slot = int(jobs.arrays.slot[at])
+            return int(jobs.arrays.out[at]) < 0 and may_still_start(state.arrays, partition, slot)
+
+        if row == 0 or keeps(row):
+            return row
+        logits = asked.logits if asked.times else np.zeros(len(jobs.seqs))
+        others = [at for at in range(1, len(jobs.seqs)) if jobs.legal[at]]
+        kept = next((at for at in sorted(others, key=lambda at: -logits[at]) if keeps(at)), 0)
+        asked.halves = [msgspec.structs.replace(half, choice=kept) for half in asked.halves]
+        return kept
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
         """When the ages of running jobs may make another of them preemptible; None: no time to wait for."""

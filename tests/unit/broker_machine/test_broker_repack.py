@@ -10,7 +10,7 @@ from rlsched.decide.repack import Repack
 from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.wire.messages import Explanation, Kill, Launch, Why
 from rlsched_agents.heuristics.gittins import ByIndex, gittins
-from tests.unit.broker_machine.hand import ended, launched, of_kind, state, submit
+from tests.unit.broker_machine.hand import ended, hello, launched, of_kind, state, submit
 from tests.unit.broker_machine.preempting import actions, killed, make_preempting, replayed, shape
 
 
@@ -107,3 +107,26 @@ def test_a_promise_that_a_lost_node_has_broken_holds_nobody_up(journal: Journal)
     broker.says("n0", launched(4))
     broker.says("n0", ended(4))
     assert state(broker, 2) == "launching"
+
+
+def test_a_gang_that_is_lost_after_its_start_has_no_claim_any_more(journal: Journal) -> None:
+    """2 could go nowhere when 4 started; then 4 is lost too, and n0 comes back: 2 goes before it."""
+    broker = moved(journal)
+    broker.wait(19.0, "n0")
+    broker.wait(19.0, "n0")
+    broker.says("n0", killed(2))
+    broker.says("n0", launched(4))
+    broker.wait(19.0)
+    broker.wait(19.0)
+    assert (state(broker, 2), state(broker, 4)) == ("queued", "queued")
+    made = len(actions(journal))
+    broker.says("n0", hello("n0"))
+    first = actions(journal)[made]
+    assert isinstance(first, Start)
+    assert first.seq == 1
+    assert state(broker, 4) == "queued"
+    assert shape(replayed(journal)) == shape(broker.book)
+    records = [record for kept in broker.records for record in kept.records]
+    made_again = redecide(journal_events(journal.path), repacking())
+    assert [record.action for record in made_again] == [record.action for record in records]
+    assert [record.state_digest for record in made_again] == [record.state_digest for record in records]
