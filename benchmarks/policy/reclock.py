@@ -23,7 +23,7 @@ from benchmarks.policy.cases import MIN_TUNING_JOBS, TRACES, Case, measured_jobs
 from benchmarks.policy.dial_tables import Point, gpu_kwh
 from benchmarks.policy.opponents import TUNED_FILE, read_tuned
 from benchmarks.policy.options import add_common, reported
-from benchmarks.policy.runs import Job, Result, missing, read_result, run_all
+from benchmarks.policy.runs import Job, Result, read_result, run_missing
 from benchmarks.policy.studies import GATE, STUDIES, WEIGHTS, setting_of, usable_of
 from benchmarks.policy.tables import header, row
 
@@ -99,16 +99,8 @@ def _measure(arguments: argparse.Namespace) -> int:
     jobs = [_job(case, BASE) for case in cases]
     jobs += [_job(case, name) for case in cases for one in _names(rules, arguments.reclock) for name in one]
     jobs.sort(key=lambda job: cases.index(job.case))
-    done, stopped = run_all(
-        missing(jobs, folder),
-        arguments.traces,
-        folder,
-        workers=arguments.workers,
-        budget_s=arguments.budget_s,
-    )
-    print(f"{done} results run, {len(missing(jobs, folder))} missing", file=sys.stderr)
-    if stopped or missing(jobs, folder):
-        return 130 if stopped else 1
+    if code := run_missing(jobs, arguments, folder):
+        return code
     results = {(job.case, job.policy): read_result(job.path(folder)) for job in jobs}
     print("\n".join(table(_pairs(rules, cases, results, arguments.reclock))))
     return 0

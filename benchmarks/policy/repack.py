@@ -29,7 +29,7 @@ from benchmarks.policy.cases import (
     measured_jobs,
 )
 from benchmarks.policy.options import add_common, reported
-from benchmarks.policy.runs import Job, Result, missing, read_result, run_all
+from benchmarks.policy.runs import Job, Result, read_result, run_missing
 from benchmarks.policy.tables import header, row
 from rlsched.decide.orders import REPACKING
 
@@ -103,16 +103,8 @@ def _measure(arguments: argparse.Namespace) -> int:
     names = (arguments.rule, arguments.rule + REPACKING)
     jobs = [Job(case=case, policy=name) for case in chosen for name in names]
     folder = arguments.out / "repack"
-    done, stopped = run_all(
-        missing(jobs, folder),
-        arguments.traces,
-        folder,
-        workers=arguments.workers,
-        budget_s=arguments.budget_s,
-    )
-    print(f"{done} results run, {len(missing(jobs, folder))} missing", file=sys.stderr)
-    if stopped or missing(jobs, folder):
-        return 130 if stopped else 1
+    if code := run_missing(jobs, arguments, folder):
+        return code
     results = {(job.case, job.policy): read_result(job.path(folder)) for job in jobs}
     print("\n".join(table(results, arguments.rule)))
     return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -184,6 +186,29 @@ def read_result(path: Path) -> Result:
 def missing(jobs: list[Job], folder: Path) -> list[Job]:
     """Those that have no result yet, each once; cases stay together."""
     return [job for job in dict.fromkeys(jobs) if not job.path(folder).exists()]
+
+
+def run_missing(jobs: list[Job], arguments: argparse.Namespace, folder: Path) -> int:
+    """Run what is missing of a study's jobs, and say how many that were.
+
+    Args:
+        jobs: All jobs of the study.
+        arguments: Its command line (`options.add_common`).
+        folder: Folder of the results.
+
+    Returns:
+        0 where all results are there now, 1 where some are missing, 130 where somebody stopped it.
+    """
+    done, stopped = run_all(
+        missing(jobs, folder),
+        arguments.traces,
+        folder,
+        workers=arguments.workers,
+        budget_s=arguments.budget_s,
+    )
+    left = len(missing(jobs, folder))
+    print(f"{done} results run, {left} missing", file=sys.stderr)
+    return 130 if stopped else int(left > 0)
 
 
 def run_all(

@@ -115,7 +115,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
             lines += _table(self.confirmation)
         if self.test:
             lines += ["", "## Test split", "", _TEST, ""]
-            lines += _table(self.test)
+            lines += _table(self.test, "row")
         lines += ["", "## Hyper-parameters", "", "| name | value |", "|---|---|"]
         network = msgspec.to_builtins(self.network)
         lines += [f"| {key} | {value} |" for key, value in {**network, **self.recipe}.items()]
@@ -126,11 +126,11 @@ def _span(span: tuple[float, float]) -> str:
     return f"[{span[0]:,.0f}, {span[1]:,.0f})" if span[0] < span[1] else "-"
 
 
-def _table(validation: dict[str, dict[str, float]]) -> list[str]:
+def _table(validation: dict[str, dict[str, float]], first: str = "policy") -> list[str]:
     if not validation:
         return ["None was run."]
     metrics = sorted({metric for values in validation.values() for metric in values})
-    lines = ["| policy | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
+    lines = [f"| {first} | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
     for policy, values in validation.items():
         cells = [f"{values[metric]:,.4g}" if metric in values else "" for metric in metrics]
         lines.append(f"| {policy} | " + " | ".join(cells) + " |")
