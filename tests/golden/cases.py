@@ -1,7 +1,7 @@
 """What the net holds: every case is a name and a function that makes its content, as named arrays.
 
-A table is named `table/WORLD/MODE/POLICY`, the steps of an environment `steps/CONFIGURATION`, decision records
-`records/WORLD/MODE/POLICY`, a journal that is decided again `journal/POLICY`.
+A table is named `table/WORLD/MODE/POLICY`, the steps of an environment `steps/CONFIGURATION`, decision
+records `records/WORLD/MODE/POLICY`, a journal that is decided again `journal/POLICY`.
 """
 
 from __future__ import annotations

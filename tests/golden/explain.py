@@ -130,7 +130,8 @@ def main() -> None:
         return
     commit = arguments.against or origin(arguments.name)
     print(
-        f"{arguments.name}: {digest(here)[:16]} here, {kept()[arguments.name][:16]} kept; against {commit[:12]}"
+        f"{arguments.name}: {digest(here)[:16]} here, {kept()[arguments.name][:16]} kept; "
+        f"against {commit[:12]}"
     )
     with tempfile.TemporaryDirectory() as folder:
         lines = differences(content_of(commit, arguments.name, Path(folder)), here)

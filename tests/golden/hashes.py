@@ -21,7 +21,7 @@ _PROBE = "mathematics"
 
 @cache
 def mathematics() -> str:
-    """A digest of functions whose last bit a C library, or numpy on another processor, may round otherwise."""
+    """A digest of functions whose last bit another C library or another processor may round otherwise."""
     x = np.linspace(1e-3, 40.0, 20_001)
     scalar = [(math.log(v), math.exp(v / 8.0), math.log1p(v), math.erfc(v / 9.0), v**0.7) for v in x.tolist()]
     matrix = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
