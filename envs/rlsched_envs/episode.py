@@ -18,7 +18,7 @@ from rlsched.decide.abilities import energy_weight, policy_abilities
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.rules import PLAIN, SKIPPING, RuleCode
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
-from rlsched.decide.variants import num_variants, variant_window
+from rlsched.decide.variants import has_one_way, num_variants, variant_window
 from rlsched.decide.window_arrays import LEGAL, WindowArrays
 from rlsched.decide.windows import job_window, note_wait
 from rlsched.jit import kernel, large_kernel, wide
@@ -291,9 +291,8 @@ def _start_any(sim: SimArrays, p: int, slot: int, node: int, clock: float, besid
 
 @kernel
 def _node_asked(e: EpisodeArrays, node: int) -> int:
-    """The node of a variant as `choose` wants it: a gang over several nodes has none of its own."""
-    gpus = e.sim.state.job.gpus[e.ints[CHOSEN]]
-    return -1 if gpus > e.sim.state.derived.part.node_size[e.ints[PARTITION]] else node
+    """The node of a variant as `choose` wants it: -1 where the placement rule alone says where the job goes."""
+    return -1 if has_one_way(e.sim.state, e.ints[PARTITION], e.ints[CHOSEN]) else node
 
 
 @large_kernel

@@ -70,8 +70,8 @@ class Window:
             other = int(state.arrays.job.seq[beside])
             return join_action(state, partition, seq, other, policy_abilities(state))
         slot = state.slot_of(seq)
-        many = state.arrays.job.gpus[slot] > state.arrays.derived.part.node_size[partition]
-        node = -1 if len(self.seqs) == 1 or many else int(self.nodes[row])
+        one_way = len(self.seqs) == 1 or variants.has_one_way(state.arrays, partition, slot)
+        node = -1 if one_way else int(self.nodes[row])
         start = variant_action(state, partition, seq, node)
         clock = float(self.arrays.clock[row]) if can_set_clocks(state, start.gpus) else 1.0
         return msgspec.structs.replace(start, sm_clock_frac=clock)

@@ -41,7 +41,7 @@ from rlsched.models.speed import gpu_kind
 
 
 @kernel
-def _has_one_way(s: StateArrays, p: int, slot: int) -> bool:
+def has_one_way(s: StateArrays, p: int, slot: int) -> bool:
     """Whether it is for the placement rule to say where a job goes."""
     many = s.job.gpus[slot] > s.derived.part.node_size[p]
     return many or s.demand.plain[s.job.demand[slot]] == 0 or s.counters[PLACEMENT] == SPREAD
@@ -59,7 +59,7 @@ def num_variants(s: StateArrays, p: int, slot: int) -> int:
 @kernel
 def _num_places(s: StateArrays, p: int, slot: int) -> int:
     """Places that a job that fits can go to."""
-    if _has_one_way(s, p, slot):
+    if has_one_way(s, p, slot):
         return 1
     found = 0
     for free in range(s.job.gpus[slot], s.derived.holes.shape[1]):
@@ -96,7 +96,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     if modelled:
         shared[ENERGY_WEIGHT] = job_energy_weight(s, slot)
     if not modelled or fits_slot(s, p, slot):
-        if _has_one_way(s, p, slot):
+        if has_one_way(s, p, slot):
             _add_variants(s, p, slot, first_host(s, p, slot), now_s, w)
         else:
             emptiest, places = largest_hole(s, p), 0

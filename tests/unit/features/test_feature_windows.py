@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features, variants, window_arrays, windows
 from rlsched.decide.actions import Start
@@ -14,6 +15,7 @@ from rlsched.decide.candidates import job_candidates, start_action, variant_cand
 from rlsched.decide.orders import Order
 from rlsched.decide.scheduler import load_scheduler
 from rlsched.decide.schema import MAX_VARIANTS, WINDOW_ROWS
+from rlsched.models.catalogue import load_catalogue
 from tests.unit.features.states import NOW_S, add, crowded, log, row_is, run
 
 
@@ -160,3 +162,18 @@ class TestVariants:
         assert window.nodes.tolist() == [1]
         assert window.features[0, features.IS_REFERENCE] == 1
         assert window.legal.tolist() == [True]
+
+
+def test_a_gang_over_small_nodes_of_its_type_starts_at_every_clock() -> None:
+    large, small = (NodeGroup(count=2, gpus=gpus, gpu_type=kind) for gpus, kind in ((8, "V100"), (4, "P100")))
+    state = ClusterState.from_spec(ClusterSpec(name="c", nodes=(large, small)))
+    state.use_models(load_catalogue().arrays(state.kind_names))
+    state.weigh_energy(0.5)
+    seq = state.add_job(
+        demand=Demand(gpus=8, gpu_types=("P100",)), submit_s=0.0, predicted_s=60.0, spread=1.0
+    )
+    variants = variant_candidates(state, 0, seq, NOW_S)
+    assert len(variants.seqs) > 1
+    for row in range(len(variants.seqs)):
+        start = variants.action(state, 0, row)
+        state.check_start(seq, start.gpus, sm_clock_frac=start.sm_clock_frac)
