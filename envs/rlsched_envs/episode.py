@@ -291,7 +291,7 @@ def _start_any(sim: SimArrays, p: int, slot: int, node: int, clock: float, besid
 
 @kernel
 def _node_asked(e: EpisodeArrays, node: int) -> int:
-    """The node of a variant as `choose` wants it: -1 where the placement rule alone says where the job goes."""
+    """The node of a variant as `choose` wants it: -1 where the placement rule alone says where."""
     return -1 if has_one_way(e.sim.state, e.ints[PARTITION], e.ints[CHOSEN]) else node
 
 

@@ -85,23 +85,24 @@ def _mixed() -> tuple[Trace, ClusterSpec]:
         ),
     )
     rng, jobs = np.random.default_rng(23), 420
-    gpus = rng.choice(
-        [0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 12.0],
-        jobs,
-        p=[0.05, 0.06, 0.09, 0.42, 0.14, 0.04, 0.12, 0.07, 0.01],
-    )
+    sizes, odds = [0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 12.0], [5, 6, 9, 42, 14, 4, 12, 7, 1]
+    gpus = rng.choice(sizes, jobs, p=np.array(odds) / 100.0)
     duration_s = np.round(np.exp(rng.normal(6.8, 1.6, jobs)), 2)
+    submit_s = np.round(np.cumsum(rng.exponential(105.0, jobs) * (rng.random(jobs) < 0.6)))
+    some_cores = np.where(rng.random(jobs) < 0.3, np.ceil(gpus) * rng.integers(1, 8, jobs), np.nan)
+    types = rng.choice(["", "V100", "V100|A100", "P100"], jobs, p=[0.7, 0.15, 0.1, 0.05])
+    memory_mib = np.where(rng.random(jobs) < 0.15, np.ceil(np.maximum(gpus, 1)) * 8192, np.nan)
     trace = Trace.from_columns(
         name="mixed",
-        submit_s=np.round(np.cumsum(rng.exponential(105.0, jobs) * (rng.random(jobs) < 0.6))),
+        submit_s=submit_s,
         duration_s=duration_s,
         num_gpus=gpus,
         vc=rng.choice(["", "alpha", "beta"], jobs, p=[0.5, 0.3, 0.2]),
         user=rng.choice(["ann", "bob", "cy", "dee"], jobs),
-        num_cpus=np.where(gpus == 0, rng.integers(1, 9, jobs), np.where(rng.random(jobs) < 0.3, np.ceil(gpus) * rng.integers(1, 8, jobs), np.nan)),
-        gpu_type=np.where(gpus > 0, rng.choice(["", "V100", "V100|A100", "P100"], jobs, p=[0.7, 0.15, 0.1, 0.05]), ""),
-        extra={"memory_mib": np.where(rng.random(jobs) < 0.15, np.ceil(np.maximum(gpus, 1)) * 8192, np.nan)},
-    )  # fmt: skip
+        num_cpus=np.where(gpus == 0, rng.integers(1, 9, jobs), some_cores),
+        gpu_type=np.where(gpus > 0, types, ""),
+        extra={"memory_mib": memory_mib},
+    )
     return trace, spec
 
 
@@ -119,7 +120,7 @@ def _slices() -> tuple[Trace, ClusterSpec]:
 
 
 def _with_attempts(made: World) -> World:
-    """Failures, dependencies, arrays with limits, checkpoints, restart costs, retries, and nodes that fail."""
+    """Failures, dependencies, arrays with limits, checkpoints, restart costs, retries; nodes that fail."""
     trace, rng = made.trace, np.random.default_rng(29)
     jobs, ids = len(trace), trace.job_id
     fails = [
