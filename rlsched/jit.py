@@ -1,20 +1,11 @@
-"""`kernel`: numba's njit with an on-disk cache that is keyed by the source of every kernel.
-
-numba notices a change of the function's own file only, not of the kernels that it calls in other files.
-So the cache lives in a directory named after a digest of all kernel sources. A file of plain functions that
-another compiles has to say so, «compiled by ... as kernels», to be one of them.
-"""
+"""`kernel`: numba's njit, compiled in two parts, with the cache of `kernel_cache`."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 _BLAS = "scipy.linalg.cython_blas"
@@ -28,37 +19,56 @@ if _BLAS not in sys.modules:
     del sys.modules[_BLAS]
 
 import numba  # noqa: E402 - see above
-from numba.core import config  # noqa: E402
+from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
 
+from rlsched.kernel_cache import KernelCache  # noqa: E402
 from rlsched.linking import DoorCompiler, InsideCompiler  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kernel:
-    """A compiled function. From kernels it is called directly; from Python through a door of its own.
+    """A compiled function. From kernels it is called directly; from Python through an entry of its own.
 
-    numba gives every function a door for Python. To unpack a state's arrays there takes about as long to
-    compile as most kernels do, and few are ever called from Python: the door is made when that happens.
+    numba gives every function an entry for Python. To unpack a state's arrays there takes about as long to
+    compile as most kernels do, and few are ever called from Python: the entry is made when that happens.
+
+    Attributes:
+        py_func: The function as it was written.
+        kind: How it is compiled: `kernel`, `large_kernel` or `array_kernel`.
     """
 
-    def __init__(self, function: Callable[..., Any], *, makes_arrays: bool, inlined: bool) -> None:
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
         functools.update_wrapper(self, function)
-        self.py_func = function
+        self.py_func, self.kind = function, kind
         self._options = {
-            "cache": True,
             "error_model": "numpy",
-            "_nrt": makes_arrays,
+            "_nrt": kind == "array_kernel",
             "no_cfunc_wrapper": True,
         }
         self._door: Any = None
-        with _cache_in("inside", function):
-            self._inside = numba.njit(
-                **self._options,
-                forceinline=inlined,
-                no_cpython_wrapper=True,
-                pipeline_class=InsideCompiler,
-            )(function)
+        self._inside = self._dispatcher(
+            "inside",
+            forceinline=kind == "kernel",
+            no_cpython_wrapper=True,
+            pipeline_class=InsideCompiler,
+        )
+
+    def _dispatcher(self, part: str, **more: Any) -> Any:
+        made = numba.njit(**self._options, **more)(self.py_func)
+        made._cache = cached = KernelCache(cast("FunctionType", self.py_func), part)
+        compile_now = made.compile
+
+        def compile_once(sig: Any) -> Any:
+            wide = tuple(widened(one) for one in sig)
+            found = made.overloads.get(wide)
+            if found is not None:
+                return found.entry_point
+            with cached.alone(wide):
+                return compile_now(wide)
+
+        made.compile = compile_once
+        return made
 
     @property
     def _numba_type_(self) -> Any:
@@ -67,9 +77,17 @@ class Kernel:
     def __call__(self, *args: Any) -> Any:
         """Call it from Python."""
         if self._door is None:
-            with _cache_in("doors", self.py_func):
-                self._door = numba.njit(**self._options, pipeline_class=DoorCompiler)(self.py_func)
+            self._door = self._dispatcher("doors", pipeline_class=DoorCompiler)
         return self._door(*args)
+
+
+def widened(argument: Any) -> Any:
+    """The type that an argument of this one is passed as: whole numbers have 64 bits, and any value.
+
+    Else a kernel would be compiled once for each width, and each constant, that its callers happen to pass.
+    """
+    plain = unliteral(argument)
+    return int64 if isinstance(plain, Integer) and plain.signed else plain  # type: ignore[attr-defined]
 
 
 def kernel(function: F) -> F:
@@ -79,48 +97,21 @@ def kernel(function: F) -> F:
     that passes the arrays of a state counts up and down each one, and that took five times as long as the
     work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
     """
-    return _compiled(function, makes_arrays=False, inlined=True)
+    return _compiled(function, "kernel")
 
 
 def large_kernel(function: F) -> F:
     """As `kernel`, for a large function: callers call it, where a `kernel` is copied into each of them."""
-    return _compiled(function, makes_arrays=False, inlined=False)
+    return _compiled(function, "large_kernel")
 
 
 def array_kernel(function: F) -> F:
     """As `kernel`, for a function that makes arrays of its own."""
-    return _compiled(function, makes_arrays=True, inlined=False)
+    return _compiled(function, "array_kernel")
 
 
-def _compiled(function: F, *, makes_arrays: bool, inlined: bool) -> F:
-    return cast("F", Kernel(function, makes_arrays=makes_arrays, inlined=inlined))
-
-
-@contextmanager
-def _cache_in(part: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Have numba keep what it compiles of this function in one part of the cache."""
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(_cache_dir(Path(function.__code__.co_filename).parent) / part)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
-
-
-@cache
-def _cache_dir(folder: Path) -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlsched" / "kernels"
-    digest = hashlib.sha256(numba.__version__.encode())
-    for source in (Path(__file__), Path(__file__).with_name("linking.py")):
-        digest.update(source.read_bytes())
-    for source_folder in sorted(
-        {folder, *(Path(__file__).parent / part for part in ("cluster", "decide", "models"))}
-    ):
-        for source in sorted(source_folder.glob("*.py")):
-            text = source.read_bytes()
-            if b"kernel\n" in text or b"NamedTuple" in text or b" as kernels" in text:
-                digest.update(text)
-    return root / digest.hexdigest()[:16]
+def _compiled(function: F, kind: str) -> F:
+    return cast("F", Kernel(function, kind))
 
 
 @kernel

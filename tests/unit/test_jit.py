@@ -134,3 +134,77 @@ def test_another_process_takes_from_the_cache_what_stands_there(tmp_path: Path) 
     assert say("mean") == ["7.5", "0 1", "2"], "compiled: the door and what it calls"
     assert say("mean") == ["7.5", "1 0", "0"], "the door alone is loaded"
     assert say("total") == ["6.0", "0 1", "0"], "another door is linked of what stands there"
+
+
+PAIRS = """
+from typing import NamedTuple
+import numpy as np
+
+class Pair(NamedTuple):
+    {first}: np.ndarray
+    {second}: np.ndarray
+"""
+
+VERSION = """
+import numpy as np
+import constants
+from pairs import Pair
+from rlsched.jit import kernel
+
+@kernel
+def inner(pair):
+    {doc}
+    return pair.one[0] * constants.FACTOR
+
+@kernel
+def outer(pair):
+    return inner(pair) + {added}
+
+@kernel
+def other(pair):
+    return pair.one[0]
+
+print(outer(Pair(np.array([2.0]), np.array([3.0]))), other(Pair(np.array([5.0]), np.array([6.0]))))
+print(*(sum(one._door.stats.cache_misses.values()) for one in (outer, other)))
+"""
+
+
+def run_version(
+    folder: Path,
+    *,
+    factor: float = 10.0,
+    fields: tuple[str, str] = ("one", "two"),
+    doc: str = '"""In words."""',
+    added: float = 1.0,
+) -> tuple[list[float], list[int]]:
+    """What a version of a program prints, in a process of its own: two results, and what was compiled."""
+    (folder / "constants.py").write_text(f"FACTOR = {factor}")
+    (folder / "pairs.py").write_text(PAIRS.format(first=fields[0], second=fields[1]))
+    (folder / "version.py").write_text(VERSION.format(doc=doc, added=added))
+    said = subprocess.run(
+        [sys.executable, "-B", str(folder / "version.py")],
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    return [float(one) for one in said[0].split()], [int(one) for one in said[1].split()]
+
+
+def test_a_change_compiles_what_it_touches_and_nothing_else(tmp_path: Path) -> None:
+    assert run_version(tmp_path) == ([21.0, 5.0], [1, 1])
+    assert run_version(tmp_path) == ([21.0, 5.0], [0, 0])
+    assert run_version(tmp_path, doc='"""Told in other words."""') == ([21.0, 5.0], [0, 0])
+    assert run_version(tmp_path, added=2.0) == ([22.0, 5.0], [1, 0]), "its own code"
+    assert run_version(tmp_path, doc="pair = Pair(pair.two, pair.one)") == ([31.0, 5.0], [1, 0]), "a callee's"
+    assert run_version(tmp_path, factor=100.0) == ([201.0, 5.0], [1, 0]), "a constant of a callee"
+    assert run_version(tmp_path, fields=("two", "one")) == ([31.0, 6.0], [1, 1]), "the fields of its argument"
+    assert run_version(tmp_path) == ([21.0, 5.0], [0, 0]), "earlier versions are still there"
+
+
+def test_another_folder_shares_what_is_there(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    run_version(tmp_path / "a")
+    (tmp_path / "a" / "rlsched").rename(tmp_path / "b" / "rlsched")
+    assert run_version(tmp_path / "b") == ([21.0, 5.0], [0, 0])
