@@ -114,6 +114,107 @@ def _compiled(function: F, kind: str) -> F:
     return cast("F", Kernel(function, kind))
 
 
+# ---- constants of the compiler --------------------------------------------------------------------
+
+
+class CompileTime:
+    """What a template leaves open: a constant of the compiler, or a kernel, that `specialise` fills in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self.name} is open until `specialise` says what it is")
+
+
+def compile_time(name: str) -> Any:
+    """An open constant for templates. Branches that it rules out are never compiled.
+
+    A kernel that reads one, or calls a kernel that does, is a template: call `specialise` of it.
+    """
+    return CompileTime(name)
+
+
+_OPEN: dict[Kernel, frozenset[str]] = {}
+_MADE: dict[tuple[Any, ...], Kernel] = {}
+
+
+def open_names(template: Kernel) -> frozenset[str]:
+    """Names of what a kernel, and those that it calls, leave open."""
+    found = _OPEN.get(template)
+    if found is None:
+        _OPEN[template] = frozenset()  # where it calls itself
+        names: set[str] = set()
+        for value in _referred(template.py_func).values():
+            if isinstance(value, CompileTime):
+                names.add(value.name)
+            elif isinstance(value, Kernel):
+                names |= open_names(value)
+        found = _OPEN[template] = frozenset(names)
+    return found
+
+
+def specialise(template: F, **bound: Any) -> F:
+    """A kernel from a template, and from the templates that it calls.
+
+    The same template with the same constants gives the same kernel.
+
+    Args:
+        template: The template; where it leaves nothing open, it is given back.
+        **bound: What each open name is: a number, or a kernel, which may be a template of the same names.
+
+    Raises:
+        TypeError: a name is left open.
+    """
+    return cast("F", _specialised(cast("Kernel", template), bound))
+
+
+def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
+    names = open_names(template)
+    if not names:
+        return template
+    missing = sorted(names - bound.keys())
+    if missing:
+        raise TypeError(f"{template.py_func.__name__} leaves open: {', '.join(missing)}")
+    wanted = {name: bound[name] for name in bound if name in _needed(names, bound)}
+    key = (template, *sorted(wanted.items(), key=lambda one: one[0]))
+    made = _MADE.get(key)
+    if made is None:
+        function = template.py_func
+        scope = dict(function.__globals__)
+        for name, value in _referred(function).items():
+            if isinstance(value, CompileTime):
+                value = bound[value.name]
+            if isinstance(value, Kernel):
+                value = _specialised(value, bound)
+            scope[name] = value
+        copied = FunctionType(
+            function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+        )
+        copied.__kwdefaults__ = function.__kwdefaults__
+        copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
+        copied.__doc__ = function.__doc__
+        made = _MADE[key] = Kernel(copied, template.kind)
+    return made
+
+
+def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
+    """These names, and those that the kernels bound to them leave open."""
+    needed, left = set(names), list(names)
+    while left:
+        value = bound.get(left.pop())
+        new = open_names(value) - needed if isinstance(value, Kernel) else frozenset()
+        needed |= new
+        left += new
+    return needed
+
+
+def _referred(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the names of a function's code stand for, of those that its module has."""
+    scope = function.__globals__
+    return {name: scope[name] for name in function.__code__.co_names if name in scope}
+
+
 @kernel
 def wide(number: int) -> int:
     """The same number, of 64 bits whatever it was: large functions are compiled for each type they meet."""

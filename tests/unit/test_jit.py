@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import array_kernel, compile_time, kernel, large_kernel, specialise
 from rlsched.linking import DoorCompiler, DoorLibrary, InsideCompiler, InsideLibrary
 
 
@@ -87,7 +87,7 @@ def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
 
 CALLER = """
 import sys
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import array_kernel, compile_time, kernel, large_kernel, specialise
 import numpy as np
 
 @array_kernel
@@ -135,6 +135,65 @@ def test_another_process_takes_from_the_cache_what_stands_there(tmp_path: Path) 
     assert say("mean") == ["7.5", "1 0", "0"], "the door alone is loaded"
     assert say("total") == ["6.0", "0 1", "0"], "another door is linked of what stands there"
 
+
+# ---- constants of the compiler --------------------------------------------------------------------
+
+DOUBLES = compile_time("DOUBLES")
+DEEPER = compile_time("DEEPER")
+step = compile_time("step")
+
+
+@kernel
+def deepest(numbers: Any, at: int) -> float:
+    if DEEPER:
+        return numbers.no_such_field[at]
+    return numbers[at]
+
+
+@large_kernel
+def by_one(numbers: Any, at: int) -> float:
+    return deepest(numbers, at) + 1.0
+
+
+@kernel
+def by_ten(numbers: Any, at: int) -> float:
+    return numbers[at] + 10.0
+
+
+@kernel
+def summed(numbers: Any) -> float:
+    total = 0.0
+    for at in range(numbers.shape[0]):
+        if DOUBLES and numbers[at] > 0.0:
+            total += 2.0 * step(numbers, at)
+        else:
+            total += step(numbers, at)
+    return total
+
+
+def test_a_template_is_compiled_for_what_it_leaves_open() -> None:
+    numbers = np.arange(3.0)
+    once = specialise(summed, DOUBLES=False, step=by_one, DEEPER=False)
+    assert once(numbers) == 6.0
+    assert specialise(summed, DOUBLES=True, step=by_one, DEEPER=False)(numbers) == 11.0
+    assert specialise(summed, DOUBLES=False, step=by_ten)(numbers) == 33.0
+    assert specialise(summed, DOUBLES=False, step=by_one, DEEPER=False, unheard_of=7) is once
+
+
+def test_what_is_left_open_is_named() -> None:
+    with pytest.raises(TypeError, match="summed leaves open: DOUBLES, step"):
+        specialise(summed)
+    with pytest.raises(TypeError, match="leaves open: DEEPER"):
+        specialise(summed, DOUBLES=False, step=by_one)
+    with pytest.raises(TypeError, match="DOUBLES is open"):
+        bool(DOUBLES)
+
+
+def test_a_kernel_that_leaves_nothing_open_is_itself() -> None:
+    assert specialise(by_ten, DOUBLES=True) is by_ten
+
+
+# ---- the cache ------------------------------------------------------------------------------------
 
 PAIRS = """
 from typing import NamedTuple
