@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.policy.tables import header, row
-from rlsched.cluster.arrays import CLOCKS_ALONE, MODELLED
+from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.clocked import with_clocks
 from rlsched.decide.record import DecisionRecord
@@ -46,7 +46,7 @@ def play(trace: Trace, stamps: Predictions, policy: str, weight: float) -> Run:
     scheduler = with_clocks(load_scheduler(policy))
     models = Models(energy_weight=weight, noise=False)
     engine = Engine(trace, SPEC, order=scheduler.order, predictions=stamps, models=models)
-    engine.state.arrays.counters[MODELLED] = CLOCKS_ALONE
+    engine.state.arrays.config[0].modelled = CLOCKS_ALONE
     records: list[DecisionRecord] = []
     table = engine.run(scheduler, on_record=records.append)
     assert table.energy is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.decide.rules import PLAIN, RuleCode, next_move
 from rlsched.jit import kernel, large_kernel, wide
 from rlsched_envs.able_starts import BY_RULE, join, place, reclock
@@ -39,7 +38,7 @@ def run_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode, until_row: int) -
             if moved != MOVED:
                 return moved
             life.counts[UNDECIDED] = 1
-        if not has_room(sim, life, sim.state.counters[LIVE_JOBS] - sim.state.derived.running_len[0]):
+        if not has_room(sim, life, sim.state.counters[0].live_jobs - sim.state.derived.running_len[0]):
             return NEED_ROOM
         _decide(sim, life, rule)
         life.counts[UNDECIDED] = 0

@@ -45,7 +45,17 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     )
     trait = s.models.trait[min(k, s.models.trait.shape[0] - 1)]
     models = ModelArrays(s.models.gpu, trait, s.models.pair)
-    state = StateArrays(s.node[k], s.gpu[k], s.job[k], s.demand[k], index, s.counters[k], models)
+    state = StateArrays(
+        s.node[k],
+        s.gpu[k],
+        s.job[k],
+        s.demand[k],
+        index,
+        s.config[k],
+        s.counters[k],
+        s.scratch[k],
+        models,
+    )
     progress = ProgressArrays(
         r.ends[k],
         r.run[k],

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, RUNNING, Records, records
+from rlsched.cluster.arrays import RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, whole_type
 from rlsched.cluster.state import ClusterState
@@ -286,7 +286,7 @@ class Engine:
             self.life.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def _check_abilities(self, rule: Rule) -> None:
-        if rule.abilities.needed and not self.state.arrays.counters[MODELLED]:
+        if rule.abilities.needed and not self.state.arrays.config[0].modelled:
             raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
 
     def _run_rule(self, rule: Rule, until_row: int) -> int:
@@ -299,7 +299,7 @@ class Engine:
             return int(
                 run_index(self.arrays, self.life, rule.index.code, can, rule.preempts, repack, until_row)
             )
-        if self.state.arrays.counters[MODELLED] and not isinstance(rule, PreemptiveRule):
+        if self.state.arrays.config[0].modelled and not isinstance(rule, PreemptiveRule):
             return int(able_loop.run_rule(self.arrays, self.life, rule.code, until_row))
         if isinstance(rule, PreemptiveRule):
             return int(run_walk(self.arrays, self.life, rule.threshold_gpu_s, rule.tick_s, until_row))
@@ -460,7 +460,7 @@ class Engine:
         ended_by[self._rows] = self.life.jobs.over_by
         eligible_s = np.full(len(self.trace), math.nan)
         eligible_s[self._rows] = self.life.jobs.eligible_s
-        modelled = bool(self.state.arrays.counters[MODELLED])
+        modelled = bool(self.state.arrays.config[0].modelled)
         segments = segments_of(self.life, self._rows, modelled=modelled)
         return replace(
             table,
@@ -473,7 +473,7 @@ class Engine:
 
     def _energy(self) -> Energy | None:
         """What was drawn up to now, None without models."""
-        if not self.state.arrays.counters[MODELLED]:
+        if not self.state.arrays.config[0].modelled:
             return None
         progress, now_s = self.arrays.progress, self.now_s
         for slot in np.flatnonzero(self.state.arrays.job.status == RUNNING).tolist():

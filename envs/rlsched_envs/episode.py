@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, SIZE, WAITING
+from rlsched.cluster.arrays import INDEX, SIZE, WAITING
 from rlsched.cluster.placement import all_fit
 from rlsched.decide.abilities import energy_weight, policy_abilities
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
@@ -114,13 +114,13 @@ class EpisodeArrays(NamedTuple):
 @kernel
 def preempts(e: EpisodeArrays) -> bool:
     """Whether jobs may be preempted in this episode."""
-    return e.sim.state.counters[ORDER] == INDEX
+    return e.sim.state.config[0].order == INDEX
 
 
 @kernel
 def _has_own_reference(e: EpisodeArrays) -> bool:
     """Whether another rule than `qssf-backfill` is followed here (`references`)."""
-    return e.sim.state.counters[ORDER] == INDEX or e.sim.state.counters[ORDER] == SIZE
+    return e.sim.state.config[0].order == INDEX or e.sim.state.config[0].order == SIZE
 
 
 @kernel
@@ -193,7 +193,7 @@ def _play_reference(e: EpisodeArrays) -> int:
             e.reference_energy_j,
             e.reference_power_w,
         )
-    if e.sim.state.counters[MODELLED]:
+    if e.sim.state.config[0].modelled:
         return run_able_recording(
             e.sim,
             _reference(e),
@@ -217,7 +217,7 @@ def _play(e: EpisodeArrays, until_row: int) -> None:
     """Let the reference play until so many rows have arrived."""
     if _has_own_reference(e):
         run_reference(e.sim, policy_abilities(e.sim.state), e.floats[RESTART_S], until_row)
-    elif e.sim.state.counters[MODELLED]:
+    elif e.sim.state.config[0].modelled:
         run_able(e.sim, _reference(e), until_row)
     else:
         run_rule(e.sim, SKIPPING, until_row)
@@ -252,7 +252,7 @@ def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
 def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
     """(time, job-seconds; energy, J) beyond the reference run's up to now, each an integral."""
     time_s, energy_j = _reference_cost(e, over)
-    if not e.sim.state.counters[MODELLED]:
+    if not e.sim.state.config[0].modelled:
         return e.sim.progress.clock[QUEUED_S] - time_s, 0.0
     sums = e.sim.progress.clock
     return e.sim.progress.clock[QUEUED_S] + sums[LOST_S] - time_s, sums[JOBS_J] - energy_j
@@ -279,7 +279,7 @@ def _start(sim: SimArrays, p: int, slot: int, node: int, clock: float, beside: i
 @large_kernel
 def _start_any(sim: SimArrays, p: int, slot: int, node: int, clock: float, beside: int) -> None:
     """One copy of all ways to start a job for all who call it here."""
-    if not sim.state.counters[MODELLED]:
+    if not sim.state.config[0].modelled:
         start_slot(sim, p, slot, node)
         return
     if beside >= 0:

@@ -10,12 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
-    ENERGY_PPM,
     INDEX,
-    MODELLED,
     NODE_DOWN,
     NODE_UP,
-    ORDER,
     ORDER_CODES,
     records,
 )
@@ -174,7 +171,7 @@ class Fleet:
         """
         self.load(k, window)
         self.set_models(k, False, 0, 0.0, 0)
-        self._arrays.sim.state.counters[k, ORDER] = ORDER_CODES[order]
+        self._arrays.sim.state.config.order[k, 0] = ORDER_CODES[order]
         if not batch.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
             return False
         batch.observe_one(self._arrays, k, self.observations, self.masks)
@@ -209,8 +206,8 @@ class Fleet:
             key: What the draws of its jobs go by.
         """
         state = self._arrays.sim.state
-        state.counters[k, MODELLED] = modelled
-        state.counters[k, ENERGY_PPM] = round(weight * 1e6)
+        state.config.modelled[k, 0] = modelled
+        state.config.energy_ppm[k, 0] = round(weight * 1e6)
         state.node.kind[k] = kind
         state.derived.part.kind[k] = kind
         keys = self._arrays.sim.progress.outcome.key
@@ -228,7 +225,7 @@ class Fleet:
             order = "index"
         elif lot < config.preempting_frac + config.reserving_frac and not modelled:
             order = "predicted_size"
-        state.counters[k, ORDER] = ORDER_CODES[order]
+        state.config.order[k, 0] = ORDER_CODES[order]
         truth.pinned[k] = rng.random(truth.pinned.shape[1]) < (0.5 if half else 0.0)
         self._arrays.floats[k, RESTART_S] = config.restart_s
 
@@ -261,7 +258,7 @@ class Fleet:
         truth, progress = e.sim.truth, e.sim.progress
         submit, duration = truth.submit_s[k, first:], truth.duration_s[k, first:]
         started = progress.outcome.start_s[k, first:]
-        if e.sim.state.counters[k, ORDER] == INDEX:
+        if e.sim.state.config.order[k, 0] == INDEX:
             started = progress.outcome.end_s[k, first:] - duration
         queue = started - submit
         reference = e.reference_start_s[k, first:] - submit

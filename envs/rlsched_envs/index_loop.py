@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from rlsched.cluster.arrays import LIVE_JOBS, MODELLED
 from rlsched.cluster.gittins import GittinsCode
 from rlsched.cluster.kernels import note_moved
 from rlsched.decide.abilities import AbilityCode
@@ -23,7 +22,7 @@ def _start(sim: SimArrays, life: LifeArrays, p: int, slot: int, beside: int, can
     """Start a job on free GPUs, or on those of `beside`; False where there is no place after all."""
     if beside >= 0:
         join(sim, p, wide(slot), wide(beside), BY_RULE, can)
-    elif sim.state.counters[MODELLED]:
+    elif sim.state.config[0].modelled:
         if not place(sim, p, wide(slot), wide(-1), BY_RULE, can):
             return False
     elif not allocate_slot(sim, p, slot, -1):
@@ -93,7 +92,7 @@ def run_index(
             if moved != MOVED:
                 return moved
             life.counts[UNDECIDED] = 1
-        if not has_room(sim, life, sim.state.counters[LIVE_JOBS]):
+        if not has_room(sim, life, sim.state.counters[0].live_jobs):
             return NEED_ROOM
         _decide(sim, life, c, can, preempts, r)
         life.counts[UNDECIDED] = 0

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import LIVE_JOBS, MAX_TENANTS, MODELLED, NODE_DOWN, REVISES, Records
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, Records
 from rlsched.decide.rules import PLAIN, RuleCode, next_to_start
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.memory import is_device_fault
@@ -96,7 +96,7 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     segments.row[at], segments.attempt[at], segments.gpus[at] = row, s.job.attempt[slot], s.job.gpus[slot]
     segments.start_s[at], segments.end_s[at], segments.useful_s[at] = now_s, np.nan, 0.0
     segments.done_s[at] = segments.share_s[at] = segments.used_s[at] = segments.clock_s[at] = 0.0
-    segments.energy_j[at] = sim.progress.outcome.energy_j[row] if s.counters[MODELLED] else 0.0
+    segments.energy_j[at] = sim.progress.outcome.energy_j[row] if s.config[0].modelled else 0.0
     segments.reason[at], segments.gpu_at[at] = ONGOING, count[SEGMENT_GPUS]
     if life.segment_gpu.shape[0] > 0:
         place = s.job.head[slot]
@@ -112,7 +112,7 @@ def note_start(sim: SimArrays, life: LifeArrays, slot: int) -> None:
         left_s = life.fail_after_s[jobs.first_failure[row] + jobs.failures[row]] - jobs.run_s[row]
         if left_s < takes_s:
             takes_s, reason = max(left_s, 0.0), FAILED
-    if s.counters[MODELLED]:
+    if s.config[0].modelled:
         jobs.ends_by[row] = reason
         begin_attempt(sim, slot, takes_s, jobs.limit_s[row])
         return
@@ -151,12 +151,12 @@ def _close(sim: SimArrays, life: LifeArrays, slot: int, reason: int) -> None:
     r, jobs = sim.progress, life.jobs
     row, now_s = r.ends.row[slot], r.clock[NOW]
     at = jobs.segment[row]
-    done_s = settle_slot(sim, slot) if sim.state.counters[MODELLED] else now_s - life.segments.start_s[at]
+    done_s = settle_slot(sim, slot) if sim.state.config[0].modelled else now_s - life.segments.start_s[at]
     kept_s = _work_kept_s(jobs, row, max(done_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
     segments = life.segments
     segments.end_s[at], segments.reason[at], segments.useful_s[at] = now_s, reason, kept_s
     segments.done_s[at] = done_s
-    if sim.state.counters[MODELLED]:
+    if sim.state.config[0].modelled:
         x = sim.progress
         segments.energy_j[at] = x.outcome.energy_j[row] - segments.energy_j[at]
         segments.share_s[at], segments.used_s[at] = x.run.share_s[slot], x.run.used_s[slot]
@@ -211,7 +211,7 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     """A running job has come to the end of its attempt: by itself, by its limit, or by a failure."""
     row = sim.progress.ends.row[slot]
     reason = life.jobs.ends_by[row]
-    if sim.state.counters[MODELLED] and sim.progress.run.killed[slot]:
+    if sim.state.config[0].modelled and sim.progress.run.killed[slot]:
         reason = TIMEOUT
     if reason == FAILED and _spreads(sim, life, row):
         _fail_beside(sim, life, slot)
@@ -224,7 +224,7 @@ def _end_attempt(sim: SimArrays, life: LifeArrays, slot: int) -> None:
     count_allocated(sim, slot, -1)
     ledger.release(sim.state, slot, sim.progress.clock[NOW])
     note_left(sim, slot)
-    if sim.state.counters[REVISES]:
+    if sim.state.config[0].revises:
         job, now_s = sim.state.job, sim.progress.clock[NOW]
         run_s = job.saved_s[slot] if reason == ENDED else now_s - job.start_s[slot]
         ledger.learn_end(sim.state, slot, run_s, now_s)
@@ -268,7 +268,7 @@ def _set_node(sim: SimArrays, life: LifeArrays, n: int, status: int) -> None:
     ledger.set_node_status(s, n, status)
     if status == NODE_DOWN:
         _fail_jobs_on(sim, life, n)
-    if s.counters[MODELLED]:
+    if s.config[0].modelled:
         x = sim.progress
         physics.add_idle_w(x, physics.node_idle_w(s, n, status) - physics.node_idle_w(s, n, before))
 
@@ -328,7 +328,7 @@ def _next_s(sim: SimArrays, life: LifeArrays) -> float:
     at_s = next_event_s(sim)
     if life.counts[READY] > 0:
         at_s = min(at_s, r.clock[NOW])
-    left = r.tally[NEXT_ROW] < sim.truth.shape[0] or sim.state.counters[LIVE_JOBS] > 0
+    left = r.tally[NEXT_ROW] < sim.truth.shape[0] or sim.state.counters[0].live_jobs > 0
     if left and life.counts[NEXT_NODE_EVENT] < life.node_events.shape[0]:
         at_s = min(at_s, life.node_events.time_s[life.counts[NEXT_NODE_EVENT]])
     return max(at_s, r.clock[NOW])
@@ -341,7 +341,7 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
     Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE: nothing happens before that look at the nodes.
     """
     s, truth, r = sim.state, sim.truth, sim.progress
-    at_s, live = _next_s(sim, life), s.counters[LIVE_JOBS]
+    at_s, live = _next_s(sim, life), s.counters[0].live_jobs
     if at_s > r.clock[REVIEW] and (live > 0 or r.tally[NEXT_ROW] < truth.shape[0]):
         timer_s = r.clock[TIMER]
         pass_time(sim, r.clock[REVIEW], live - s.derived.running_len[0])
@@ -360,7 +360,7 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
         life.counts[NEXT_NODE_EVENT] += 1
         _set_node(sim, life, events.node[k], events.status[k])
     while life.counts[READY] > 0:
-        if s.counters[LIVE_JOBS] == s.job.shape[0]:
+        if s.counters[0].live_jobs == s.job.shape[0]:
             return NEED_SLOTS
         _enter(sim, life, pop_ready(life))
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at_s:
@@ -370,7 +370,7 @@ def next_instant(sim: SimArrays, life: LifeArrays) -> int:
             life.counts[AT_GATE] += 1
             r.tally[NEXT_ROW] += 1
             continue
-        if s.counters[LIVE_JOBS] == s.job.shape[0]:
+        if s.counters[0].live_jobs == s.job.shape[0]:
             return NEED_SLOTS
         life.jobs.stage[row] = LET_IN
         if life.jobs.array[row] >= 0:
@@ -404,7 +404,7 @@ def run_rule(sim: SimArrays, life: LifeArrays, rule: RuleCode, until_row: int) -
             if moved != MOVED:
                 return moved
             life.counts[UNDECIDED] = 1
-        if not has_room(sim, life, sim.state.counters[LIVE_JOBS] - sim.state.derived.running_len[0]):
+        if not has_room(sim, life, sim.state.counters[0].live_jobs - sim.state.derived.running_len[0]):
             return NEED_ROOM
         _decide_by_rule(sim, life, rule)
         life.counts[UNDECIDED] = 0

@@ -13,12 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
-    LIVE_JOBS,
-    MODELLED,
-    REVISES,
     RUNNING,
     SLOT_EMPTY,
-    SORTS_QUEUE,
     Records,
     StateArrays,
     empty_state,
@@ -235,9 +231,9 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     live = to.job[: len(slots)]
     live[:] = s.job[slots]
     live.own_partition[:], live.shared_partition[:] = partition, -1
-    to.counters[:] = s.counters
-    to.counters[LIVE_JOBS], to.counters[SORTS_QUEUE] = len(slots), 1
-    to.counters[MODELLED] = to.counters[REVISES] = 0  # what is imagined runs as drawn, and teaches nobody
+    to.config[:], to.counters[:] = s.config, s.counters
+    to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
+    to.config[0].modelled = to.config[0].revises = 0  # what is imagined runs as drawn, and teaches nobody
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, StateArrays
+from rlsched.cluster.arrays import INDEX, StateArrays
 from rlsched.cluster.gittins import default_code
 from rlsched.decide.abilities import AbilityCode
 from rlsched.decide.easy import PATIENCE_S, next_by_easy
@@ -53,7 +53,7 @@ def _decide_in(sim: SimArrays, p: int, can: AbilityCode, restart_s: float) -> No
             move_index(s, now_s, c, out, key, leave)
         elif into < 0:
             return
-        elif not s.counters[MODELLED]:
+        elif not s.config[0].modelled:
             if not start_slot(sim, p, into, -1):
                 return
         elif beside >= 0:
@@ -78,7 +78,7 @@ def _reserve_in(sim: SimArrays, p: int) -> None:
 def next_tick_s(s: StateArrays, now_s: float) -> float:
     """When the rule looks again though no event happens until then; infinite: never."""
     look_s = math.inf
-    if s.counters[ORDER] != INDEX:
+    if s.config[0].order != INDEX:
         return look_s
     for p in range(s.derived.part.shape[0]):
         look_s = min(look_s, next_look_s(s, p, now_s, default_code(), True))
@@ -88,7 +88,7 @@ def next_tick_s(s: StateArrays, now_s: float) -> float:
 @large_kernel
 def _decide(sim: SimArrays, can: AbilityCode, restart_s: float) -> None:
     """All decisions of one instant: every partition again after a pass with a preemption."""
-    if sim.state.counters[ORDER] != INDEX:
+    if sim.state.config[0].order != INDEX:
         for p in range(sim.state.derived.part.shape[0]):
             _reserve_in(sim, wide(p))
         return
@@ -127,7 +127,7 @@ def run_reference_recording(
     Returns how many instants there were, -1 if slots ran out or the arrays were too short.
     """
     r, sums, k = sim.progress, sim.progress.clock, 0
-    modelled = sim.state.counters[MODELLED] != 0
+    modelled = sim.state.config[0].modelled != 0
     while True:
         arrived, started = r.tally[NEXT_ROW], r.tally[STARTS]
         running, preempted = r.tally[HEAP_LEN], r.tally[PREEMPTIONS]

@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import (
-    LIVE_JOBS,
     MAX_TENANTS,
-    MODELLED,
-    NEXT_SEQ,
-    REVISES,
     Records,
     StateArrays,
     records,
@@ -256,7 +252,7 @@ def pass_time(sim: SimArrays, at_s: float, waiting: int) -> None:
     r.clock[GPU_SECONDS] += r.tally[ALLOCATED_MILLI] * seconds / WHOLE_GPU_MILLI
     r.clock[NOW] = at_s
     r.clock[TIMER] = np.inf
-    if sim.state.counters[MODELLED]:
+    if sim.state.config[0].modelled:
         physics.pass_time(sim.progress, seconds)
         if r.clock[physics.NEXT_SEEN] <= at_s:
             lessons.learn_due(r, sim.state, at_s)
@@ -306,15 +302,15 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 @kernel
 def settle_slot(sim: SimArrays, slot: int) -> float:
     """Write down what a running job has done and drawn. Returns the work of the attempt so far, seconds."""
-    if sim.state.counters[MODELLED]:
+    if sim.state.config[0].modelled:
         physics.settle(sim.progress, sim.state, slot, sim.progress.clock[NOW])
-    return sim.progress.run.done_s[slot] if sim.state.counters[MODELLED] else 0.0
+    return sim.progress.run.done_s[slot] if sim.state.config[0].modelled else 0.0
 
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
     """A settled slot has given its GPUs back: whoever shared them goes on at another rate."""
-    if sim.state.counters[MODELLED] and physics.leave(sim.progress, sim.state, slot):
+    if sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.run.first_gpu[slot])
 
 
@@ -333,11 +329,11 @@ def next_instant(sim: SimArrays) -> int:
         count_allocated(sim, slot, -1)
         ledger.release(s, slot, at)
         note_left(sim, slot)
-        if s.counters[REVISES]:
+        if s.config[0].revises:
             ledger.learn_end(s, slot, s.job.saved_s[slot] + at - s.job.start_s[slot], at)
         ledger.forget(s, slot)
     while r.tally[NEXT_ROW] < truth.shape[0] and truth.submit_s[r.tally[NEXT_ROW]] == at:
-        if s.counters[LIVE_JOBS] == s.job.seq.shape[0]:
+        if s.counters[0].live_jobs == s.job.seq.shape[0]:
             return NEED_SLOTS
         put_slot(sim, r.tally[NEXT_ROW], at)
         r.tally[NEXT_ROW] += 1
@@ -362,7 +358,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
             at += 1
             place = sim.state.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     end = truth.fixed_end_s[row]
-    if sim.state.counters[MODELLED]:
+    if sim.state.config[0].modelled:
         begin_attempt(sim, slot, work_s, np.nan)
     else:
         push_end(r, end if end == end else now_s + work_s, slot)
@@ -392,7 +388,7 @@ def start_slot(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
     """Whether a job whose GPUs have just been taken shared them, all whole, with jobs that stay."""
-    if not sim.state.counters[MODELLED] or sim.progress.run.first_gpu[slot] < 0:
+    if not sim.state.config[0].modelled or sim.progress.run.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
     return whole and ledger.tenants_of(sim.state, sim.progress.run.first_gpu[slot]) > 0
@@ -410,7 +406,7 @@ def preempt_slot(sim: SimArrays, slot: int, restart_s: float) -> None:
     job, now_s, began_s = s.job, r.clock[NOW], s.job.start_s[slot]
     forget_end(r, slot)
     ledger.preempt(s, slot, now_s)
-    done_s = settle_slot(sim, slot) if s.counters[MODELLED] else now_s - began_s
+    done_s = settle_slot(sim, slot) if s.config[0].modelled else now_s - began_s
     left_s = sim.truth.duration_s[r.ends.row[slot]] - job.saved_s[slot]
     r.clock[QUEUED_S] += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)
     job.saved_s[slot] += min(max(done_s - job.overhead_left_s[slot], 0.0), left_s)
@@ -496,8 +492,8 @@ def rewind(sim: SimArrays) -> None:
     s.demand.error_square[:] = s.demand.error_count[:] = 0.0
     s.demand.own_square[:] = s.demand.own_count[:] = 0.0
     s.demand.burst_last_s[:] = -np.inf
-    s.counters[LIVE_JOBS] = 0
-    s.counters[NEXT_SEQ] = 0
+    s.counters[0].live_jobs = 0
+    s.counters[0].next_seq = 0
     ledger.rebuild_index(s)
     r.outcome.start_s[:] = np.nan
     r.outcome.end_s[:] = np.nan
@@ -505,5 +501,5 @@ def rewind(sim: SimArrays) -> None:
     r.clock[NOW] = sim.truth.submit_s[0]
     r.clock[TIMER] = r.clock[REVIEW] = np.inf
     r.tally[:] = 0
-    if s.counters[MODELLED]:
+    if s.config[0].modelled:
         physics.begin_books(sim.progress, s)

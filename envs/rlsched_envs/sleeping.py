@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
-    LIVE_JOBS,
     NODE_ASLEEP,
     NODE_BOOTING,
     NODE_DRAINED,
@@ -168,7 +167,7 @@ class SleepingNodes:
         the forecasts.
         """
         slot, changes = int(now_s // SLOT_S), state.derived.part.changes
-        waiting = int(state.counters[LIVE_JOBS]) > int(state.derived.running_len[0])
+        waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
         fresh = slot != self._slot
         if not fresh and not waiting and np.array_equal(changes, self._seen):
             return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.cluster.arrays import LIVE_JOBS
 from rlsched.cluster.placement import fits_slot
 from rlsched.decide.quota_walk import is_tick, next_look_s, walk
 from rlsched.jit import array_kernel, kernel
@@ -59,7 +58,7 @@ def run_walk(sim: SimArrays, life: LifeArrays, threshold_gpu_s: float, tick_s: f
             if moved != MOVED:
                 return moved
             life.counts[UNDECIDED] = 1
-        if not has_room(sim, life, sim.state.counters[LIVE_JOBS]):
+        if not has_room(sim, life, sim.state.counters[0].live_jobs):
             return NEED_ROOM
         _decide(sim, life, threshold_gpu_s, tick_s)
         life.counts[UNDECIDED] = 0

@@ -32,27 +32,8 @@ RUNNING: Final = 2
 LEAVING: Final = 3
 """Preempted, and not gone yet (`ClusterState.stops_take_time`): it holds no GPU, and is in no queue."""
 
-LIVE_JOBS: Final = 0
-NEXT_SEQ: Final = 1
-DECISIONS: Final = 2
-ORDER: Final = 3
-PLACEMENT: Final = 4
-"""Code of the placement rule, `PLACEMENT_CODES`."""
-SORTS_QUEUE: Final = 5
-"""1: the index keeps each partition's sorted queue; 0: only its heaps, for compiled rules on long queues."""
-MODELLED: Final = 6
-"""1: `models` says how fast jobs run and what they draw; 0: every job runs as its trace says; or
-CLOCKS_ALONE."""
-ENERGY_PPM: Final = 7
-"""What energy counts against time, millionths, for jobs that do not say it themselves."""
-REVISES: Final = 8
-"""1: predictions of waiting jobs are revised by what their siblings do (`cluster.siblings`)."""
-OTHERS: Final = 9
-"""From here on, scratch: workloads beside the one whose speed is asked."""
-NUM_COUNTERS: Final = OTHERS + MAX_TENANTS
-
 CLOCKS_ALONE: Final = 2
-"""`MODELLED` where models are used to choose clocks, and for nothing else, as in a broker: jobs have their
+"""`config.modelled` where models choose clocks, and nothing else, as in a broker: jobs have their
 GPUs to themselves, and the cores that they asked for."""
 
 CONSOLIDATE: Final = 0
@@ -83,6 +64,39 @@ ORDER_CODES: Final = {
     "predicted_size": SIZE,
 }
 
+
+CONFIG: Final = np.dtype(
+    [
+        ("order", np.int64),  # code of the queue's order, ORDER_CODES
+        ("placement", np.int64),  # code of the placement rule, PLACEMENT_CODES
+        ("sorts_queue", np.int64),  # 1: the index keeps each partition's sorted queue; 0: only its heaps,
+        # for compiled rules on long queues
+        ("modelled", np.int64),  # 1: `models` says how fast jobs run and what they draw; 0: every job runs as
+        # its trace says; or CLOCKS_ALONE
+        ("energy_ppm", np.int64),  # what energy counts against time, millionths, where jobs do not say it
+        ("revises", np.int64),  # 1: predictions of waiting jobs are revised by what their siblings do
+    ],
+    align=True,
+)
+"""One entry: how this cluster is run."""
+
+COUNTERS: Final = np.dtype(
+    [
+        ("live_jobs", np.int64),
+        ("next_seq", np.int64),
+        ("decisions", np.int64),  # number of the next decision
+    ],
+    align=True,
+)
+"""One entry: what has been counted so far."""
+
+SCRATCH: Final = np.dtype(
+    [
+        ("others", np.int64, (MAX_TENANTS,)),  # workloads beside the one whose speed is asked
+    ],
+    align=True,
+)
+"""One entry: what a kernel needs while it runs."""
 
 NODE: Final = np.dtype(
     [
@@ -273,7 +287,9 @@ class StateArrays(NamedTuple):
     job: Records  # (J,) JOB
     demand: Records  # (C,) DEMAND
     derived: Index
-    counters: NDArray[np.int64]  # (NUM_COUNTERS,)
+    config: Records  # (1,) CONFIG
+    counters: Records  # (1,) COUNTERS
+    scratch: Records  # (1,) SCRATCH
     models: ModelArrays
 
 
@@ -318,13 +334,21 @@ def empty_state(
         queue=np.zeros((partitions, slots), np.int32),
         running_len=np.zeros(1, np.int32),
     )
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    counters[ORDER] = ORDER_CODES[order]
-    counters[PLACEMENT] = PLACEMENT_CODES[placement]
-    counters[SORTS_QUEUE] = 1
+    config = records(1, CONFIG)
+    config.order, config.placement, config.sorts_queue = ORDER_CODES[order], PLACEMENT_CODES[placement], 1
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
-    return StateArrays(node, gpu, job, records(demands, DEMAND), index, counters, no_models())
+    return StateArrays(
+        node,
+        gpu,
+        job,
+        records(demands, DEMAND),
+        index,
+        config,
+        records(1, COUNTERS),
+        records(1, SCRATCH),
+        no_models(),
+    )
 
 
 def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArrays:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import CONSOLIDATE, FGD, PLACEMENT, SPREAD, WORST_FIT, StateArrays
+from rlsched.cluster.arrays import CONSOLIDATE, FGD, SPREAD, WORST_FIT, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
@@ -28,7 +28,7 @@ from rlsched.jit import array_kernel, kernel, large_kernel
 @kernel
 def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> int:
     """GPU of node `n` that the rule gives to a share of class `c`, -1 if none has it."""
-    rule, share = s.counters[PLACEMENT], s.demand.share_milli[c]
+    rule, share = s.config[0].placement, s.demand.share_milli[c]
     if rule in (WORST_FIT, SPREAD):
         return loosest_gpu(s, n, share)
     if rule != FGD:
@@ -45,7 +45,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
     """What the rule has against node `n`, which fits a job of class `c` on its own: the least is taken."""
-    rule, d = s.counters[PLACEMENT], s.demand
+    rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:
         return float(s.node.gpus[n]), sign * s.node.cpu_free_milli[n]
@@ -88,7 +88,7 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
     taken = np.zeros(nodes, np.bool_)
     rest = needed - take_untouched(s, c, p, needed, taken)
     last, places = -1, 0
-    most = s.counters[PLACEMENT] in (CONSOLIDATE, WORST_FIT)
+    most = s.config[0].placement in (CONSOLIDATE, WORST_FIT)
     if rest > 0:
         for n in range(nodes):
             room = 0 if taken[n] else open_places(s, c, p, n)
@@ -132,7 +132,7 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
     `node` >= 0 asks for that node (a job that one node holds), -1 for the rule's own choice.
     """
-    if node < 0 and s.demand.plain[s.job.demand[slot]] and s.counters[PLACEMENT] == CONSOLIDATE:
+    if node < 0 and s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
     return _choose_by_looking(s, p, s.job.demand[slot], node, out)
 
@@ -141,7 +141,7 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
     """`choose` for a job of class `c`, with a look at every node."""
     classes = np.empty(s.demand.shape[0], np.int64)
-    typical = typical_classes(s, classes) if s.counters[PLACEMENT] == FGD else 0
+    typical = typical_classes(s, classes) if s.config[0].placement == FGD else 0
     if node >= 0:
         if open_places(s, c, p, node) < max(s.demand.gpus[c], 1):
             return -1
@@ -151,7 +151,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
     if not class_fits(s, p, c):
         return -1
     whole = s.demand.gpus[c] > 0 and s.demand.share_milli[c] == WHOLE_GPU_MILLI
-    if whole and s.counters[PLACEMENT] == SPREAD:
+    if whole and s.config[0].placement == SPREAD:
         return _spread(s, p, c, out)
     if whole and s.demand.gpus[c] > s.derived.lane.node_size[p, c]:
         return _gang(s, p, c, out)
@@ -164,6 +164,6 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 @kernel
 def host_of(s: StateArrays, p: int, slot: int, scratch: NDArray[np.int32]) -> int:
     """First node that the rule would use for the job in a slot, -1 where it does not fit now."""
-    if s.demand.plain[s.job.demand[slot]] and s.counters[PLACEMENT] == CONSOLIDATE:
+    if s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return first_node_of(s, p, s.job.gpus[slot])
     return choose(s, p, slot, -1, scratch)

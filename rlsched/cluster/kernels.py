@@ -11,17 +11,12 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
     INDEX,
-    LIVE_JOBS,
     MAX_TENANTS,
-    NEXT_SEQ,
     NODE_UP,
-    ORDER,
-    REVISES,
     RUNNING,
     SIZE,
     SIZE_POWER,
     SLOT_EMPTY,
-    SORTS_QUEUE,
     UNCOUNTED,
     WAITING,
     Records,
@@ -60,7 +55,7 @@ def queue_position(s: StateArrays, p: int, key: float, seq: int) -> int:
 @kernel
 def _insert(s: StateArrays, side: int, p: int, slot: int) -> None:
     join_lane(s, side, p, slot)
-    if s.counters[SORTS_QUEUE]:
+    if s.config[0].sorts_queue:
         queue = s.derived.queue[p]
         at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
         for position in range(s.derived.part.queue_len[p], at, -1):
@@ -73,7 +68,7 @@ def _insert(s: StateArrays, side: int, p: int, slot: int) -> None:
 @kernel
 def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
     leave_lane(s, side, p, slot)
-    if s.counters[SORTS_QUEUE]:
+    if s.config[0].sorts_queue:
         queue = s.derived.queue[p]
         at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
         for position in range(at, s.derived.part.queue_len[p] - 1):
@@ -102,7 +97,7 @@ def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
 @kernel
 def enqueue(s: StateArrays, slot: int) -> None:
     """Put a waiting slot into the queues of the partitions that serve it."""
-    s.derived.slot.key[slot] = order_key(s.job, s.counters[ORDER], slot, s.job.submit_s[slot])
+    s.derived.slot.key[slot] = order_key(s.job, s.config[0].order, slot, s.job.submit_s[slot])
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -148,14 +143,14 @@ def add_job(
 ) -> int:
     """A job of a demand class arrives and waits. Returns its slot, -1 if all slots are taken."""
     slots = s.job.shape[0]
-    live = s.counters[LIVE_JOBS]
+    live = s.counters[0].live_jobs
     if live == slots:
         return -1
     slot = s.derived.slot.stack[slots - live - 1]
-    s.counters[LIVE_JOBS] += 1
+    s.counters[0].live_jobs += 1
     job = s.job
-    job.seq[slot] = s.counters[NEXT_SEQ]
-    s.counters[NEXT_SEQ] += 1
+    job.seq[slot] = s.counters[0].next_seq
+    s.counters[0].next_seq += 1
     job.status[slot] = WAITING
     job.vc[slot], job.own_partition[slot], job.shared_partition[slot] = vc, own, shared
     job.placed_in[slot], job.host[slot] = -1, -1
@@ -177,11 +172,11 @@ def add_job(
     job.energy_ppm[slot], job.clocked_s[slot] = -1, -np.inf
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
-    if s.counters[REVISES]:
+    if s.config[0].revises:
         job.stamped_s[slot] = predicted_s
         join_burst(s, slot, submit_s)
     enqueue(s, slot)
-    if s.counters[REVISES]:
+    if s.config[0].revises:
         _hear_ages(s, submit_s)
     return slot
 
@@ -191,11 +186,11 @@ def forget(s: StateArrays, slot: int) -> None:
     """Empty a slot that is in no queue and holds no GPU."""
     s.job.status[slot] = SLOT_EMPTY
     index, at = s.derived.slot, s.derived.slot.stack_at[slot]
-    first = s.job.shape[0] - s.counters[LIVE_JOBS]
+    first = s.job.shape[0] - s.counters[0].live_jobs
     other = index.stack[first]
     index.stack[at], index.stack_at[other] = other, at
     index.stack[first], index.stack_at[slot] = slot, first
-    s.counters[LIVE_JOBS] -= 1
+    s.counters[0].live_jobs -= 1
 
 
 @kernel
@@ -342,7 +337,7 @@ def _run(
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
     job.start_s[slot] = job.rate_since_s[slot] = now_s
-    if s.counters[REVISES]:
+    if s.config[0].revises:
         begin_to_look(s, slot, now_s)
     at = s.derived.running_len[0]
     s.derived.slot.running[at] = slot
@@ -486,7 +481,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 def _revise(s: StateArrays, sibling: int, now_s: float) -> None:
     """Waiting jobs of the burst of a waiting job are predicted anew."""
     shift = expected_shift(s, sibling, now_s)
-    for at in range(s.job.shape[0] - s.counters[LIVE_JOBS], s.job.shape[0]):
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
         if s.job.status[slot] == WAITING and s.job.burst[slot] == s.job.burst[sibling]:
             predicted_s = shifted_s(s, slot, shift)
@@ -536,7 +531,7 @@ def wait_again(s: StateArrays, slot: int, now_s: float) -> None:
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
     s.job.clocked_s[slot] = -np.inf
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
-    if s.counters[REVISES]:
+    if s.config[0].revises:
         _predict_again(s, slot, now_s)
     enqueue(s, slot)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, MODELLED, NODE_UP, UNCOUNTED
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, UNCOUNTED
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
 from rlsched.cluster.spec import is_slice
@@ -71,7 +71,7 @@ def check_gang(
 
 def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
     """Raise an AllocationError where a job cannot have this SM clock: without models, any but the highest."""
-    if sm_clock_frac != 1.0 and not state.arrays.counters[MODELLED]:
+    if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
         raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
     if not MIN_CLOCK_FRAC <= sm_clock_frac <= 1.0:
         raise AllocationError(
@@ -140,7 +140,7 @@ def check_join(
     job = state.arrays.job.view(np.ndarray)
     seq, other = int(job["seq"][slot]), int(job["seq"][beside])
     check_clock(state, seq, sm_clock_frac)
-    if state.arrays.counters[MODELLED] in (0, CLOCKS_ALONE):
+    if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
         raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
     asked = state.arrays.demand.share_milli[job["demand"][[slot, beside]]]
     if job["gpus"][slot] != job["gpus"][beside] or job["gpus"][slot] == 0 or (asked < 1000).any():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import CONSOLIDATE, PLACEMENT, SPREAD, StateArrays
+from rlsched.cluster.arrays import CONSOLIDATE, SPREAD, StateArrays
 from rlsched.cluster.bitset import next_member
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.room import is_untouched, open_places
@@ -64,7 +64,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
     """Whether a plain gang can start in partition `p` now."""
     if gpus > s.derived.part.free_gpus[p]:
         return False
-    if s.counters[PLACEMENT] == SPREAD:
+    if s.config[0].placement == SPREAD:
         return True
     return fits_in(s.derived.holes[p], s.derived.whole[p], s.derived.part.node_size[p], gpus)
 
@@ -77,7 +77,7 @@ def _class_fits(s: StateArrays, p: int, c: int) -> bool:
         s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
     ):
         return False
-    spread = s.counters[PLACEMENT] == SPREAD
+    spread = s.config[0].placement == SPREAD
     total, rest = 0, needed
     if needed <= size and not spread:
         return _has_room(s, c, p, needed, np.zeros(s.node.shape[0], np.bool_))
@@ -228,7 +228,7 @@ def all_fit(s: StateArrays, p: int) -> bool:
     Exact where the partition's nodes are all alike and all jobs plain; elsewhere it may say no too often,
     never yes too often.
     """
-    if s.counters[PLACEMENT] != CONSOLIDATE:
+    if s.config[0].placement != CONSOLIDATE:
         return False
     waiting = s.derived.part.queue_len[p]
     total = 0

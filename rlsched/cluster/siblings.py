@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from rlsched.cluster.arrays import LIVE_JOBS, WAITING, StateArrays
+from rlsched.cluster.arrays import WAITING, StateArrays
 from rlsched.jit import kernel, large_kernel
 
 SIBLING_GAP_S: Final = 300.0
@@ -125,7 +125,7 @@ def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
 def _last_like(s: StateArrays, slot: int) -> int:
     """The last live job of the same VC that asked for the same, -1 for none."""
     job, last = s.job, -1
-    for at in range(job.shape[0] - s.counters[LIVE_JOBS], job.shape[0]):
+    for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
         other = s.derived.slot.stack[at]
         if other == slot or job.demand[other] != job.demand[slot]:
             continue
@@ -175,7 +175,7 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
     if d.burst[c] == job.burst[slot]:
         d.burst_ended[c] += 1
         d.burst_ln_sum[c] += error
-    for at in range(job.shape[0] - s.counters[LIVE_JOBS], job.shape[0]):
+    for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
         other = s.derived.slot.stack[at]
         if other != slot and job.burst[other] == job.burst[slot]:
             job.burst_ended[other] += 1
@@ -192,7 +192,7 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
         other = s.derived.slot.running[position]
         if s.job.burst[other] == burst and s.job.look_s[other] <= now_s:
             s.job.look_s[other] = _next_look_s(s, other, now_s)
-    for at in range(s.job.shape[0] - s.counters[LIVE_JOBS], s.job.shape[0]):
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         other = s.derived.slot.stack[at]
         if s.job.status[other] == WAITING and s.job.burst[other] == burst:
             return other

@@ -16,19 +16,13 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     CLOCKS_ALONE,
-    DECISIONS,
-    ENERGY_PPM,
     LEAVING,
-    LIVE_JOBS,
     MAX_TENANTS,
-    MODELLED,
     NODE_DOWN,
     NODE_DRAINED,
     NODE_UP,
-    REVISES,
     RUNNING,
     SLOT_EMPTY,
-    SORTS_QUEUE,
     UNCOUNTED,
     WAITING,
     empty_state,
@@ -109,11 +103,11 @@ class ClusterState:
     @property
     def decisions(self) -> int:
         """Number of the next decision; action draws are keyed by it."""
-        return int(self.arrays.counters[DECISIONS])
+        return int(self.arrays.counters[0].decisions)
 
     def count_decision(self) -> None:
         """One more decision has been taken."""
-        self.arrays.counters[DECISIONS] += 1
+        self.arrays.counters[0].decisions += 1
 
     def add_node(self, spec: NodeSpec) -> int:
         """A node joins, up and idle; jobs that wait may now use it. Returns its number."""
@@ -159,7 +153,7 @@ class ClusterState:
             for name in ("status", "fixed_clock", "free", "cpu_free_milli", "memory_free_mib"):
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
-        fresh.counters[:] = old.counters
+        fresh.config[:], fresh.counters[:] = old.config, old.counters
         self.arrays = fresh._replace(job=old.job, models=old.models)
         self._note_kinds()
         running = old.job.status == RUNNING
@@ -177,7 +171,7 @@ class ClusterState:
 
         fill_beside(models)
         self.arrays = self.arrays._replace(models=models)
-        self.arrays.counters[MODELLED] = 1
+        self.arrays.config[0].modelled = 1
         self._note_kinds()
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
@@ -187,7 +181,7 @@ class ClusterState:
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)
-        self.arrays.counters[MODELLED] = 0 if models is None else CLOCKS_ALONE
+        self.arrays.config[0].modelled = 0 if models is None else CLOCKS_ALONE
         self._note_kinds()
 
     def fix_clocks(self, n: int, is_fixed: bool) -> None:
@@ -202,17 +196,17 @@ class ClusterState:
         """
         if not 0.0 <= weight <= 1.0:
             raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
-        self.arrays.counters[ENERGY_PPM] = round(weight * 1e6)
+        self.arrays.config[0].energy_ppm = round(weight * 1e6)
 
     @property
     def energy_counts(self) -> float:
         """What energy counts against time for jobs that do not say it themselves, 0 to 1, models or not."""
-        return float(self.arrays.counters[ENERGY_PPM]) / 1e6
+        return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
     def energy_weight(self) -> float:
         """What energy counts against time, 0 to 1; nothing without models."""
-        return self.energy_counts if self.arrays.counters[MODELLED] else 0.0
+        return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
         """The GPU type of most GPUs of each partition; a type of MIG slices where it has no others."""
@@ -351,7 +345,7 @@ class ClusterState:
         if not math.isfinite(submit_s):
             raise AllocationError(f"expected a finite time of submission, got {submit_s}")
         own, shared = self.partitions_of(vc)
-        if self.arrays.counters[LIVE_JOBS] == self.arrays.job.shape[0]:
+        if self.arrays.counters[0].live_jobs == self.arrays.job.shape[0]:
             self.grow()
         number = self.demand_number(demand)
         slot = kernels.add_job(
@@ -382,7 +376,7 @@ class ClusterState:
 
     def sort_queue(self, wanted: bool) -> None:
         """Keep each partition's sorted queue, or only heaps, enough for a compiled rule (`SORTS_QUEUE`)."""
-        self.arrays.counters[SORTS_QUEUE] = wanted
+        self.arrays.config[0].sorts_queue = wanted
         kernels.rebuild_index(self.arrays)
 
     def revise_predictions(self, wanted: bool) -> None:
@@ -391,9 +385,9 @@ class ClusterState:
         Raises:
             ValueError: there are jobs already.
         """
-        if self.arrays.counters[LIVE_JOBS] and wanted != bool(self.arrays.counters[REVISES]):
+        if self.arrays.counters[0].live_jobs and wanted != bool(self.arrays.config[0].revises):
             raise ValueError("predictions are revised from the first job on, or never")
-        self.arrays.counters[REVISES] = wanted
+        self.arrays.config[0].revises = wanted
 
     def remove_waiting(self, seq: int) -> None:
         """A waiting job leaves.
@@ -478,7 +472,7 @@ class ClusterState:
         """
         job, ran_until_now = self.arrays.job, self.arrays.job.status[self.slot_of(seq)] == RUNNING
         slot = self._stopped(seq, now_s)
-        if self.arrays.counters[REVISES] and ended and ran_until_now and job.attempt[slot] == 1:
+        if self.arrays.config[0].revises and ended and ran_until_now and job.attempt[slot] == 1:
             kernels.learn_end(self.arrays, slot, now_s - float(job.start_s[slot]), now_s)
         kernels.forget(self.arrays, slot)
 
@@ -626,8 +620,8 @@ class ClusterState:
         job = self.arrays.job.view(np.ndarray)
         live = np.flatnonzero(job["status"] != SLOT_EMPTY)
         live = live[np.argsort(job["seq"][live])]
-        unread: tuple[str, ...] = () if self.arrays.counters[MODELLED] else ("energy_ppm", "clocked_s")
-        if not self.arrays.counters[REVISES]:
+        unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm", "clocked_s")
+        if not self.arrays.config[0].revises:
             unread += ("stamped_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         if (job["moved_for"][live] < 0).all():
             unread += ("moved_for", "moved_attempt")

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
     CLOCKS_ALONE,
-    ENERGY_PPM,
     MAX_TENANTS,
-    MODELLED,
     RUNNING,
     UNCOUNTED,
     StateArrays,
@@ -225,7 +223,7 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, can: AbilityCode) ->
     A job that says itself what energy counts for it has that weighed, whatever the rule does. The job is one
     of those that wait, also where it runs already: the same queue gives it the same clock.
     """
-    if not s.counters[MODELLED] or s.models.gpu.sliced[kind]:
+    if not s.config[0].modelled or s.models.gpu.sliced[kind]:
         return 1.0
     rule, value = can.clock, can.clock_value
     if s.job.energy_ppm[slot] >= 0:
@@ -274,7 +272,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], can: AbilityCo
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not can.cores or asked == 0 or gpus.shape[0] == 0 or s.demand.plain[s.job.demand[slot]] == 0:
         return asked
-    if not s.counters[MODELLED]:
+    if not s.config[0].modelled:
         return asked
     needed = 0.0
     for position in range(gpus.shape[0]):
@@ -413,7 +411,7 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, can: AbilityCode) -> tup
 
     The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
     """
-    if can.share == NEVER or not s.counters[MODELLED] or s.counters[MODELLED] == CLOCKS_ALONE:
+    if can.share == NEVER or not s.config[0].modelled or s.config[0].modelled == CLOCKS_ALONE:
         return -1, -1
     queue = s.derived.queue[p]
     for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
@@ -426,14 +424,14 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, can: AbilityCode) -> tup
 @kernel
 def energy_weight(s: StateArrays) -> float:
     """What energy counts against time, 0 to 1; nothing without models."""
-    return s.counters[ENERGY_PPM] / 1e6 if s.counters[MODELLED] else 0.0
+    return s.config[0].energy_ppm / 1e6 if s.config[0].modelled else 0.0
 
 
 @kernel
 def job_energy_weight(s: StateArrays, slot: int) -> float:
     """What energy counts for a job: what it says itself, else `energy_weight`; nothing without models."""
     own = s.job.energy_ppm[slot]
-    return energy_weight(s) if own < 0 or not s.counters[MODELLED] else own / 1e6
+    return energy_weight(s) if own < 0 or not s.config[0].modelled else own / 1e6
 
 
 @kernel
@@ -442,9 +440,9 @@ def policy_abilities(s: StateArrays) -> AbilityCode:
 
     Where models are there for clocks alone, it weighs clocks.
     """
-    if not s.counters[MODELLED]:
+    if not s.config[0].modelled:
         return AbilityCode(NEVER, 2, 0.0, FULL, 1.0, False, np.inf)
-    if s.counters[MODELLED] == CLOCKS_ALONE:
+    if s.config[0].modelled == CLOCKS_ALONE:
         return AbilityCode(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, np.inf)
     return AbilityCode(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, np.inf)
 
@@ -452,5 +450,5 @@ def policy_abilities(s: StateArrays) -> AbilityCode:
 @kernel
 def partner_of(s: StateArrays, p: int, slot: int) -> int:
     """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
-    able = s.counters[MODELLED] != 0 and s.counters[MODELLED] != CLOCKS_ALONE
+    able = s.config[0].modelled != 0 and s.config[0].modelled != CLOCKS_ALONE
     return best_partner(s, p, slot, policy_abilities(s)) if able else -1

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import placement
-from rlsched.cluster.arrays import CLOCKS_ALONE, MODELLED
+from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import holds, variants, window_arrays, windows
@@ -207,7 +207,7 @@ def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1
 
 def weighs_energy(state: ClusterState, seq: int) -> bool:
     """Whether a clock is chosen for a job: there are models, and energy counts."""
-    if not state.arrays.counters[MODELLED]:
+    if not state.arrays.config[0].modelled:
         return False
     own = int(state.arrays.job.energy_ppm[state.slot_of(seq)])
     return own > 0 if own >= 0 else state.energy_weight > 0.0
@@ -215,7 +215,7 @@ def weighs_energy(state: ClusterState, seq: int) -> bool:
 
 def policy_abilities(state: ClusterState) -> Abilities:
     """`abilities.policy_abilities` for Python."""
-    modelled = int(state.arrays.counters[MODELLED])
+    modelled = int(state.arrays.config[0].modelled)
     if not modelled:
         return NO_ABILITIES
     if modelled == CLOCKS_ALONE:

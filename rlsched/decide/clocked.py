@@ -6,7 +6,6 @@ import math
 
 import msgspec
 
-from rlsched.cluster.arrays import MODELLED
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.candidates import clock_of, has_startable, policy_abilities, reclock_action
@@ -58,7 +57,7 @@ class Clocked:
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The scheduler's decision with a clock, another clock for a running job, or *wait*."""
-        if not state.arrays.counters[MODELLED]:
+        if not state.arrays.config[0].modelled:
             return self._scheduler.decide(state, partition, now_s, record=record)
         recording = Recording(state, partition, now_s, wanted=record and self.reclocks)
         if not self.reclocks or self._may_start(state, partition, now_s):

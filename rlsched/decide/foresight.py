@@ -38,7 +38,9 @@ def copy_nodes(s: StateArrays) -> StateArrays:
         old.queue,
         old.running_len,
     )
-    return StateArrays(s.node.copy(), s.gpu.copy(), s.job, s.demand, index, s.counters, s.models)
+    return StateArrays(
+        s.node.copy(), s.gpu.copy(), s.job, s.demand, index, s.config, s.counters, s.scratch, s.models
+    )
 
 
 @kernel

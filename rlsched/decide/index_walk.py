@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, Records, StateArrays
+from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.gittins import Gittins, GittinsCode, job_index, next_step_s
 from rlsched.cluster.placement import class_fits
@@ -135,7 +135,7 @@ def next_of(
         slot, demand = queue[at], s.job.demand[queue[at]]
         if class_fits(s, p, demand):
             return -1, slot, -1
-        if can.share != NEVER and looked < LOOK_AT and s.counters[MODELLED]:
+        if can.share != NEVER and looked < LOOK_AT and s.config[0].modelled:
             looked += 1
             beside = best_partner(s, p, slot, can)
             if beside >= 0:

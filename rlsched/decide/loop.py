@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, MODELLED
+from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, SetClock, Start, Wait
 from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
@@ -22,7 +22,7 @@ def decide_all(
     preemption: the job may wait for another partition too. Yields (partition, decision), each already
     applied. A *wait* is yielded only where the scheduler could have done something.
     """
-    modelled = int(state.arrays.counters[MODELLED])
+    modelled = int(state.arrays.config[0].modelled)
     shares = may_share(scheduler) and modelled not in (0, CLOCKS_ALONE)
     always = may_reclock(scheduler) and modelled != 0
     preempts = may_preempt(scheduler) or shares

@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, ORDER, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.gittins import attained_gpu_s
 from rlsched.cluster.kernels import order_key
 from rlsched.cluster.placement import fits_in, fits_slot
@@ -84,7 +84,7 @@ def _in_order(
     count = slots.shape[0]
     keys = np.empty(count)
     for k in range(count):
-        keys[k] = order_key(s.job, s.counters[ORDER], slots[k], now_s)
+        keys[k] = order_key(s.job, s.config[0].order, slots[k], now_s)
     order = np.argsort(keys)
     for k in range(1, count):  # ties, which that leaves in any order
         moved, at = order[k], k

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from rlsched.cluster.arrays import MAX_TENANTS, MODELLED, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.decide.abilities import AbilityCode, clock_for
 from rlsched.jit import kernel, large_kernel
 from rlsched.models.speed import gpu_kind
@@ -28,7 +28,7 @@ def next_reclock(s: StateArrays, p: int, first: int, now_s: float, can: AbilityC
     Positions are those of the index of running jobs, from `first` on. A job that has changed does not change
     again at the same instant.
     """
-    if can.dwell_s == math.inf or not s.counters[MODELLED]:
+    if can.dwell_s == math.inf or not s.config[0].modelled:
         return -1, 1.0
     for position in range(first, s.derived.running_len[0]):
         slot = s.derived.slot.running[position]

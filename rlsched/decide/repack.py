@@ -19,7 +19,6 @@ from rlsched.cluster.arrays import (
     CONSOLIDATE,
     MAX_TENANTS,
     NODE_UP,
-    PLACEMENT,
     StateArrays,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
@@ -206,7 +205,7 @@ def _starts_before(s: StateArrays, one: int, other: int) -> bool:
 @kernel
 def could_repack(s: StateArrays, p: int, gpus: int) -> bool:
     """Whether moves could make room for a gang of `gpus` at all, before any node is looked at."""
-    part, rule = s.derived.part, s.counters[PLACEMENT]
+    part, rule = s.derived.part, s.config[0].placement
     return gpus <= part.node_size[p] and gpus <= part.free_gpus[p] and rule in (CONSOLIDATE, BEST_FIT)
 
 

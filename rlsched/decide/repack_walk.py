@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import LEAVING, LIVE_JOBS, WAITING, StateArrays
+from rlsched.cluster.arrays import LEAVING, WAITING, StateArrays
 from rlsched.cluster.gittins import GittinsCode
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.abilities import AbilityCode
@@ -78,7 +78,7 @@ def _is_away(s: StateArrays, p: int, slot: int) -> bool:
 @array_kernel
 def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
     """Slots of jobs that were moved and do not run yet, and may run in partition `p`; as they start again."""
-    first, count = s.job.shape[0] - s.counters[LIVE_JOBS], 0
+    first, count = s.job.shape[0] - s.counters[0].live_jobs, 0
     for at in range(first, s.job.shape[0]):
         count += _is_away(s, p, s.derived.slot.stack[at])
     jobs = np.empty(count, np.int64)

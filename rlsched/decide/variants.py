@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlsched.cluster.arrays import INDEX, MAX_TENANTS, MODELLED, ORDER, PLACEMENT, SPREAD, StateArrays
+from rlsched.cluster.arrays import INDEX, MAX_TENANTS, SPREAD, StateArrays
 from rlsched.cluster.placement import fits_slot, largest_hole, node_with
 from rlsched.decide.abilities import clock_for, job_energy_weight, partner_of, policy_abilities
 from rlsched.decide.features import (
@@ -44,13 +44,13 @@ from rlsched.models.speed import gpu_kind
 def has_one_way(s: StateArrays, p: int, slot: int) -> bool:
     """Whether it is for the placement rule to say where a job goes."""
     many = s.job.gpus[slot] > s.derived.part.node_size[p]
-    return many or s.demand.plain[s.job.demand[slot]] == 0 or s.counters[PLACEMENT] == SPREAD
+    return many or s.demand.plain[s.job.demand[slot]] == 0 or s.config[0].placement == SPREAD
 
 
 @kernel
 def num_variants(s: StateArrays, p: int, slot: int) -> int:
     """How many rows `variant_window` has for a job that can start."""
-    if s.counters[MODELLED] and s.job.gpus[slot] > 0:
+    if s.config[0].modelled and s.job.gpus[slot] > 0:
         found = _num_clocks(s, slot) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
         return found + (partner_of(s, p, slot) >= 0)
     return _num_places(s, p, slot)
@@ -90,9 +90,9 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
     shared[:] = 0.0
     partition_columns(s, p, demand, work, shared)
     shared[IS_VARIANT] = 1.0
-    shared[PREEMPTS] = 1.0 if s.counters[ORDER] == INDEX else 0.0
+    shared[PREEMPTS] = 1.0 if s.config[0].order == INDEX else 0.0
     w.info[0], w.info[1], w.info[2] = 0, 0, -1
-    modelled = s.counters[MODELLED] != 0
+    modelled = s.config[0].modelled != 0
     if modelled:
         shared[ENERGY_WEIGHT] = job_energy_weight(s, slot)
     if not modelled or fits_slot(s, p, slot):
@@ -114,7 +114,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
     """A row for each clock that the job can have on this node; the first node's reference clock is noted."""
     first = w.info[0] == 0
-    if not s.counters[MODELLED] or s.job.gpus[slot] == 0:
+    if not s.config[0].modelled or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
         return
     kind, clocks = s.derived.part.kind[p], _num_clocks(s, slot)
@@ -152,7 +152,7 @@ def _add_variant(
     row[WAITED] = math.log1p(max(now_s - s.job.submit_s[slot], 0.0)) / TIME_SCALE
     held_s = now_s - s.job.held_since_s[slot]
     row[HELD] = math.log1p(held_s) / TIME_SCALE if held_s == held_s else 0.0
-    if s.counters[MODELLED]:
+    if s.config[0].modelled:
         workload_columns(s, p, slot, row)
     if row[PREEMPTS] > 0.0:
         index_columns(s, slot, now_s, row)
@@ -162,7 +162,7 @@ def _add_variant(
     else:
         look_at(s, node, w.own.gpus[mine], now_s, w.places, 0)
         set_place(s, p, w.own.gpus[mine], 0, w.places, row)
-    if s.counters[MODELLED] and s.job.gpus[slot] > 0:
+    if s.config[0].modelled and s.job.gpus[slot] > 0:
         clock_columns(s, p, slot, clock, row)
     w.slot[at], w.node[at], w.reason[at] = slot, node, LEGAL
     w.clock[at], w.beside[at], w.out[at] = clock, beside, -1

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, ORDER, SIZE, StateArrays
+from rlsched.cluster.arrays import SIZE, StateArrays
 from rlsched.cluster.placement import class_fits, first_fitting
 from rlsched.decide.abilities import LOOK_AT, partner_of
 from rlsched.decide.easy import PATIENCE_S, reserve_first
@@ -50,7 +50,7 @@ def sort_out(
     nothing_held = half_free(s, p)
     shadow_s = _reservation(s, p, now_s)
     fit, old, rest, ahead, blocked, claimed = 0, 0, 0, 0, -1, 0
-    looks = LOOK_AT if s.counters[MODELLED] else 0
+    looks = LOOK_AT if s.config[0].modelled else 0
     youngest = np.int64(0)
     demand, work = 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
@@ -99,7 +99,7 @@ def _reservation(s: StateArrays, p: int, now_s: float) -> float:
     `lane.delays` is set for the classes whose jobs would delay it if they started now and still ran then; of
     classes without a job that would still run nothing is said.
     """
-    at = first_fitting(s, p, 0) if s.counters[ORDER] == SIZE else -1
+    at = first_fitting(s, p, 0) if s.config[0].order == SIZE else -1
     if at <= 0:
         return np.inf
     head, shadow_s, future = reserve_first(s, p, at, now_s, PATIENCE_S)

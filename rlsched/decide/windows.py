@@ -6,7 +6,7 @@ second half, which variant of that job. Simulator and broker call both.
 
 from __future__ import annotations
 
-from rlsched.cluster.arrays import INDEX, MODELLED, ORDER, StateArrays
+from rlsched.cluster.arrays import INDEX, StateArrays
 from rlsched.cluster.gittins import default_code
 from rlsched.decide.abilities import energy_weight, job_energy_weight
 from rlsched.decide.features import (
@@ -85,7 +85,7 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     that follow at once. The reference is `gittins` then: the first of the order that can start in any way.
     """
     shared = w.shared
-    preempts = s.counters[ORDER] == INDEX
+    preempts = s.config[0].order == INDEX
     claims = preemptions(s, p, now_s, default_code(), w.claim) if preempts else 0
     fit, old, rest, blocked, demand, work = sort_out(s, p, now_s, claims, w)
     w.info[2] = s.derived.queue[p, blocked] if blocked >= 0 else -1
@@ -142,7 +142,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
         set_own(s, p, mine, own, row)
         node = -1
         w.beside[at], w.out[at] = picks[PARTNER, at], -1
-        if s.counters[MODELLED]:
+        if s.config[0].modelled:
             workload_columns(s, p, slot, row)
             row[ENERGY_WEIGHT] = job_energy_weight(s, slot)
         if row[PREEMPTS] > 0.0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.cluster.arrays import MAX_TENANTS, OTHERS, StateArrays
+from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.jit import array_kernel, kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
@@ -47,7 +47,7 @@ def shared_on(s: StateArrays, slot: int, g: int) -> float:
 @kernel
 def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
     """Predicted speed of a job beside all the others on GPU `g` and `more`, which comes to it, alone = 1."""
-    count, others = 0, s.counters[OTHERS:]
+    count, others = 0, s.scratch[0].others
     if more != slot:
         others[count] = s.job.workload[more]
         count += 1

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.cluster.arrays import NEXT_SEQ, SLOT_EMPTY
+from rlsched.cluster.arrays import SLOT_EMPTY
 from rlsched.cluster.state import ClusterState
 
 MEMORY: Final = 512
@@ -68,7 +68,7 @@ class Seen:
 
     def remember(self, state: ClusterState) -> None:
         """Keep the jobs that have come since the last decision; all of them are still live now."""
-        next_seq = int(state.arrays.counters[NEXT_SEQ])
+        next_seq = int(state.arrays.counters[0].next_seq)
         if next_seq < self._next_seq:
             self._next_seq, self._of = 0, {}
         if next_seq == self._next_seq:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import MODELLED, RUNNING
+from rlsched.cluster.arrays import RUNNING
 from rlsched.errors import InputError
 from rlsched_envs.engine import Engine
 from rlsched_envs.lookahead import Futures
@@ -26,7 +26,7 @@ class Truth:
     """
 
     def __init__(self, engine: Engine, most_arrivals: int) -> None:
-        if engine.life is not None or engine.state.arrays.counters[MODELLED]:
+        if engine.life is not None or engine.state.arrays.config[0].modelled:
             raise InputError(
                 "rollout:clairvoyant has to know when a job ends from when it starts: expected a run without "
                 "models, node events, failures and dependencies; leave it out of this one"

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.cluster.arrays import INDEX, ORDER, SIZE
+from rlsched.cluster.arrays import INDEX, SIZE
 from rlsched.decide import features, window_arrays
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.simulation import PREEMPTIONS, QUEUED_S
@@ -95,7 +95,7 @@ def test_a_share_of_the_episodes_preempts(sources: list[EpisodeSource]) -> None:
     seen = [0, 0]
     for _ in range(24):
         fleet.begin(0)
-        preempting = int(fleet._arrays.sim.state.counters[0, ORDER] == INDEX)
+        preempting = int(fleet._arrays.sim.state.config.order[0, 0] == INDEX)
         seen[preempting] += 1
         real = fleet.observations[0][:, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].any(axis=1)
         assert (fleet.observations[0, real, features.PREEMPTS] == preempting).all()
@@ -145,7 +145,7 @@ def test_with_reservations_playing_the_reference_has_no_regret(sources: list[Epi
             if fleet.dones[0]:
                 break
         assert info["schedule"]["regret_job_s"] == 0.0
-        assert fleet._arrays.sim.state.counters[0, ORDER] == SIZE
+        assert fleet._arrays.sim.state.config.order[0, 0] == SIZE
     assert kept_back > 0
 
 

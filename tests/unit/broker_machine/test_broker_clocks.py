@@ -14,7 +14,7 @@ from rlsched.broker.entries import BrokerStarted, NodeUp, RankLaunched, decode_e
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
-from rlsched.cluster.arrays import CLOCKS_ALONE, MODELLED
+from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
@@ -93,7 +93,7 @@ def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
 def test_with_speed_alone_nobody_is_told_anything_of_clocks(journal: Journal) -> None:
     broker = make(journal, 0.0)
     assert start(broker).sm_clock_mhz == 0
-    assert broker.book.cluster.arrays.counters[MODELLED] == 0
+    assert broker.book.cluster.arrays.config[0].modelled == 0
     (job,) = jobs(broker)
     assert (job.sm_clock_frac, job.sm_clocks_mhz) == (1.0, [0])
 
@@ -122,10 +122,10 @@ def test_a_job_says_itself_what_energy_counts_for_it(journal: Journal) -> None:
     assert start(broker).sm_clock_mhz == 0
     frugal = start(broker, speed_energy=1.0)
     assert frugal.sm_clock_mhz == nearest_mhz(CLOCKS, simulated_clock(1.0, ""))
-    assert broker.book.cluster.arrays.counters[MODELLED] == CLOCKS_ALONE
+    assert broker.book.cluster.arrays.config[0].modelled == CLOCKS_ALONE
     assert start(broker).sm_clock_mhz == 0, "the others are as the broker says"
     broker.says("n0", launched(2), ended(2))
-    assert broker.book.cluster.arrays.counters[MODELLED] == 0, "nobody asks any more"
+    assert broker.book.cluster.arrays.config[0].modelled == 0, "nobody asks any more"
 
 
 def test_a_job_may_be_in_a_hurry_where_energy_counts(journal: Journal) -> None:
