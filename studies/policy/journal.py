@@ -10,7 +10,7 @@ import msgspec
 
 from rlsched.errors import InputError
 
-LOG_FILE: Final = Path(__file__).with_name("test_runs.jsonl")
+LOG_FILE: Final = Path("runs/policy/test_runs.jsonl")
 
 
 class TestRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,7 @@ def append_run(
         checkpoints=checkpoints,
         tuned=tuned,
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.write(msgspec.json.encode(run) + b"\n")
     return run

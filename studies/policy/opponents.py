@@ -162,48 +162,30 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         grid: Every value that was tried.
-        measure: What was to be small: mean queueing (`queue`) or mean JCT (`jct`).
-        models: Whether it ran under models.
-        chosen: The value for all traces.
+        chosen: The value for all traces: that of the least score.
+        score: Its geometric mean over all cases of its mean / that of `qssf-backfill`.
         chosen_by_trace: The value for each trace by itself.
-        scores: By value: geometric mean over all cases of its mean / that of `qssf-backfill`.
-        scores_by_trace: By trace and value: the same over the cases of one trace.
-        ratios: By value and case: the ratio itself; null where nobody waited.
     """
 
     grid: list[str]
-    measure: Measure
-    models: bool
     chosen: str
+    score: float
     chosen_by_trace: dict[str, str]
-    scores: dict[str, float]
-    scores_by_trace: dict[str, dict[str, float]]
-    ratios: dict[str, dict[str, float | None]]
 
 
 class TunedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`tuned.json`.
+    """`tuned.json`: what was chosen, and no more. What was tried stands in the folder of the tuning.
 
     Attributes:
         traces: Traces that were tuned on.
-        parts: Parts of their time, all before the end of the training part.
-        loads: Offered loads.
-        seeds: Seeds of the policies' draws.
-        reference: What scores are ratios to.
-        cases: Jobs measured in each case.
-        left_out: Cases that were not run, and why.
+        test_split_read: When the test split was first read with these values; empty: not yet.
         rules: By rule.
         settings: By setting of `MORE_GRIDS`, by rule.
     """
 
     traces: list[str]
-    parts: list[str]
-    loads: list[float]
-    seeds: list[int]
-    reference: str
-    cases: dict[str, int]
-    left_out: dict[str, str]
-    rules: dict[str, Tuned]
+    test_split_read: str = ""
+    rules: dict[str, Tuned] = {}
     settings: dict[str, dict[str, Tuned]] = {}
 
 
@@ -219,6 +201,26 @@ def read_tuned(path: Path = TUNED_FILE) -> TunedFile:
         raise InputError(f"{path}: no tuned values; run `python -m studies.policy.tune` first") from None
     except msgspec.DecodeError as error:
         raise InputError(f"{path}: expected the file of studies.policy.tune, got {error}") from None
+
+
+def write_tuned(path: Path, found: TunedFile) -> None:
+    """Write the chosen values, a rule a line."""
+
+    def lines(rules: dict[str, Tuned], indent: str) -> str:
+        each = (f"{indent}{_json(rule)}: {_json(one)}" for rule, one in rules.items())
+        return "{\n" + ",\n".join(each) + "\n" + indent[1:] + "}" if rules else "{}"
+
+    settings = ",\n".join(f"  {_json(name)}: {lines(rules, '   ')}" for name, rules in found.settings.items())
+    text = (
+        f'{{\n "traces": {_json(found.traces)},\n "test_split_read": {_json(found.test_split_read)},\n'
+        f' "rules": {lines(found.rules, "  ")},\n'
+        f' "settings": {{{chr(10) + settings + chr(10) + " " if settings else ""}}}\n}}\n'
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
 def digest(path: Path) -> str:

@@ -6,8 +6,9 @@
 Each value of each grid (`opponents.GRIDS`) runs on three windows of the training part, as long as the test
 part, at three loads. The value with the least geometric mean of its ratios to `qssf-backfill` is chosen, once
 for all traces and once for each. Results are kept, one file each, and not run again.
-`studies/policy/tuned.json` has the rules whose grid is complete; it is to be committed before the test
-split is read, and is not written any more once `test_runs.jsonl` has a line.
+For the rules whose grid is complete, what was chosen goes to `tuned.json` beside this file, and all that was
+tried to OUT/tried.json. `tuned.json` is to be committed before the test split is read, and is not written any
+more once it has been: `--tuned FILE` names another one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from studies.policy.opponents import (
     Tuned,
     TunedFile,
     all_grids,
+    read_tuned,
+    write_tuned,
 )
 from studies.policy.options import add_common, reported
 from studies.policy.runs import DRAW_SEEDS, Job, Result, missing, read_result, run_all
@@ -81,8 +84,57 @@ def ratio_of(result: Result, grid: Grid) -> float | None:
     return None if found is None else round(found.ratio, 4)
 
 
-def tuned_rule(grid: Grid, results: Sequence[Result]) -> Tuned:
-    """Choose from a complete grid."""
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """Every value of one rule's grid.
+
+    Attributes:
+        scores: By value: geometric mean over all cases of its mean / that of `qssf-backfill`.
+        scores_by_trace: By trace and value: the same over the cases of one trace.
+        ratios: By value and case: the ratio itself; null where nobody waited.
+    """
+
+    scores: dict[str, float]
+    scores_by_trace: dict[str, dict[str, float]]
+    ratios: dict[str, dict[str, float | None]]
+
+    @property
+    def choice(self) -> Tuned:
+        """The values with the least scores."""
+        chosen = least(self.scores)
+        return Tuned(
+            grid=list(self.scores),
+            chosen=chosen,
+            score=self.scores[chosen],
+            chosen_by_trace={trace: least(some) for trace, some in self.scores_by_trace.items()},
+        )
+
+
+class TriedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`tried.json`.
+
+    Attributes:
+        traces: Traces that were tuned on.
+        parts: Parts of their time, all before the end of the training part.
+        loads: Offered loads.
+        seeds: Seeds of the policies' draws.
+        reference: What scores are ratios to.
+        cases: Jobs measured in each case.
+        left_out: Cases that were not run, and why.
+        settings: By setting, by rule.
+    """
+
+    traces: list[str]
+    parts: list[str]
+    loads: list[float]
+    seeds: list[int]
+    reference: str
+    cases: dict[str, int]
+    left_out: dict[str, str]
+    settings: dict[str, dict[str, Tried]]
+
+
+def tried_rule(grid: Grid, results: Sequence[Result]) -> Tried:
+    """The scores of a complete grid."""
     traces = list(dict.fromkeys(one.case.trace for one in results))
     ratios: dict[str, dict[str, float | None]] = {value: {} for value in grid.values}
     by_trace: dict[str, dict[str, list[float | None]]] = {
@@ -92,18 +144,28 @@ def tuned_rule(grid: Grid, results: Sequence[Result]) -> Tuned:
         ratio = ratio_of(one, grid)
         ratios[one.policy][one.case.name] = ratio
         by_trace[one.case.trace][one.policy].append(ratio)
-    scores = {value: score(found.values()) for value, found in ratios.items()}
-    here = {trace: {value: score(found) for value, found in some.items()} for trace, some in by_trace.items()}
-    return Tuned(
-        grid=list(grid.values),
-        measure=grid.measure,
-        models=grid.models,
-        chosen=least(scores),
-        chosen_by_trace={trace: least(some) for trace, some in here.items()},
-        scores=scores,
-        scores_by_trace=here,
+    return Tried(
+        scores={value: score(found.values()) for value, found in ratios.items()},
+        scores_by_trace={
+            trace: {value: score(found) for value, found in some.items()} for trace, some in by_trace.items()
+        },
         ratios=ratios,
     )
+
+
+def known_values(tuned: Path, log: Path) -> TunedFile | None:
+    """What a file of chosen values has so far.
+
+    Raises:
+        InputError: the test split has been read, with these values or by a run in the log.
+    """
+    known = read_tuned(tuned) if tuned.exists() else None
+    if read_log(log) or (known is not None and known.test_split_read):
+        raise InputError(
+            f"{tuned}: the test split has been read; values that are tuned now would know of it (--tuned "
+            "and --log name other files)"
+        )
+    return known
 
 
 def tuning_cases(
@@ -143,16 +205,21 @@ def main(words: Sequence[str] | None = None) -> int:
     return reported(_tune, parser.parse_args(words))
 
 
+def with_choice(known: TunedFile, setting: str, rule: str, choice: Tuned) -> TunedFile:
+    """The file with one rule's values put in."""
+    if setting == BASE:
+        return msgspec.structs.replace(known, rules=known.rules | {rule: choice})
+    there = known.settings.get(setting, {}) | {rule: choice}
+    return msgspec.structs.replace(known, settings=known.settings | {setting: there})
+
+
 def in_order(case: Case) -> tuple[str, float, str]:
     """What jobs are sorted by: cases of one setting after each other, so that each is read once."""
     return case.predictions, -case.preemptible_frac, case.name
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    if read_log(arguments.log):
-        raise InputError(
-            f"{arguments.log}: the test split has been read; values that are tuned now would know of it"
-        )
+    known = known_values(arguments.tuned, arguments.log)
     wanted = [
         grid
         for setting, rule, grid in all_grids()
@@ -167,15 +234,15 @@ def _tune(arguments: argparse.Namespace) -> int:
     _, stopped = run_all(
         jobs, arguments.traces, folder, workers=arguments.workers, budget_s=arguments.budget_s
     )
-    complete: dict[str, dict[str, Tuned]] = {}
+    complete: dict[str, dict[str, Tried]] = {}
     for setting, rule, grid in all_grids():
         paths = [job.path(folder) for job in grid_jobs(grid, todo)]
         there = [path for path in paths if path.exists()]
         if todo and len(there) == len(paths):
-            complete.setdefault(setting, {})[rule] = tuned_rule(grid, [read_result(path) for path in paths])
+            complete.setdefault(setting, {})[rule] = tried_rule(grid, [read_result(path) for path in paths])
         print(f"{setting}: {rule}: {len(there)} of {len(paths)} there", file=sys.stderr)
     if complete:
-        found = TunedFile(
+        tried = TriedFile(
             traces=list(traces),
             parts=list(TUNING_PARTS),
             loads=list(TUNING_LOADS),
@@ -183,14 +250,17 @@ def _tune(arguments: argparse.Namespace) -> int:
             reference=TUNING_REFERENCE,
             cases=counts,
             left_out=left_out,
-            rules=complete.pop(BASE, {}),
             settings=complete,
         )
-        arguments.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        for setting, rules in {BASE: found.rules, **found.settings}.items():
+        log = msgspec.json.format(msgspec.json.encode(tried), indent=1)
+        (arguments.out / "tried.json").write_bytes(log + b"\n")
+        found = TunedFile(traces=list(traces)) if known is None else known
+        for setting, rules in complete.items():
             for rule, one in rules.items():
-                score = one.scores[one.chosen]
-                print(f"{setting}: {rule}: {one.chosen} ({score:.3f}); {one.chosen_by_trace}")
+                found = with_choice(found, setting, rule, one.choice)
+                chosen = one.choice
+                print(f"{setting}: {rule}: {chosen.chosen} ({chosen.score:.3f}); {chosen.chosen_by_trace}")
+        write_tuned(arguments.tuned, found)
     return 130 if stopped else 0
 
 

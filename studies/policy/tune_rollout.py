@@ -9,7 +9,7 @@ with the median of that, over the whole window; a replay begins seven days befor
 may wait less there. Every value runs on every stretch, once (seed 0).
 
 Each stretch is a file in OUT. When all are there, the entry of `rollout` in `studies/policy/tuned.json` is
-written, and no other one; not any more once `test_runs.jsonl` has a line.
+written, and no other one; not any more once the test split has been read.
 """
 
 from __future__ import annotations
@@ -38,18 +38,16 @@ from studies.policy.cases import (
     MIN_TUNING_JOBS,
     TRACES,
     TUNING_LOADS,
-    TUNING_PARTS,
     Case,
     Workload,
-    cases,
     workload_of,
 )
 from studies.policy.headroom import LEAST_S
-from studies.policy.journal import LOG_FILE, read_log
-from studies.policy.opponents import GRIDS, TUNED_FILE, TUNING_REFERENCE, Tuned, read_tuned
+from studies.policy.journal import LOG_FILE
+from studies.policy.opponents import BASE, GRIDS, TUNED_FILE, TUNING_REFERENCE, TunedFile, write_tuned
 from studies.policy.options import add_folders, add_trace, reported
 from studies.policy.stamps import stamps_of
-from studies.policy.tune import least, score
+from studies.policy.tune import Tried, known_values, score, tuning_cases, with_choice
 
 RULE: Final = "rollout"
 
@@ -147,8 +145,8 @@ def run_stretch(work: Workload, stamps: Predictions, values: Sequence[str]) -> S
     return Stretch(jobs=int(measured.sum()), queue_mean_s=waited, wall_s=took)
 
 
-def tuned_of(found: dict[Case, Stretch], jobs: int) -> Tuned:
-    """The entry of `tuned.json`."""
+def tried_of(found: dict[Case, Stretch], jobs: int) -> Tried:
+    """The scores of every value."""
     values = GRIDS[RULE].values
     traces = list(dict.fromkeys(case.trace for case in found))
     ratios: dict[str, dict[str, float | None]] = {
@@ -162,26 +160,14 @@ def tuned_of(found: dict[Case, Stretch], jobs: int) -> Tuned:
         for trace in traces
     }
     scores = {value: score(ratios[value].values()) for value in values}
-    return Tuned(
-        grid=list(values),
-        measure="queue",
-        models=False,
-        chosen=least(scores),
-        chosen_by_trace={trace: least(some) for trace, some in here.items()},
-        scores=scores,
-        scores_by_trace=here,
-        ratios=ratios,
-    )
+    return Tried(scores=scores, scores_by_trace=here, ratios=ratios)
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    if read_log(arguments.log):
-        raise InputError(
-            f"{arguments.log}: the test split has been read; values that are tuned now would know of it"
-        )
-    known = read_tuned(arguments.tuned)
-    wanted = cases(arguments.trace or TRACES, TUNING_PARTS, arguments.load or TUNING_LOADS)
-    wanted = [case for case in wanted if known.cases.get(case.name, 0) >= MIN_TUNING_JOBS]
+    known_values(arguments.tuned, arguments.log)
+    traces = arguments.trace or list(TRACES)
+    wanted, _, _ = tuning_cases(arguments.traces, traces, arguments.least_jobs)
+    wanted = [case for case in wanted if case.load in (arguments.load or TUNING_LOADS)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + arguments.budget_s
     found: dict[Case, Stretch] = {}
@@ -201,11 +187,14 @@ def _tune(arguments: argparse.Namespace) -> int:
     if not wanted or len(found) < len(wanted):
         print(f"{len(found)} of {len(wanted)} stretches there; call again", file=sys.stderr)
         return 0
-    tuned = tuned_of(found, arguments.jobs)
-    known = read_tuned(arguments.tuned)  # again: it may have been written meanwhile
-    written = msgspec.structs.replace(known, rules=known.rules | {RULE: tuned})
-    arguments.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1) + b"\n")
-    print(f"{tuned.chosen} ({tuned.scores[tuned.chosen]:.3f}); {tuned.scores}; {tuned.chosen_by_trace}")
+    tried = tried_of(found, arguments.jobs)
+    log = msgspec.json.format(msgspec.json.encode(tried), indent=1)
+    (arguments.out / "tried.json").write_bytes(log + b"\n")
+    known = known_values(arguments.tuned, arguments.log)  # again: it may have been written meanwhile
+    chosen = tried.choice
+    file = TunedFile(traces=traces) if known is None else known
+    write_tuned(arguments.tuned, with_choice(file, BASE, RULE, chosen))
+    print(f"{chosen.chosen} ({chosen.score:.3f}); {tried.scores}; {chosen.chosen_by_trace}")
     return 0
 
 
@@ -218,6 +207,9 @@ def main(words: Sequence[str] | None = None) -> int:
     add_trace(parser)
     parser.add_argument("--load", type=float, action="append", help="default: 0.85, 0.95 and 1.05")
     parser.add_argument("--jobs", type=int, default=200, help="measured jobs of a stretch")
+    parser.add_argument(
+        "--least-jobs", type=int, default=MIN_TUNING_JOBS, help="a window with fewer jobs is no case"
+    )
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file whose entry is written")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
     return reported(_tune, parser.parse_args(words))

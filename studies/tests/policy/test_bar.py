@@ -115,30 +115,16 @@ def a_choice(setting: str, rule: str, at: int) -> opponents.Tuned:
     _, grid = bar_studies.grid_of(setting, rule)
     return opponents.Tuned(
         grid=list(grid.values),
-        measure=grid.measure,
-        models=grid.models,
         chosen=grid.values[at],
+        score=1.0,
         chosen_by_trace={"t/a": grid.values[at + 1]},
-        scores={},
-        scores_by_trace={},
-        ratios={},
     )
 
 
 def a_tuned_file(
     settings: dict[str, dict[str, opponents.Tuned]], **rules: opponents.Tuned
 ) -> opponents.TunedFile:
-    return opponents.TunedFile(
-        traces=["t/a"],
-        parts=["train1"],
-        loads=[0.9],
-        seeds=[0],
-        reference="qssf-backfill",
-        cases={},
-        left_out={},
-        rules=rules,
-        settings=settings,
-    )
+    return opponents.TunedFile(traces=["t/a"], rules=rules, settings=settings)
 
 
 class TestGoodPredictions:

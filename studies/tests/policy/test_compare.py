@@ -216,16 +216,7 @@ def rows_of(policies: list[str], tuned: opponents.TunedFile) -> dict[str, list[o
 
 
 def a_tuned_file(**rules: opponents.Tuned) -> opponents.TunedFile:
-    return opponents.TunedFile(
-        traces=["t/a"],
-        parts=["train1"],
-        loads=[0.9],
-        seeds=[0],
-        reference="qssf-backfill",
-        cases={},
-        left_out={},
-        rules=rules,
-    )
+    return opponents.TunedFile(traces=["t/a"], rules=rules)
 
 
 def test_the_best_reference_is_found_case_by_case() -> None:
@@ -264,14 +255,15 @@ def test_choices_by_hand() -> None:
         for value, pair in ratios.items()
         for case, ratio in zip(where, pair, strict=True)
     ]
-    found = tune.tuned_rule(grid, results)
-    assert found.scores == {"sgf-age:3h": 0.9, "sgf-age:6h": 0.8}
-    assert found.chosen == "sgf-age:6h"
+    tried = tune.tried_rule(grid, results)
+    assert tried.scores == {"sgf-age:3h": 0.9, "sgf-age:6h": 0.8}
+    assert tried.ratios["sgf-age:3h"] == {"t-a-train1-0.9": 0.5, "t-b-train1-0.9": 1.62}
+    found = tried.choice
+    assert (found.chosen, found.score) == ("sgf-age:6h", 0.8)
     assert found.chosen_by_trace == {"t/a": "sgf-age:3h", "t/b": "sgf-age:6h"}
-    assert found.ratios["sgf-age:3h"] == {"t-a-train1-0.9": 0.5, "t-b-train1-0.9": 1.62}
-    by_jct = tune.tuned_rule(msgspec.structs.replace(grid, measure="jct"), results)
+    by_jct = tune.tried_rule(msgspec.structs.replace(grid, measure="jct"), results)
     assert set(by_jct.scores.values()) == {1.5}
-    assert by_jct.chosen == "sgf-age:3h"
+    assert by_jct.choice.chosen == "sgf-age:3h"
     whole = msgspec.structs.replace(found, grid=list(opponents.GRIDS["sgf-age"].values))
     rows = opponents.entries(a_tuned_file(**{"sgf-age": whole}), "t/a", ["ppo"])
     assert ("sgf-age", "sgf-age:6h") in [(one.label, one.policy) for one in rows]
@@ -306,13 +298,9 @@ def a_choice(rule: str, *, grid: list[str] | None = None) -> opponents.Tuned:
     values = opponents.GRIDS[rule].values
     return opponents.Tuned(
         grid=list(values) if grid is None else grid,
-        measure="queue",
-        models=opponents.GRIDS[rule].models,
         chosen=values[0],
+        score=1.0,
         chosen_by_trace={"t/a": values[1]},
-        scores={},
-        scores_by_trace={},
-        ratios={},
     )
 
 

@@ -52,9 +52,12 @@ def count_runs(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> l
 def test_a_complete_grid_is_written(tuned: Path) -> None:
     found = opponents.read_tuned(tuned)
     assert list(found.rules) == ["sgf-age"]
-    assert set(found.rules["sgf-age"].scores) == set(opponents.GRIDS["sgf-age"].values)
-    assert len(found.cases) == 9
-    assert all(ratio is None or ratio > 0 for ratio in found.rules["sgf-age"].ratios["sgf-age:3h"].values())
+    tried = msgspec.json.decode(tuned.with_name("tried.json").read_bytes(), type=tune.TriedFile)
+    one = tried.settings[opponents.BASE]["sgf-age"]
+    assert one.choice == found.rules["sgf-age"]
+    assert set(one.scores) == set(opponents.GRIDS["sgf-age"].values)
+    assert len(tried.cases) == 9
+    assert all(ratio is None or ratio > 0 for ratio in one.ratios["sgf-age:3h"].values())
 
 
 def test_quick_run_is_resumed_and_its_tables_are_written(
@@ -148,6 +151,10 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     assert tune.main(["--traces", str(traces), "--tuned", str(complete), "--log", str(log)]) == 2
     assert "the test split has been read" in capsys.readouterr().err
     assert complete.read_bytes() == before
+    log.unlink()
+    opponents.write_tuned(complete, msgspec.structs.replace(found, test_split_read="2026-11-22"))
+    assert tune.main(["--traces", str(traces), "--tuned", str(complete), "--log", str(log)]) == 2
+    assert "the test split has been read" in capsys.readouterr().err
 
 
 def test_rows_of_the_bar_are_resumed_and_their_tables_are_written(
@@ -200,8 +207,10 @@ def test_a_setting_is_tuned_apart(traces: Path, tmp_path: Path, monkeypatch: pyt
         "preemptible0.5": ["tiresias-clear"]
     }
     one = found.settings["preemptible0.5"]["tiresias-clear"]
-    assert set(ran) == set(one.grid) == set(one.scores)
-    assert all(name.endswith("-preemptible0.5") for name in one.ratios[one.chosen])
+    tried = msgspec.json.decode((tmp_path / "tried.json").read_bytes(), type=tune.TriedFile)
+    scored = tried.settings["preemptible0.5"]["tiresias-clear"]
+    assert set(ran) == set(one.grid) == set(scored.scores)
+    assert all(name.endswith("-preemptible0.5") for name in scored.ratios[one.chosen])
 
 
 def test_what_was_done_stays_after_ctrl_c(

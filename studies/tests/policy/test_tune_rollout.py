@@ -14,9 +14,10 @@ from rlsched_agents.heuristics.rollout import Rollout
 from rlsched_envs.job_table import JobTable
 from studies.policy import journal, tune_rollout
 from studies.policy.cases import Case, read_trace, workload_of
-from studies.policy.opponents import GRIDS, SHORT_TRACES, Tuned, TunedFile, entries, read_tuned
+from studies.policy.opponents import GRIDS, SHORT_TRACES, Tuned, TunedFile, entries, read_tuned, write_tuned
 from studies.policy.stamps import stamps_of
-from studies.policy.tune_rollout import Stretch, median_stretch, tuned_of
+from studies.policy.tune import Tried
+from studies.policy.tune_rollout import Stretch, median_stretch, tried_of
 
 DAY_S = 86400.0
 CASES = [Case(trace="t", part=part, load=0.95) for part in ("train1", "train2")]
@@ -39,15 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tuned_file(tmp_path: Path) -> Path:
-    other = Tuned(
-        grid=["pack:1"], measure="jct", models=True, chosen="pack:1", chosen_by_trace={}, scores={},
-        scores_by_trace={}, ratios={},
-    )  # fmt: skip
-    file = TunedFile(
-        traces=["t"], parts=[], loads=[], seeds=[], reference="qssf-backfill", left_out={},
-        cases={case.name: 5000 for case in CASES}, rules={"pack": other},
-    )  # fmt: skip
-    (tmp_path / "tuned.json").write_bytes(msgspec.json.encode(file))
+    other = Tuned(grid=["pack:1"], chosen="pack:1", score=1.0, chosen_by_trace={})
+    write_tuned(tmp_path / "tuned.json", TunedFile(traces=["t"], rules={"pack": other}))
     return tmp_path / "tuned.json"
 
 
@@ -100,17 +94,20 @@ def test_the_value_with_the_least_mean_is_chosen_by_trace_too() -> None:
 
     other = Case(trace="u", part="train1", load=0.95)
     three = (one(100, 80, 90, 100), one(200, 100, 160, 300), one(50, 60, 45, 60))
-    found = tuned_of(dict(zip((*CASES, other), three, strict=True)), 9)
+    found = tried_of(dict(zip((*CASES, other), three, strict=True)), 9)
     assert found.ratios["rollout:4"] == {
         "t-train1-0.95-9": 0.8,
         "t-train2-0.95-9": 0.5,
         "u-train1-0.95-9": 1.2,
     }
     assert found.scores["rollout:4"] == pytest.approx((0.8 * 0.5 * 1.2) ** (1 / 3), abs=1e-4)
-    nobody = tuned_of({CASES[0]: one(0, 0, 0, 0), CASES[1]: one(200, 100, 160, 300)}, 9)
+    nobody = tried_of({CASES[0]: one(0, 0, 0, 0), CASES[1]: one(200, 100, 160, 300)}, 9)
     assert nobody.ratios["rollout:4"] == {"t-train1-0.95-9": None, "t-train2-0.95-9": 0.5}
     assert nobody.scores["rollout:4"] == 0.5
-    assert (found.chosen, found.chosen_by_trace) == ("rollout:4", {"t": "rollout:4", "u": "rollout:8"})
+    assert (found.choice.chosen, found.choice.chosen_by_trace) == (
+        "rollout:4",
+        {"t": "rollout:4", "u": "rollout:8"},
+    )
 
 
 def test_its_entry_is_written_once_all_are_there_and_no_other_is_touched(
@@ -122,14 +119,26 @@ def test_its_entry_is_written_once_all_are_there_and_no_other_is_touched(
     monkeypatch.setattr(tune_rollout, "TUNING_LOADS", (0.95,))
     before = read_tuned(tuned_file)
     log = folder / "log.jsonl"
-    words = ["--traces", str(folder), "--out", str(folder / "out"), "--trace", "t", "--jobs", "10"]
+    words = [
+        "--traces",
+        str(folder),
+        "--out",
+        str(folder / "out"),
+        "--trace",
+        "t",
+        "--jobs",
+        "10",
+        "--least-jobs",
+        "10",
+    ]
     words += ["--tuned", str(tuned_file), "--log", str(log)]
     assert tune_rollout.main([*words, "--budget-s", "0"]) == 0
     assert read_tuned(tuned_file) == before
     assert tune_rollout.main(words) == 0
     after = read_tuned(tuned_file)
     assert after.rules["rollout"].grid == list(values)
-    assert len(after.rules["rollout"].ratios["rollout:1"]) == 2
+    tried = msgspec.json.decode((folder / "out" / "tried.json").read_bytes(), type=Tried)
+    assert len(tried.ratios["rollout:1"]) == 3
     assert msgspec.structs.replace(after, rules=before.rules) == before
     chosen = after.rules["rollout"].chosen
     assert [row.policy for row in entries(after, SHORT_TRACES[0], ["ppo"]) if row.label == "rollout"] == [
