@@ -1,7 +1,7 @@
 """How the simulator and single decisions scale: one Markdown row a measurement, beside its target.
 
     .venv/bin/python benchmarks/bench_scale.py                      # 2 minutes on one core, kernels compiled
-    .venv/bin/python benchmarks/bench_scale.py --plot docs/scale.svg
+    .venv/bin/python benchmarks/bench_scale.py --plot scale.svg
 
 Three parts (`--only NAME`). `million`: a replay of 1,000,000 synthetic jobs on 10,000 GPUs, each rule in a
 process of its own; jobs per CPU second of the replay (engine, events, decisions, job table; not the making of

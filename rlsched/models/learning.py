@@ -28,7 +28,7 @@ INTRODUCED_SD: Final = 0.20
 """Doubt about the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
 """Spread of ln(speed) about the product form once the factors are fitted: .10 on P100, .09 on K80; .29 on
-V100, where half are within .14 (`benchmarks/fit_sharing.py`)."""
+V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
 JOB_SD: Final = 0.05
 """Spread of one job's ln(speed) about its workload's. Assumed."""
 REPEAT_SD: Final = 0.03

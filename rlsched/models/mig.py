@@ -98,7 +98,7 @@ MEASURED_GPU: Final = "A100-40GB"
 
 BEND: Final = 2.62
 """Of the roofline of `slice_speed`. Fitted, as are the next, to `MEASURED_A100` without DeepSpeech2
-(`benchmarks/fit_sharing.py`)."""
+(`studies/models/fit_sharing.py`)."""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
 """By compute slices: how much of a 7g slice it is to a job that needs all of one. 4g is half, as its memory
 is, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors; the rest is fitted on A100,

@@ -72,7 +72,7 @@ GANG_OVERHEAD: Final[Mapping[str, Fit]] = MappingProxyType(
 """`gang_overhead` by workload family: Gavel's throughputs on 2, 4 and 8 K80 and P100 against one.
 
 The V100's are left out: there one GPU is on another machine, and eight are up to 12.6 times as fast as one.
-`python benchmarks/fit_models.py --only scaling` prints both.
+`python -m studies.models.fit_models --only scaling` prints both.
 """
 
 

@@ -19,8 +19,8 @@ from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
 """Slowdown that each further unit of utilisation adds to a GPU that is full. Fitted, as are the next three,
-by `benchmarks/fit_sharing.py`: to the values of the solo-normalised formula of Lucid's pairs (RTX 3090, R2
-.45 there, but not 1 for a job alone) and, with equal weight, to the mean combined throughput by bands of
+by `studies/models/fit_sharing.py`: to the values of the solo-normalised formula of Lucid's pairs (RTX 3090,
+R2 .45 there, but not 1 for a job alone) and, with equal weight, to the mean combined throughput by bands of
 utilisation of the 1,091 pairs that were really measured. To the formula: rms .013, at most .031; to the
 bands: at most .05 of 2."""
 THRESHOLD: Final = 1.487
@@ -87,7 +87,7 @@ def factors_of_util(util_frac: float) -> tuple[float, float]:
     it.
 
     The formula is no product. Its logarithm of the slowdown is averaged over partners (jobs) of utilisation
-    .1 to 1, which is the nearest product in least squares; `benchmarks/fit_sharing.py` says how near.
+    .1 to 1, which is the nearest product in least squares; `studies/models/fit_sharing.py` says how near.
 
     Args:
         util_frac: Solo GPU utilisation, 0 to 1.

@@ -27,7 +27,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many nodes to keep, given a forecast.
 
     The defaults belong to the trailing maximum of three hours: chosen on Philly before December 2017, for 420
-    nodes and half a wake-up a day (`benchmarks/ces_replay.py`). Scale the nodes with the cluster.
+    nodes and half a wake-up a day (`studies/power_down/ces_replay.py`). Scale the nodes with the cluster.
 
     Raises:
         InputError: a value is out of its range.

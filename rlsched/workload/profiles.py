@@ -1,6 +1,6 @@
 """What helios-, philly- and itp-like workloads look like: what is fitted to real traces, what is assumed.
 
-`benchmarks/fit_synth.py` prints the fitted numbers from the training part (the first 70 % of the time) of
+`studies/workload/fit_synth.py` prints the fitted numbers from the training part (the first 70 % of time) of
 
 * helios: Helios, cluster Venus, SenseTime 2020 (Hu et al., SC'21; CC-BY-4.0);
 * philly: Philly, Microsoft 2017 (Jeon et al., ATC'19; CC-BY-4.0), all virtual clusters together;

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, links, verbs with their options, columns, fields, constants."""
+"""What the documents name is there: files, links, modules, verbs with their options, columns, constants."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "studies").rglob("*.md")),
+]
 VERBS = {point.name: point for point in entry_points(group="rlsched.commands")}
 
-every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def text(name: str) -> str:
@@ -51,10 +55,14 @@ def commands(page: str) -> Iterator[list[str]]:
 @every_document
 def test_files_and_links_are_there(document: Path) -> None:
     page = document.read_text(encoding="utf-8")
-    named = re.findall(r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|docs)/[\w./-]+)`", page)
+    named = re.findall(
+        r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|studies|docs)/[\w./-]+)`", page
+    )
     linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", page)
     missing = [name for name in named if not (ROOT / name).exists()]
     missing += [name for name in linked if not (document.parent / name).exists()]
+    modules = re.findall(r"python -m ((?:benchmarks|studies)[\w.]*\w)", page)
+    missing += [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()]
     assert missing == []
 
 

@@ -127,12 +127,6 @@ def test_stages_that_do_not_fit_what_is_trained_on_are_met_before_the_run(
         Lessons(ToyVecEnv(2), late, 100)
 
 
-def test_the_example_file_is_quick_with_stages() -> None:
-    example = load_recipe(str(Path(__file__).resolve().parents[2] / "benchmarks" / "quick-growing.toml"))
-    assert [stage.until_frac for stage in example.curriculum] == [0.25, 0.5]
-    assert msgspec.structs.replace(example, curriculum=()) == RECIPES["quick"]
-
-
 def test_the_recipe_that_grows_differs_from_its_model_in_the_curriculum_alone() -> None:
     growing = RECIPES["growing"]
     assert len(growing.curriculum) == 2

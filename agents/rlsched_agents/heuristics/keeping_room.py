@@ -15,7 +15,7 @@ AGE_BOUND_S: Final = MAX_HOLD_S
 """The bound that a policy's mask keeps (12 h): rule and policy make the same promise."""
 LONG_JOB_S: Final = 43_200.0
 FREE_FRAC: Final = 0.25
-"""12 h and a quarter waited least of eight settings on six synthetic traces (docs/baselines.md)."""
+"""12 h and a quarter waited least of eight settings on six traces (`studies/policy/sequences.py`)."""
 
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 

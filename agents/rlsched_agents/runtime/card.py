@@ -15,7 +15,7 @@ _CONFIRMATION = (
 )
 _TEST = (
     "The last 20 % of the time of each trace, of which nothing was chosen; over the better of `qssf` and "
-    "`qssf-backfill`, case by case (`benchmarks/policy`, loads 0.85 to 1.05): geometric mean, 95 % bootstrap "
+    "`qssf-backfill`, case by case (`studies/policy`, loads 0.85 to 1.05): geometric mean, 95 % bootstrap "
     "over the cases, and the worst case."
 )
 

@@ -1,6 +1,7 @@
 """The catalogue of workloads: how busy, hungry, sensitive and portable some fifty kinds of training are.
 
-Every figure has a status and a source: `docs/model/catalogue.md`. `benchmarks/make_catalogue.py` makes them.
+Every figure has a status and a source: `docs/model/catalogue.md`. `studies/models/make_catalogue.py`
+makes them.
 """
 
 from __future__ import annotations

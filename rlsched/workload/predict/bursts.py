@@ -19,7 +19,7 @@ from rlsched.workload.predict.facts import JobFacts, Key, stem
 from rlsched.workload.predict.survival import hazards_to_probabilities, survived_bins
 
 BURST_GAP_S: Final = 60.0
-"""Submissions of one key with gaps of at most this are one burst (as `benchmarks/fit_synth.py` has it)."""
+"""Submissions of one key with gaps of at most this are one burst, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
 """The gaps to these submissions of the key before it are its rhythm."""
 NEIGHBOURS: Final = 24

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from rlsched.models import clocks
 from rlsched.models.arrays import NUM_LEVELS
 from rlsched.models.power import GPU_FIGURES, gpu_models
-from tests.unit.models.fits import by, fit_models
 
 KINDS = tuple(GPU_FIGURES)
 GPU = gpu_models(KINDS)
@@ -183,47 +180,3 @@ def test_a_level_below_half_the_clock_is_never_chosen() -> None:
     gpu["levels_frac"] = (1.0, 0.45, 0.4, 0.3)
     assert clocks.best_level(gpu, 0, 0.0, 150.0, math.inf) == 0
     assert clocks.priced_level(gpu, 0, 0.0, 150.0, 0.0, 0.0, 1.0) == 0
-
-
-def test_the_measured_v100(shared_data: Path) -> None:
-    """The errors that `docs/model/clocks.md` states; energy on the 19 deep-learning workloads: 0.030."""
-    errors = by(fit_models()["clock_tables"](shared_data / "facts"), "curves")
-    assert errors["all"]["workloads"] == 33
-    assert errors["all"]["power_mape_pct"] < 2.55
-    assert errors["all"]["power_worst_pct"] < 12.2
-    assert errors["all"]["energy_mae"] < 0.0305
-    assert errors["deep learning"]["workloads"] == 19
-    assert errors["deep learning"]["energy_mae"] < 0.0305
-    assert errors["deep learning"]["perf_rmse"] < 0.014
-
-
-def test_clocks_chosen_by_the_model_on_measured_curves(shared_data: Path) -> None:
-    """Four levels: at least 17 % saved at 5 % slower, and no job more than 7 % slower."""
-    choice = by(fit_models()["choice_tables"](shared_data / "facts"), "chooser", "budget_pct")
-    ours = choice["model, 4 levels", 5.0]
-    assert ours["saved_mean_pct"] >= 17.0
-    assert ours["slower_worst_pct"] <= 7.0
-    assert choice["best of 13 clocks, measured", 5.0]["saved_mean_pct"] == pytest.approx(21.7, abs=0.1)
-    seen = choice["model, 4 levels, job seen at two clocks", 5.0]
-    assert seen["saved_mean_pct"] >= 17.0
-    assert seen["slower_worst_pct"] <= 7.0
-    for budget in (2.0, 5.0, 10.0):
-        best = choice["best of 4 levels, measured", budget]
-        assert best["slower_worst_pct"] <= budget
-        assert best["saved_mean_pct"] <= choice["best of 13 clocks, measured", budget]["saved_mean_pct"]
-
-
-def test_the_levels_of_the_v100_are_the_best_three_measured_clocks(shared_data: Path) -> None:
-    best = fit_models()["level_search"](shared_data / "facts")[0]["mhz"]
-    assert best == " ".join(f"{x * GPU[V100]['max_clock_mhz']:.0f}" for x in GPU[V100]["levels_frac"][1:])
-
-
-def test_power_caps_of_four_gpus(shared_data: Path) -> None:
-    errors = by(fit_models()["cap_tables"](shared_data / "facts"), "gpu", "caps")
-    assert {gpu for gpu, _ in errors} >= {"V100", "P100", "RTX6000", "A40"}
-    for (gpu, caps), row in errors.items():
-        limits = (11.0, 7.5, 10.5) if gpu == "A40" and caps == "all" else (5.0, 7.5, 9.0)
-        names = ("time_mape_pct", "power_mape_pct", "energy_mape_pct")
-        assert np.all(np.array([row[name] for name in names]) < limits), (gpu, caps, row)
-        if caps != "all":
-            assert row["time_mape_pct"] < 3.0

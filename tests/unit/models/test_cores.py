@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,6 @@ from rlsched.models.cores import (
     input_speed,
     throughput,
 )
-from tests.unit.models.fits import by, fit_models
 
 counts = st.floats(0.25, 64.0)
 
@@ -56,15 +53,3 @@ def test_a_language_job_needs_one_core() -> None:
 def test_a_profile_without_throughput_is_refused(rows: list[CoreRow]) -> None:
     with pytest.raises(ValueError, match="expected at least one row"):
         cores_needed(rows)
-
-
-def test_synergys_profiles(shared_data: Path) -> None:
-    """ResNet and MobileNet within 0.04 everywhere, language jobs exact; M5 and AlexNet are worse."""
-    errors = by(fit_models()["core_tables"](shared_data / "facts"), "model")
-    assert len(errors) == 12
-    for model in ("res18", "res50", "mobilenet"):
-        assert abs(errors[model]["largest_error"]) < 0.04
-    for model in ("bert", "gnmt", "lstm", "transformer", "vae"):
-        assert errors[model]["cores_needed"] == FEWEST_CORES
-        assert errors[model]["largest_error"] == 0.0
-    assert max(row["mae"] for row in errors.values()) < 0.13

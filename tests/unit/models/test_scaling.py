@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.models.scaling import GANG_OVERHEAD, GPU_TYPE_SPEED, gang_efficiency, node_spread_speed
-from tests.unit.models.fits import by, fit_models
+from rlsched.models.scaling import gang_efficiency, node_spread_speed
 
 penalties = st.floats(0.0, 2.0)
 sizes = st.integers(1, 512)
@@ -38,20 +35,3 @@ def test_a_gang_is_faster_than_one_gpu_but_no_gpu_is_faster_in_it(overhead: floa
     assert gang_efficiency(overhead, 1) == 1.0
     assert 0.0 < gang_efficiency(overhead, gpus) <= 1.0
     assert gang_efficiency(overhead, 2 * gpus) <= gang_efficiency(overhead, gpus)
-
-
-def test_constants_are_those_of_the_fit(shared_data: Path) -> None:
-    fitted = by(fit_models()["scaling_tables"](shared_data / "facts"), "gpus", "family")
-    for family, constant in GANG_OVERHEAD.items():
-        row = fitted["k80+p100", family]
-        assert constant.value == pytest.approx(row["gang_overhead"], abs=0.002)
-        assert constant.log_error == pytest.approx(row["log_error"], abs=0.001)
-        assert constant.points == row["points"]
-
-
-def test_speeds_of_gpu_types_are_those_measured(shared_data: Path) -> None:
-    measured = by(fit_models()["type_tables"](shared_data / "facts"), "job")
-    assert set(measured) == set(GPU_TYPE_SPEED)
-    for job, speed in GPU_TYPE_SPEED.items():
-        assert speed.k80 == pytest.approx(measured[job]["k80"], abs=6e-4)
-        assert speed.p100 == pytest.approx(measured[job]["p100"], abs=6e-4)

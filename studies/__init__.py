@@ -1,0 +1,1 @@
+"""Research questions about rlsched, answered once; nothing of the product imports them."""

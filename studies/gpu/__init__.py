@@ -1,0 +1,1 @@
+"""Workloads measured on a real GPU, as rows of the catalogue."""

@@ -1,0 +1,350 @@
+"""The rows of the bar: what is allowed and known in each, and who is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from studies.policy.cases import SYNTHETIC, UNSEEN, Case, Foresight, cases
+from studies.policy.opponents import (
+    BASE,
+    GRIDS,
+    MORE_GRIDS,
+    REFERENCES,
+    Entry,
+    Grid,
+    Tuned,
+    TunedFile,
+)
+from studies.policy.synthetic import SEQUENCES, for_networks
+
+LOADS: Final = (0.7, 0.85, 0.95, 1.05)
+HEADLINE_LOADS: Final = (0.85, 0.95, 1.05)
+"""The twelve cases of the bar; tables over all cases are of these, load 0.7 stands beside them."""
+DIAL_LOADS: Final = (0.85,)
+SIZES_LOADS: Final = (0.95,)
+GATE: Final = 0.5
+"""Speed that all who share have to keep under `gittins`: what `pack` was tuned to."""
+STRICT_GATE: Final = 0.85
+"""The gate that the bar's quality of sharing is about."""
+OWN_SPREAD: Final = "gittins:0.1,1"
+"""The index by the spread that comes with each prediction, and hardly any beside: a diagnosis, tuned nowhere,
+of what one spread for all loses on clusters whose run times are alike."""
+WEIGHTS: Final = tuple(f"{k / 8:g}" for k in range(9))
+"""Nine settings of the dial between JCT and energy."""
+
+Role = Literal["policy", "reference", "rule", "oracle"]
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the bar.
+
+    Attributes:
+        name: A word, for the command line.
+        title: What it is, for its heading.
+        goal: What the bar asks for.
+        measure: What policies are ranked by: mean JCT, or mean delay (`measures`).
+        models: Whether it runs under models.
+        preemptible_frac: Share of the jobs that may be preempted.
+        predictions: How well durations are predicted.
+        loads: Offered loads.
+        tested: Whether policies under test are rows of it: always, where they are named (the default policy
+            does not preempt, and a network takes a hundred times as long as a rule), or never.
+        default: Policies under test where none is named and some are always tested.
+        own: Its own traces or sequences, that no rule was tuned on; empty: those that all others have.
+        part: The only part that it has; empty: the split that is asked for.
+    """
+
+    name: str
+    title: str
+    goal: str
+    measure: Literal["jct", "delay"] = "delay"
+    models: bool = False
+    preemptible_frac: float = 1.0
+    predictions: Foresight = "causal"
+    loads: tuple[float, ...] = LOADS
+    tested: Literal["always", "named", "never"] = "named"
+    default: tuple[str, ...] = ("ppo",)
+    own: tuple[str, ...] = ()
+    part: str = ""
+
+    @property
+    def setting(self) -> str:
+        """The setting that its rules are tuned in."""
+        if self.predictions == "good":
+            return "good"
+        return f"preemptible{self.preemptible_frac:g}" if self.preemptible_frac else BASE
+
+    def traces(self, named: Sequence[str], others: Sequence[str]) -> list[str]:
+        """Its traces: `others` where it has none of its own, or those of them that were named."""
+        return [one for one in self.own or named or others if not named or one in named]
+
+    def cases(self, traces: Sequence[str], part: str, loads: Sequence[float] | None = None) -> list[Case]:
+        """Its cases, trace by trace."""
+        return cases(
+            traces,
+            [self.part or part],
+            self.loads if loads is None else loads,
+            preemptible_frac=self.preemptible_frac,
+            predictions=self.predictions,
+        )
+
+
+STUDIES: Final = {
+    study.name: study
+    for study in (
+        Study(
+            name="preempt100",
+            title="Preemption, all jobs preemptible",
+            goal="mean JCT 10 % below tuned `tiresias` and never above it; within 10 % of `srtf`",
+            measure="jct",
+            tested="always",
+            default=("ppo+preempt",),
+        ),
+        Study(
+            name="preempt50",
+            title="Preemption, half of the jobs preemptible",
+            goal="mean JCT 10 % below tuned `tiresias` and never above it",
+            measure="jct",
+            preemptible_frac=0.5,
+            tested="always",
+            default=("ppo+preempt",),
+        ),
+        Study(
+            name="sharing",
+            title="Sharing without preemption",
+            goal="mean delay 20 % below `lucid` and `pack` where `lucid`'s queueing is 30 % of its JCT or "
+            "more, p99.9 no higher, 95 % of the jobs that share keep 85 % of their speed",
+            models=True,
+            preemptible_frac=0.0,
+            loads=HEADLINE_LOADS,
+            tested="never",
+        ),
+        Study(
+            name="everything",
+            title="Everything allowed at full clocks: sharing, cores, half of the jobs preemptible",
+            goal="mean delay 40 % below best QSSF",
+            models=True,
+            preemptible_frac=0.5,
+            loads=HEADLINE_LOADS,
+            tested="never",
+        ),
+        Study(
+            name="good",
+            title="Predictions as good as published ones (a diagnostic), no preemption",
+            goal="mean queueing 20 % below best QSSF; better than each rule in 10 of 12 cases",
+            predictions="good",
+            tested="always",
+        ),
+        Study(
+            name="dial",
+            title="The dial between JCT and GPU energy",
+            goal="on or above the front of the hand rules at nine settings; 20 % less GPU energy than "
+            "`qssf-backfill` at its mean JCT",
+            models=True,
+            preemptible_frac=0.5,
+            loads=DIAL_LOADS,
+            tested="never",
+        ),
+        Study(
+            name="unseen",
+            title="Clusters that nothing was tuned on, no preemption",
+            goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
+            preemptible_frac=0.0,
+            loads=HEADLINE_LOADS,
+            tested="always",
+            own=UNSEEN,
+        ),
+        Study(
+            name="unseen100",
+            title="Clusters that nothing was tuned on, all jobs preemptible",
+            goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
+            measure="jct",
+            loads=HEADLINE_LOADS,
+            tested="always",
+            default=("ppo+preempt",),
+            own=UNSEEN,
+        ),
+        Study(
+            name="unseen50",
+            title="Clusters that nothing was tuned on, half of the jobs preemptible",
+            goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
+            measure="jct",
+            preemptible_frac=0.5,
+            loads=HEADLINE_LOADS,
+            tested="always",
+            default=("ppo+preempt",),
+            own=UNSEEN,
+        ),
+        Study(
+            name="sizes",
+            title="From 16 to 10,000 GPUs, synthetic, all jobs preemptible",
+            goal="half of the gain is kept at sizes 8 times larger, no case over 2 % worse than best QSSF",
+            measure="jct",
+            loads=SIZES_LOADS,
+            tested="always",
+            default=("ppo", "ppo+preempt"),
+            own=tuple(SEQUENCES),
+            part=SYNTHETIC,
+        ),
+    )
+}
+
+
+_PREEMPTIVE: Final = ("tiresias", "tiresias-clear", "gittins", "gittins+revise")
+_TUNED: Final[dict[str, tuple[str, ...]]] = {
+    "preempt100": _PREEMPTIVE,
+    "preempt50": _PREEMPTIVE,
+    "sharing": ("pack", "lucid", "gittins", "easy+revise"),
+    "everything": ("pack", "gittins"),
+    "good": ("sgf-age", "reserve", "easy", "easy+revise"),
+    "dial": ("pack", "gittins"),
+    "unseen": ("sgf-age", "reserve", "easy", "easy+revise", "gittins"),
+    "unseen100": _PREEMPTIVE,
+    "unseen50": _PREEMPTIVE,
+    "sizes": ("tiresias", "gittins"),
+}
+"""By study: rules whose tuned values it uses ..."""
+_AS_IT_IS: Final[dict[str, tuple[str, ...]]] = _TUNED | {
+    "sharing": ("pack", "lucid"),
+    "everything": ("pack",),
+    "dial": ("pack",),
+}
+"""... and those that are rows without more abilities."""
+_ORACLES: Final[dict[str, tuple[str, ...]]] = {
+    "preempt100": ("srtf",),
+    "preempt50": ("srtf",),
+    "sharing": (),
+    "everything": (),
+    "good": ("sjf-backfill",),
+    "dial": (),
+    "unseen": ("sjf-backfill",),
+    "unseen100": ("srtf",),
+    "unseen50": ("srtf",),
+    "sizes": ("sjf-backfill", "srtf"),
+}
+"""Rules that are fed true durations."""
+
+
+def default_of(rule: str) -> str:
+    """The name of a rule at its default values; `tiresias-clear` has none but Tiresias's own threshold."""
+    return "tiresias:18000,clear" if rule == "tiresias-clear" else rule
+
+
+def grid_of(setting: str, rule: str) -> tuple[str, Grid]:
+    """The grid that a rule is tuned by in a setting, and the setting that has it: its own, or the base."""
+    own = MORE_GRIDS.get(setting, {}).get(rule)
+    return (setting, own) if own is not None else (BASE, GRIDS[rule])
+
+
+def tuned_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
+    """What tuning came to for a rule in a setting; None: it was not tuned from its grid as it is now."""
+    where, grid = grid_of(setting, rule)
+    return None if tuned is None else _complete(tuned, where, rule, grid)
+
+
+def _complete(tuned: TunedFile, where: str, rule: str, grid: Grid) -> Tuned | None:
+    found = (tuned.rules if where == BASE else tuned.settings.get(where, {})).get(rule)
+    return found if found is not None and found.grid == list(grid.values) else None
+
+
+def usable_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
+    """The same, or what it came to in the base setting, where the rule was tuned there alone."""
+    found = tuned_of(tuned, setting, rule)
+    if found is None and tuned is not None and rule in GRIDS:
+        return _complete(tuned, BASE, rule, GRIDS[rule])
+    return found
+
+
+def untuned_in(tuned: TunedFile | None, study: Study) -> list[str]:
+    """Rules of a study without a value from their grid; they run at that of the base, or at their default."""
+    return [rule for rule in _TUNED[study.name] if tuned_of(tuned, setting_of(study, rule), rule) is None]
+
+
+def setting_of(study: Study, rule: str) -> str:
+    """Where a rule of a study is tuned: `gittins` with half of the jobs preemptible where none is."""
+    return "preemptible0.5" if rule == "gittins" and not study.preemptible_frac else study.setting
+
+
+def tested_in(study: Study, named: Sequence[str]) -> list[str]:
+    """Policies under test in a study, of those that were named; the default one where none was."""
+    if study.tested == "never":
+        return []
+    return list(dict.fromkeys(named or (study.default if study.tested == "always" else ())))
+
+
+def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequence[str]) -> list[Entry]:
+    """All rows of a study on one trace, references first and bounds last.
+
+    Args:
+        study: The study.
+        tuned: The chosen values.
+        trace: The trace.
+        policies: Policies under test that were named.
+    """
+    found = [Entry(policy=name, label=name, role="reference", models=study.models) for name in REFERENCES]
+    if for_networks(trace):
+        found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
+    if study.name in ("good", "unseen"):
+        found += _rows(study, "rule", dict.fromkeys(("fifo-backfill",)))
+    chosen = dict[str, str]()
+    for rule in _TUNED[study.name]:
+        one = usable_of(tuned, setting_of(study, rule), rule)
+        chosen[rule] = default_of(rule) if one is None else one.chosen
+        if rule in _AS_IT_IS[study.name]:
+            found += _rows(study, "rule", {rule: chosen[rule]})
+            if one is not None and not study.own:
+                by_trace = one.chosen_by_trace.get(trace, one.chosen)
+                found += _rows(study, "rule", {f"{rule} (by trace)": by_trace})
+    found += _rows(study, "rule", _able(study, chosen))
+    return found + _rows(study, "oracle", dict.fromkeys(_ORACLES[study.name]))
+
+
+def _rows(study: Study, role: Role, named: dict[str, str] | dict[str, None]) -> list[Entry]:
+    """Rows by label; no policy: it is called as its label says."""
+    return [
+        Entry(policy=policy or label, label=label, role=role, models=study.models)
+        for label, policy in named.items()
+    ]
+
+
+def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
+    """Rows with abilities, by label: `gittins` stands for its tuned value."""
+    base, hand = chosen.get("gittins", "gittins"), "qssf-backfill"
+    if study.measure == "jct" or study.own:
+        found = {"gittins (default)": "gittins"} if base != "gittins" else {}
+        return found | ({OWN_SPREAD: OWN_SPREAD} if study.own == UNSEEN and study.preemptible_frac else {})
+    if study.name == "sharing":
+        gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
+        found = {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}
+        revised = chosen.get("easy+revise", "easy+revise").removesuffix("+revise")
+        return found | {f"easy{words}+revise": f"{revised}{words}+revise" for words in gates}
+    if study.name == "everything":
+        able = ("", f"+share={GATE:g}", f"+share={GATE:g}+cores", f"+share={STRICT_GATE:g}+cores")
+        found = {f"gittins{words}": f"{base}{words}" for words in able}
+        return found | {f"{hand}+share={GATE:g}+cores": f"{hand}+share={GATE:g}+cores"}
+    if study.name == "dial":
+        dial = [f"+share={GATE:g}+weight={weight}" for weight in WEIGHTS]
+        return dict(zip(hand_rules(), hand_rules(), strict=True)) | {
+            f"gittins{one}": f"{base}{one}" for one in dial
+        }
+    return {}
+
+
+def hand_rules() -> list[str]:
+    """What the dial is compared with: a clock for all, the best within a slowdown, in lulls, weighed."""
+    clocks = [
+        *(f"+clock={clock}" for clock in ("0.9", "0.8", "0.7", "0.6")),
+        *(f"+slowdown={budget}" for budget in ("0.05", "0.1", "0.2")),
+        *(f"+lull={budget}" for budget in ("0.05", "0.2")),
+        *(f"+weight={weight}" for weight in WEIGHTS[1:]),
+    ]
+    alone = [f"qssf-backfill{words}" for words in clocks if not words.startswith("+weight")]
+    return [*alone, *(f"qssf-backfill+share={GATE:g}{words}" for words in ("", *clocks))]
+
+
+def is_hand_rule(label: str) -> bool:
+    """Whether a row of the dial is one of the hand rules."""
+    return not label.startswith("gittins")

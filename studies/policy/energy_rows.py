@@ -1,0 +1,215 @@
+"""The Markdown of `energy_table.py`: a table a trace, the best static choices, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rlsched_agents.evaluate.metrics import Metrics
+from rlsched_agents.evaluate.pairs import Comparison, Ratio
+
+REFERENCE = "qssf-backfill"
+MAIN = (
+    REFERENCE,
+    f"{REFERENCE}+share",
+    f"{REFERENCE}+slowdown=0.05",
+    f"{REFERENCE}+share+slowdown=0.05",
+    f"{REFERENCE}+share+slowdown=0.05+cores",
+    "lucid",
+)
+"""Repeated under other models."""
+BUDGETS = (0.02, 0.05, 0.1)
+"""More mean JCT than the best choice has that a choice of less energy may have."""
+SHOWN = ("", "share", "slowdown=0.05", "share+slowdown=0.05")
+"""Abilities that every rule's rows show ..."""
+SHOWN_REFERENCE = (
+    "share=0.7",
+    "share+tenants=4",
+    "clock=0.87",
+    "clock=0.75",
+    "lull=0.05",
+    "weight=0.5",
+    "cores",
+    "share+lull=0.05",
+    "share+slowdown=0.05+cores",
+)
+"""... and those of the reference rule alone."""
+ORACLES = ("sjf-backfill", "srtf")
+PREEMPTIVE = ("tiresias", "srtf")
+
+HEAD = (
+    "| policy | JCT mean, s | ratio | JCT p99, s | energy, kWh | ratio | a job, kWh | shared | SM clock |\n"
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+)
+
+
+class ChoiceResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one trace.
+
+    Attributes:
+        policy: Its name, abilities included.
+        metrics: What it came to.
+        against: The same jobs under `qssf-backfill`.
+    """
+
+    policy: str
+    metrics: Metrics
+    against: Comparison
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace.
+
+    Attributes:
+        trace: Its name.
+        nodes: Nodes of the scaled cluster.
+        gpus: Its GPUs.
+        gpu_types: Their types.
+        load_frac: Load that came out.
+        since_s: Jobs submitted from here on are measured, seconds of the trace.
+        results: Every choice.
+        varied: The main choices under other models, by what is other.
+    """
+
+    trace: str
+    nodes: int
+    gpus: int
+    gpu_types: list[str]
+    load_frac: float
+    since_s: float
+    results: list[ChoiceResult]
+    varied: dict[str, list[ChoiceResult]]
+
+
+def deployable(policy: str) -> bool:
+    """Whether a choice neither knows true durations nor preempts."""
+    return policy.partition("+")[0] not in (*ORACLES, *PREEMPTIVE)
+
+
+def best_choices(results: Sequence[ChoiceResult]) -> list[ChoiceResult | None]:
+    """The deployable choice of least mean JCT; then, for each budget, the one of least energy within it."""
+    able = [one for one in results if deployable(one.policy) and one.metrics.jct_mean_s is not None]
+    if not able:
+        return [None] * (1 + len(BUDGETS))
+    fastest = min(able, key=_jct)
+    within = [[one for one in able if _jct(one) <= (1 + budget) * _jct(fastest)] for budget in BUDGETS]
+    return [fastest, *(min(those, key=_energy) for those in within)]
+
+
+def _jct(one: ChoiceResult) -> float:
+    return one.metrics.jct_mean_s or 0.0
+
+
+def _energy(one: ChoiceResult) -> float:
+    return one.metrics.energy_kwh or 0.0
+
+
+def section(cases: Sequence[Case]) -> str:
+    """All tables."""
+    return "\n\n".join("\n\n".join((_tables(case), _varied(case))) for case in cases) + "\n"
+
+
+def _tables(case: Case) -> str:
+    by_name = {one.policy: one for one in case.results}
+    rules = dict.fromkeys(one.policy.partition("+")[0] for one in case.results)
+    rows = []
+    for rule in rules:
+        extra = SHOWN_REFERENCE if rule == REFERENCE else ()
+        names = ["+".join(word for word in (rule, able) if word) for able in (*SHOWN, *extra)]
+        rows += [_row(by_name[name]) for name in names if name in by_name]
+    fastest, *frugal = best_choices(case.results)
+    labels = ["least mean JCT", *(f"least energy at up to {budget:.0%} more JCT" for budget in BUDGETS)]
+    best = [
+        _row(one, f"{label}: `{one.policy}`")
+        for label, one in zip(labels, (fastest, *frugal), strict=True)
+        if one is not None
+    ]
+    able = sum(deployable(one.policy) for one in case.results)
+    return "\n".join(
+        (
+            f"**{case.trace}**, submitted from {case.since_s:,.0f} s on: "
+            f"{case.results[0].metrics.jobs:,} jobs, {case.nodes} nodes, {case.gpus} GPUs "
+            f"({', '.join(case.gpu_types)}), load {case.load_frac:.2f}, workloads drawn with seed 0; "
+            f"ratios to `{REFERENCE}` with 95 % intervals over days of submission{_no_intervals(case)}.",
+            "",
+            HEAD,
+            *rows,
+            "",
+            f"The best of {able} static choices that neither know true durations nor preempt:",
+            "",
+            HEAD,
+            *best,
+        )
+    )
+
+
+def _no_intervals(case: Case) -> str:
+    known = any(_has_interval(one.against.jct_mean_ratio) for one in case.results)
+    return "" if known else " (none: fewer than ten days)"
+
+
+def _has_interval(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.low is not None
+
+
+def _row(one: ChoiceResult, label: str | None = None) -> str:
+    metrics, against = one.metrics, one.against
+    mark = "" if deployable(one.policy) else " *"
+    is_reference = one.policy == REFERENCE
+    cells = (
+        label or f"`{one.policy}`{mark}",
+        f"{metrics.jct_mean_s:,.0f}",
+        "" if is_reference else _ratio(against.jct_mean_ratio),
+        f"{metrics.jct_p99_s:,.0f}",
+        f"{metrics.energy_kwh:,.0f}",
+        "" if is_reference else _ratio(against.energy_ratio),
+        f"{metrics.energy_per_job_kwh:.2f}",
+        _percent(metrics.shared_frac),
+        _percent(metrics.sm_clock_mean_frac),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _varied(case: Case) -> str:
+    """How the ratios of the main choices change with what is assumed."""
+    first = next(iter(case.varied.values()))
+    names = [one.policy for one in first if one.policy != REFERENCE]
+    by_name = {one.policy: one for one in case.results}
+    columns = {"as above": by_name} | {
+        what: {one.policy: one for one in results} for what, results in case.varied.items()
+    }
+    lines = [
+        f"{case.trace}: mean JCT and energy over those of `{REFERENCE}` under the same models; "
+        f"{_measured(case)} of the catalogue's cells behind the table above are measured or fitted:",
+        "",
+        f"| policy | {' | '.join(columns)} |",
+        f"|---|{'---:|' * len(columns)}",
+    ]
+    for name in names:
+        cells = [_both(results[name].against) for results in columns.values()]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _measured(case: Case) -> str:
+    shares = [one.metrics.measured_cells_frac for one in case.results]
+    known = [share for share in shares if share is not None]
+    return f"{min(known):.0%} to {max(known):.0%}"
+
+
+def _both(one: Comparison) -> str:
+    jct, energy = one.jct_mean_ratio, one.energy_ratio
+    return f"{jct.ratio:.2f}, {energy.ratio:.3f}" if jct and energy else ""
+
+
+def _ratio(value: Ratio | None) -> str:
+    if value is None:
+        return ""
+    if value.low is None or value.high is None:
+        return f"{value.ratio:.2f}"
+    return f"{value.ratio:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

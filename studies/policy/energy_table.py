@@ -1,0 +1,162 @@
+"""What rules reach with sharing, clocks and cores, on real traces under the models of speed and power.
+
+    nice -n 10 .venv/bin/python -m studies.policy.energy_table --out runs/energy
+
+For each trace, jobs of the last fifth of its time, at load 0.9, after 7 days of warm-up. All choices run
+under models with the same draw of workloads; the main ones again with the catalogue's assumed figures at 0.7
+and 1.3 of their value, and with two other draws. OUT/NAME.json has every choice, OUT/tables.md the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.workload.load import offered_load
+from rlsched.workload.split import time_split
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.metrics import Metrics, schedule_metrics
+from rlsched_agents.evaluate.modelled import Basis
+from rlsched_agents.evaluate.pairs import compare
+from rlsched_agents.evaluate.run import replay_tasks, run_task, say_nothing
+from rlsched_agents.evaluate.windows import Window, scaled_cluster
+from rlsched_envs.engine import predict_trace
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+from studies.policy.energy_rows import MAIN, REFERENCE, Case, ChoiceResult, best_choices, section
+
+TRACES = ("philly", "helios_venus", "ms_itp_02")
+LOAD = 0.9
+RULES = ("fifo-backfill", "sjf-backfill", "qssf-backfill", "easy", "sgf-age", "reserve")
+CLOCKS = ("", "clock=0.75", "slowdown=0.05", "lull=0.05")
+MORE_CLOCKS = ("clock=0.87", "slowdown=0.02", "slowdown=0.1", "lull=0.1", "weight=0.2", "weight=0.5")
+"""Of the reference rule and of Lucid's, which also have *cores*; the reference also shares at 0.7."""
+CROWDED = ("qssf-backfill+share+tenants=4", "qssf-backfill+share+tenants=4+slowdown=0.05")
+"""More than two on a GPU."""
+ALONE = ("tiresias", "srtf")
+"""Rules that preempt; they take no abilities."""
+PROFILE_S = {"philly": "lucid:80"}
+"""Lucid profiles so long on Philly, and 200 s elsewhere (`rlsched_agents.heuristics.sharing`)."""
+VARIATIONS = (
+    ("assumed figures x 0.7", Models(assumed_scale=0.7)),
+    ("assumed figures x 1.3", Models(assumed_scale=1.3)),
+    ("workloads drawn with seed 1", Models(seed=1)),
+    ("workloads drawn with seed 2", Models(seed=2)),
+)
+
+
+def choices(trace: str) -> Iterator[str]:
+    """Names of all static choices, the reference first."""
+    lucid = PROFILE_S.get(trace, "lucid")
+    of_all = product(("", "share"), CLOCKS, ("",))
+    grids: dict[str, Iterable[tuple[str, str, str]]] = {
+        REFERENCE: product(("", "share", "share=0.7"), (*CLOCKS, *MORE_CLOCKS), ("", "cores")),
+        lucid: product(("",), (*CLOCKS, *MORE_CLOCKS), ("", "cores")),
+    }
+    grids |= dict.fromkeys((rule for rule in RULES if rule != REFERENCE), tuple(of_all))
+    for rule, grid in grids.items():
+        for words in grid:
+            yield "+".join(word for word in (rule, *words) if word)
+    yield from CROWDED
+    yield from ALONE
+
+
+class Workload:
+    """One trace at one load, and its reference run under some models."""
+
+    def __init__(self, folder: Path, name: str, models: Models) -> None:
+        self.trace = Trace.read(folder / f"{name}.csv.gz")
+        self.window = Window(since_s=time_split(self.trace).test[0])
+        spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
+        self.spec = scaled_cluster(self.trace, spec, self.window, nodes=None, load=LOAD)
+        self.load = offered_load(self.trace.select(self.window.measured(self.trace)), self.spec)
+        self.stamps = predict_trace(self.trace, self.spec, recorded_until_s=self.window.replay_from_s)
+        self.use(models)
+
+    def use(self, models: Models) -> None:
+        """Run the reference under other models."""
+        self.models = models
+        first = self._replay(REFERENCE)
+        self.measured = self.window.measured(first.trace)
+        self.basis = Basis(first.trace, self.spec, self.measured, models)
+        self.reference = first
+
+    def _replay(self, policy: str) -> JobTable:
+        [task] = replay_tasks(
+            self.trace, self.spec, self.window, self.stamps, [policy], [0], models=self.models
+        )
+        return run_task(task, partial(say_nothing, policy, 0)).table
+
+    def run(self, policy: str) -> ChoiceResult:
+        """What a choice comes to."""
+        table = self._replay(policy)
+        metrics: Metrics = schedule_metrics(table, self.spec.num_gpus, self.measured, basis=self.basis)
+        return ChoiceResult(
+            policy=policy,
+            metrics=msgspec.structs.replace(metrics, by_vc={}, over_time=None),
+            against=compare([table], [self.reference], self.measured),
+        )
+
+
+def run_case(folder: Path, name: str) -> Case:
+    """All choices on one trace, and the main ones under other models."""
+    work, began = Workload(folder, name, Models()), time.monotonic()
+    results = []
+    for policy in choices(name):
+        results.append(work.run(policy))
+        print(f"{name}: {time.monotonic() - began:5.0f} s  {policy}", file=sys.stderr, flush=True)
+    main = [name_of for name_of in MAIN if name_of != "lucid"] + [PROFILE_S.get(name, "lucid")]
+    main += [one.policy for one in best_choices(results) if one is not None]
+    varied: dict[str, list[ChoiceResult]] = {}
+    for what, models in VARIATIONS:
+        work.use(models)
+        varied[what] = [work.run(policy) for policy in dict.fromkeys(main)]
+        print(f"{name}: {time.monotonic() - began:5.0f} s  {what}", file=sys.stderr, flush=True)
+    return Case(
+        trace=name,
+        nodes=work.spec.num_nodes,
+        gpus=work.spec.num_gpus,
+        gpu_types=sorted({group.gpu_type for group in work.spec.nodes}),
+        load_frac=work.load,
+        since_s=work.window.since_s,
+        results=results,
+        varied=varied,
+    )
+
+
+def main() -> None:
+    """Read the command line, run, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trace", action="append", choices=TRACES, help="default: all")
+    parser.add_argument("--out", type=Path, default=Path("runs/energy"), help="folder for the JSON files")
+    parser.add_argument("--again", action="store_true", help="run traces that OUT has already")
+    arguments = parser.parse_args()
+    traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"
+    if not traces.is_dir():
+        parser.error(f"no real traces in {traces}: set RLSCHED_DATA")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    cases = []
+    for name in arguments.trace or TRACES:
+        path = arguments.out / f"{name}.json"
+        if arguments.again or not path.exists():
+            case = run_case(traces, name)
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(case), indent=1))
+        cases.append(msgspec.json.decode(path.read_bytes(), type=Case))
+    text = section(cases)
+    print(text)
+    (arguments.out / "tables.md").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

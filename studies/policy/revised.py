@@ -1,0 +1,201 @@
+"""How much better predictions of waiting jobs are by the time these start, where they are revised.
+
+    .venv/bin/python -m studies.policy.revised --predictions causal
+    .venv/bin/python -m studies.policy.revised --predictions good --part validation --trace helios_venus
+
+Each case is replayed by `RULE+revise`. Of every measured job that starts after having waited for more than
+`LEAST_WAIT_S`, the prediction as stamped and as revised are held against the true run time. With `--time`
+the compiled replays by `RULE` and `RULE+revise` are timed instead. The test split is not offered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start
+from rlsched.decide.orders import REVISING
+from rlsched.decide.scheduler import Decision, Scheduler, load_scheduler, may_preempt
+from rlsched.errors import InputError
+from rlsched.workload.describe import spearman
+from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
+from rlsched_envs.engine import Engine, Predictions
+from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
+from studies.policy.options import add_trace, add_traces, reported
+from studies.policy.stamps import stamps_of
+
+TIMED_RUNS: Final = 3
+LEAST_WAIT_S: Final = 60.0
+"""A job that starts sooner has hardly been in a queue."""
+SHOWN_PARTS: Final = tuple(part for part in PARTS if part != "test")
+
+
+class Started(NamedTuple):
+    """Jobs that had waited when they started, W of them."""
+
+    stamped_s: NDArray[np.float64]  # (W,) prediction when submitted
+    revised_s: NDArray[np.float64]  # (W,) prediction when started
+    run_s: NDArray[np.float64]  # (W,) what they took
+
+
+class Row(NamedTuple):
+    """One line of the table; None where it says nothing."""
+
+    name: str
+    jobs: int
+    revised_frac: float | None  # share of the jobs whose prediction was another by then
+    rank: tuple[float | None, float | None]  # Spearman with the true run time, as stamped and as revised
+    error: tuple[float | None, float | None]  # median of abs ln(true / prediction), likewise
+
+
+class NotesStarts:
+    """Decides as another scheduler does, and notes of each job what it was predicted to take at its start.
+
+    Attributes:
+        noted: By number of the job: (prediction as stamped, prediction as revised), seconds.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.name, self.order, self.information = scheduler.name, scheduler.order, scheduler.information
+        self.revises = True
+        self.noted: dict[int, tuple[float, float]] = {}
+        self._scheduler = scheduler
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """The other one's decision."""
+        decision = self._scheduler.decide(state, partition, now_s, record=record)
+        if isinstance(decision.action, Start):
+            job, slot = state.arrays.job, state.slot_of(decision.action.seq)
+            self.noted[decision.action.seq] = float(job.stamped_s[slot]), float(job.predicted_s[slot])
+        return decision
+
+
+def started(work: Workload, stamps: Predictions, rule: str) -> Started:
+    """Replay a case by a rule that starts jobs once, with revision.
+
+    Raises:
+        UnknownSchedulerError: there is no such rule, or its predictions cannot be revised.
+    """
+    scheduler = NotesStarts(load_scheduler(rule + REVISING))
+    kept = work.trace.submit_s >= work.window.replay_from_s
+    trace = work.trace.select(kept)
+    fed = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
+    engine = Engine(trace, work.spec, order=scheduler.order, predictions=fed, keep_placements=False)
+    engine.run(scheduler, until_started=trace.submit_s < work.window.until_s)
+    truth, start_s = engine.arrays.truth, engine.arrays.progress.outcome.start_s
+    measured = (truth.submit_s >= work.window.since_s) & (truth.submit_s < work.window.until_s)
+    waited = np.flatnonzero(measured & (start_s - truth.submit_s > LEAST_WAIT_S))
+    noted = np.array([scheduler.noted[number] for number in waited.tolist()]).reshape(-1, 2)
+    return Started(noted[:, 0], noted[:, 1], truth.duration_s[waited])
+
+
+def row_of(name: str, jobs: Started) -> Row:
+    """What came of one case."""
+    if not len(jobs.run_s):
+        return Row(name, 0, None, (None, None), (None, None))
+
+    def error(predicted_s: NDArray[np.float64]) -> float:
+        return float(np.median(np.abs(np.log(np.fmax(jobs.run_s, 1.0) / np.fmax(predicted_s, 1.0)))))
+
+    return Row(
+        name,
+        len(jobs.run_s),
+        float(np.mean(jobs.revised_s != jobs.stamped_s)),
+        (spearman(jobs.stamped_s, jobs.run_s), spearman(jobs.revised_s, jobs.run_s)),
+        (error(jobs.stamped_s), error(jobs.revised_s)),
+    )
+
+
+def pooled(rows: Sequence[Row]) -> Row:
+    """All jobs, and means over the cases, each counted once."""
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return float(np.mean(known)) if known else None
+
+    return Row(
+        "all, means of the cases",
+        sum(row.jobs for row in rows),
+        mean(row.revised_frac for row in rows),
+        (mean(row.rank[0] for row in rows), mean(row.rank[1] for row in rows)),
+        (mean(row.error[0] for row in rows), mean(row.error[1] for row in rows)),
+    )
+
+
+# «error» is the median of abs ln(true / prediction)
+HEADER: Final = """\
+| case | jobs that waited | revised | Spearman, stamped | revised | error, stamped | revised |
+|---|---:|---:|---:|---:|---:|---:|"""
+
+
+def line(row: Row) -> str:
+    """A line of the table, Markdown."""
+    share = "-" if row.revised_frac is None else f"{row.revised_frac:.0%}".replace("%", " %")
+    figures = ("-" if value is None else f"{value:.2f}" for value in (*row.rank, *row.error))
+    return f"| {row.name} | {row.jobs:,} | {share} | {' | '.join(figures)} |"
+
+
+def replay_cpu_s(work: Workload, stamps: Predictions, policy: str) -> float:
+    """CPU seconds that a compiled replay takes, the least of `TIMED_RUNS`."""
+    tasks = replay_tasks(work.trace, work.spec, work.window, stamps, [policy], [0])
+    took_s = []
+    for _ in range(TIMED_RUNS):
+        began_s = time.process_time()
+        run_tasks(tasks, workers=1)
+        took_s.append(time.process_time() - began_s)
+    return min(took_s)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, replay, print; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="revised", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_traces(parser)
+    add_trace(parser)
+    parser.add_argument("--predictions", choices=get_args(Foresight), default="causal")
+    parser.add_argument(
+        "--part", action="append", choices=SHOWN_PARTS, help="default: train3 and validation; never test"
+    )
+    parser.add_argument("--load", type=float, default=0.95, help="offered load [default: %(default)s]")
+    parser.add_argument("--rule", default="easy:size", help="without +revise [default: %(default)s]")
+    parser.add_argument("--time", action="store_true", help="time the replays, with revision and without")
+    return reported(_show, parser.parse_args(words))
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    name = arguments.rule + REVISING
+    check_policies([name], None)
+    if may_preempt(load_scheduler(name)):
+        raise InputError(f"--rule {arguments.rule}: expected a rule that does not preempt, such as easy:size")
+    parts = arguments.part or ["train3", "validation"]
+    todo = cases(arguments.trace or TRACES, parts, [arguments.load], predictions=arguments.predictions)
+    if arguments.time:
+        print(f"| case | jobs replayed | `{arguments.rule}`, CPU s | `{name}`, CPU s |\n|---|---:|---:|---:|")
+    else:
+        print(HEADER, flush=True)
+    rows = []
+    for case in todo:
+        work = workload_of(arguments.traces, case)
+        stamps, title = stamps_of(case, work), f"{case.trace}, {case.part}, {case.load:g}"
+        if arguments.time:
+            jobs = int(np.count_nonzero(work.trace.submit_s >= work.window.replay_from_s))
+            took_s = [replay_cpu_s(work, stamps, one) for one in (arguments.rule, name)]
+            print(f"| {title} | {jobs:,} | {took_s[0]:.2f} | {took_s[1]:.2f} |", flush=True)
+            continue
+        rows.append(row_of(title, started(work, stamps, arguments.rule)))
+        print(line(rows[-1]), flush=True)
+    if rows:
+        print(line(pooled(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Synthetic sequences from 16 to 10,000 GPUs: what one checkpoint and one rule are worth at any size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from rlsched.errors import InputError
+from rlsched.workload.load import offered_load
+from rlsched.workload.synth import synthesize
+from rlsched_agents.evaluate.windows import Window
+from studies.policy.cases import SYNTHETIC, Case, Workload
+
+SEED: Final = 0
+GPUS_PER_NODE: Final = 8
+JOBS_AT: Final = {
+    "helios": {16: 4_000, 128: 6_000, 1_024: 31_000, 10_000: 60_000},
+    "philly": {16: 4_000, 128: 6_000, 1_024: 31_000},
+}
+"""Jobs by kind and GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is four and a half days;
+the first queue of helios-like jobs is there after half a day. Philly-like jobs hardly queue there: 150,000 of
+them, over a week, wait 14 s on average."""
+NETWORK_JOBS_AT: Final = {1_024: 8_000, 10_000: 30_000}
+"""Networks are asked decision by decision: on the largest clusters they have helios-like sequences of their
+own, that all others run too."""
+MEASURED: Final = (0.3, 0.9)
+"""Jobs submitted in this part of the time are measured: not those that fill an empty cluster, and those that
+come after them are there, so that nobody waits on a cluster that is about to be left."""
+
+LONG: Final = {
+    f"{kind}-like/{gpus}": (kind, gpus, jobs) for kind, at in JOBS_AT.items() for gpus, jobs in at.items()
+}
+SHORT: Final = {
+    f"helios-like/{gpus}/{jobs}": ("helios", gpus, jobs) for gpus, jobs in NETWORK_JOBS_AT.items()
+}
+SEQUENCES: Final = LONG | SHORT
+"""(kind, GPUs, jobs) by name of the sequence."""
+
+
+def for_networks(name: str) -> bool:
+    """Whether networks run on a sequence: it is short enough for them."""
+    return name not in SEQUENCES or name in SHORT or SEQUENCES[name][1] not in NETWORK_JOBS_AT
+
+
+def synthetic_workload(case: Case) -> Workload:
+    """A synthetic sequence whose measured jobs are exactly the load, on a cluster of exactly the size.
+
+    Submission times are stretched for it, as those of a trace are (`cases.workload_of`).
+
+    Raises:
+        InputError: no such sequence.
+    """
+    if case.trace not in SEQUENCES or case.part != SYNTHETIC:
+        raise InputError(
+            f"expected a sequence of {', '.join(SEQUENCES)} in the part {SYNTHETIC!r}, "
+            f"got {case.trace!r} in {case.part!r}"
+        )
+    kind, gpus, jobs = SEQUENCES[case.trace]
+    trace, spec = synthesize(kind, jobs, case.load, gpus, GPUS_PER_NODE, seed=SEED)
+    since_s, until_s = (part * float(trace.submit_s[-1]) for part in MEASURED)
+    measured = Window(since_s, until_s).measured(trace)
+    stretch = offered_load(trace.select(measured), spec) / case.load
+    trace = replace(trace, submit_s=trace.submit_s * stretch)
+    return Workload(trace, spec, Window(since_s * stretch, until_s * stretch), stretch)

@@ -1,0 +1,1 @@
+"""How many nodes may sleep."""

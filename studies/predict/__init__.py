@@ -1,0 +1,1 @@
+"""How good predictions from history are, what they are worth, and what they cost."""

@@ -1,0 +1,7 @@
+"""The product's own fixtures: the shared data, and skipping by name where there are none."""
+
+from __future__ import annotations
+
+from tests.conftest import pytest_collection_modifyitems, pytest_runtest_setup, shared_data
+
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup", "shared_data"]

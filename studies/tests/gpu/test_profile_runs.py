@@ -1,0 +1,88 @@
+"""The GPU profile rehearsed: real children, real windows, on this machine's CPU."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlsched_node.gpu.simulated import POWER_BUSY_W, SimulatedGpus
+from studies.gpu import conductor
+from studies.gpu.arithmetic import counted_span, memory_mib, power_w, samples_per_s
+from studies.gpu.plan import Step
+from studies.gpu.protocol import Job
+from studies.tests.gpu import fake_mps
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[3]
+PROFILE = ["-m", "studies.gpu.profile_catalogue"]
+
+
+def profile(*words: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(str(ROOT / part) for part in ("", "node_daemon"))
+    return subprocess.run(
+        [sys.executable, *PROFILE, *words],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_rehearsal_measures_alone_in_pairs_and_on_few_cores_and_goes_on(tmp_path: Path) -> None:
+    chosen = ("--rehearse", "--seconds", "1", "--out", str(tmp_path), "--workload", "cnn_large")
+    done = profile(*chosen, "--budget-s", "120", "--kind", "alone")
+    assert done.returncode == 0, done.stderr
+    done = profile(*chosen, "--budget-s", "180", "--resume", str(tmp_path / "record.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert "MPS needs a GPU" in done.stdout
+    assert "a rehearsal has no GPU to look at" in done.stdout
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    fields = {(row["workload"], row["field"]) for row in rows}
+    assert ("cnn_large-b4", "samples_per_s") in fields
+    assert ("cnn_large-b4", "speed_on_1_cores") in fields
+    assert {row["status"] for row in rows} == {"rehearsal"}
+    with (tmp_path / "pairs.csv").open() as file:
+        pairs = {(row["mode"], row["a"], row["b"]) for row in csv.DictReader(file)}
+    assert ("timeslice", "cnn_large-b4", "cnn_large-b4") in pairs
+    assert len((tmp_path / "record.jsonl").read_text().splitlines()) > 4
+
+
+@pytest.mark.slow
+def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a measurement but the GPU: children on the CPU, simulated readings, a script for MPS."""
+    calls = fake_mps.install(tmp_path, monkeypatch)
+    gpus = SimulatedGpus(1)
+    gpus.follow([0])
+    settings = conductor.Settings(
+        seconds=3.0, window_s=0.2, warmup_s=0.2, settle_s=0.2, gpus=gpus, gpu=0, say=lambda _line: None
+    )
+    plain = conductor.command
+
+    def on_the_cpu(job: Job, step: Step, place: int, settings: conductor.Settings) -> list[str]:
+        return plain(job, step, place, settings._replace(gpus=None))
+
+    monkeypatch.setattr(conductor, "command", on_the_cpu)
+    jobs = (Job("recommender", 16), Job("graph", 2))
+    measurement = conductor.measure(Step("pair", "mps", jobs), settings)
+    assert fake_mps.words(calls) == ["start", "get_client_list", "quit", "ended"]
+    span = counted_span(measurement)
+    assert span[1] - span[0] >= 3.0
+    for run in measurement.runs:
+        speed = samples_per_s(run, span)
+        assert speed is not None
+        assert speed.readings >= 5
+    power = power_w(measurement.samples, span)
+    assert power is not None
+    assert power.value == pytest.approx(POWER_BUSY_W), "the simulated GPU's, by its energy counter"
+    assert memory_mib(measurement, 0) is None, "the simulated GPU shows no processes"
+    with pytest.raises(ProcessLookupError):
+        os.kill(measurement.runs[0].warm.pid, 0)

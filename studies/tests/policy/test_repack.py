@@ -1,0 +1,46 @@
+"""What is printed of repacking: geometric means by part and share, and never of the test split."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from studies.policy import repack
+from studies.policy.cases import cases
+
+
+def result(jct_s: float, delay_s: float, large_s: float | None, moves: int) -> Any:
+    """As much of a result as the table reads."""
+    return SimpleNamespace(
+        metrics=SimpleNamespace(jct_mean_s=jct_s, migrations=moves, jobs=100),
+        measured=SimpleNamespace(
+            delay_mean_s=delay_s, groups={repack.LARGE: SimpleNamespace(delay_mean_s=large_s)}
+        ),
+    )
+
+
+def test_a_line_a_part_and_share_by_hand() -> None:
+    one, two = cases(["helios_venus"], ["validation"], [0.85, 0.95])
+    (half,) = cases(["helios_venus"], ["validation"], [0.85], preemptible_frac=0.5)
+    found = {
+        (one, "gittins"): result(100.0, 10.0, 10.0, 3),
+        (one, "gittins+repack"): result(50.0, 9.0, 5.0, 23),
+        (two, "gittins"): result(100.0, 10.0, None, 5),
+        (two, "gittins+repack"): result(200.0, 9.0, None, 25),
+        (half, "gittins"): result(100.0, 10.0, 10.0, 0),
+        (half, "gittins+repack"): result(110.0, 8.0, 4.0, 50),
+    }
+    lines = repack.table(found, "gittins")
+    assert lines[-2:] == [
+        "| validation | 100% | 2 | 1.000 | 2.000 | 1 | 0.900 | 0.500 | +0.20 a job |",
+        "| validation | 50% | 1 | 1.100 | 1.100 | 0 | 0.800 | 0.400 | +0.50 a job |",
+    ]
+
+
+def test_the_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        repack.main(["--part", "test"])
+    assert left.value.code == 2
+    assert "invalid choice: 'test'" in capsys.readouterr().err

@@ -1,0 +1,156 @@
+"""The tables of `studies.policy.results`: known reports in, known ratios and cells out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
+from rlsched_agents.evaluate.pairs import Comparison, Ratio
+from rlsched_agents.evaluate.report import Report
+from studies.policy import results_tables as tables
+
+
+def a_group(jobs: int, queue_s: float | None, rejected: int = 0) -> GroupMetrics:
+    return GroupMetrics(
+        jobs=jobs,
+        rejected=rejected,
+        unfinished=0,
+        jct_mean_s=queue_s,
+        jct_p99_s=queue_s,
+        queue_mean_s=queue_s,
+        queue_p50_s=queue_s,
+        queue_p99_s=queue_s,
+    )
+
+
+def metrics(queue_s: float) -> Metrics:
+    return Metrics(
+        jobs=8,
+        rejected=1,
+        unfinished=0,
+        jct_mean_s=queue_s + 100,
+        jct_p50_s=1.0,
+        jct_p99_s=1.0,
+        jct_p999_s=1.0,
+        queue_mean_s=queue_s,
+        queue_p50_s=1.0,
+        queue_p99_s=2 * queue_s,
+        queue_p999_s=1.0,
+        queue_max_s=1.0,
+        makespan_s=1.0,
+        gpu_utilisation_frac=0.5,
+        energy_kwh=None,
+        preemptions=0,
+        decisions=7,
+        decision_p99_us=None,
+        wall_s=0.1,
+        by_vc={},
+        by_source={},
+        by_gpus={
+            "1": a_group(4, queue_s),
+            "2": a_group(1, 3 * queue_s),
+            "4": a_group(1, queue_s),
+            "8": a_group(1, queue_s),
+            "64": a_group(1, None, rejected=1),
+        },
+    )
+
+
+def a_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -> Any:
+    same = Ratio(1.0, 1.0, 1.0)  # as from ten days or more
+    compared = Comparison(jobs=7, jct_mean_ratio=same, queue_mean_ratio=None, wins_frac=0.25, losses_frac=0.5)
+    report = Report(
+        trace="t",
+        cluster="c",
+        nodes=2,
+        gpus=16,
+        load_frac=load,
+        seeds=[0],
+        since_s=5.0,
+        until_s=50.0,
+        baseline="qssf-backfill",
+        paired={"ppo": compared},
+        rejected_reasons={},
+        policies={
+            "qssf-backfill": metrics(100.0),
+            "ppo": metrics(ours),
+            "ppo:untrained+reserve+revise": metrics(50.0),
+        },
+    )
+    return tables.CaseResult(
+        family=family,
+        workload="helios",
+        load=load,
+        seed=int(ours),
+        policy="ppo",
+        policy_id="ab12",
+        report=report,
+        against_untrained=compared,
+    )
+
+
+def test_waits_by_bucket_weigh_by_jobs() -> None:
+    assert tables.bucket_waits(metrics(100.0)) == {
+        "1": (4, 100.0),
+        "2-4": (2, 200.0),
+        "5-8": (1, 100.0),
+        ">8": (0, None),
+    }
+
+
+def test_aggregate_is_paired_and_geometric() -> None:
+    results = [a_result(ours=50.0), a_result(ours=200.0), a_result(ours=50.0)]
+    one = tables.aggregate(results, "qssf-backfill")
+    assert one.queue.ratio == pytest.approx((0.5 * 2 * 0.5) ** (1 / 3))
+    assert one.queue_p99.ratio == pytest.approx(one.queue.ratio)
+    assert one.jct.ratio == pytest.approx((150 * 300 * 150 / 200**3) ** (1 / 3))
+    assert (one.sequences, one.wins, one.losses, one.worst_ratio) == (3, 2, 1, 2.0)
+    assert one.by_size["2-4"].ratio == pytest.approx(one.queue.ratio)
+    assert one.by_size[">8"] is None
+    assert tables.aggregate(results, "ppo:untrained+reserve+revise").wins == 0
+
+
+def test_interval_from_ten_sequences_on() -> None:
+    pair = [a_result(ours=50.0), a_result(ours=200.0)]
+    few = tables.aggregate(pair * 4, "qssf-backfill").queue
+    assert (few.low, few.high) == (None, None)
+    enough = tables.aggregate(pair * 5, "qssf-backfill").queue
+    assert 0.5 < enough.low < 1 < enough.high < 2
+
+
+def test_files(tmp_path: Path) -> None:
+    results = [
+        a_result(ours=50.0),
+        a_result(ours=200.0),
+        a_result(ours=50.0, load=1.0),
+        a_result(ours=70.0, family="real"),
+    ]
+    written = tables.write_tables(results, tmp_path, command="python it")
+    assert [path.name for path in written] == ["synthetic.md", "real.md", "results.json"]
+    synthetic, real = written[0].read_text(encoding="utf-8"), written[1].read_text(encoding="utf-8")
+    assert "Made by `python it`. Policy `ppo` (ab12)." in synthetic
+    assert "seeds 50 to 200" in synthetic
+    row = next(line for line in synthetic.splitlines() if "| helios, load 0.85 | qssf-backfill |" in line)
+    assert "| 2 | 1.000 | " in row
+    assert "Fewer than 10 sequences: no interval." in synthetic
+    assert "Fewer than 10 days of submissions: no interval." in real
+    assert "| 1 : 1 | 2.00 |" in row
+    assert "**helios**, load 0.85 (0.85 aimed at): jobs submitted from 5 to 50 s" in real
+    assert "8 jobs (1 rejected)" in real
+    assert "| ppo | 100 | 70 | 1 | 1 | " not in real
+    assert "| ppo | 170 | 70 | 1 | 140 | 1 |  | 1.000 [1.00, 1.00] |" in real
+    assert "25.0% of the jobs wait less, 50.0% longer" in real
+    assert "| ppo | 70 | 140 | 70 |  |" in real
+
+
+def test_cases_from_before_a_field_came_can_be_read() -> None:
+    old = msgspec.to_builtins(a_result(ours=50.0))
+    del old["report"]["policies"]["ppo"]["fragmentation_frac"]
+    del old["report"]["policies"]["ppo"]["by_gpus"]["1"]["queue_max_s"]
+    del old["against_untrained"]["blocks"]
+    read = msgspec.json.decode(msgspec.json.encode(old), type=tables.CaseResult)
+    assert read == a_result(ours=50.0)

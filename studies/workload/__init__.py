@@ -1,0 +1,1 @@
+"""What the synthetic generator is fitted to, and how near it comes."""
