@@ -30,7 +30,8 @@ from rlsched.decide.repack import repack_code
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Information, Scheduler, may_preempt, revises_predictions
 from rlsched.errors import InputError
-from rlsched.workload.load import distinct_rows, trace_demands
+from rlsched.workload.distinct import distinct_rows
+from rlsched.workload.load import trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.relations import flags
 from rlsched.workload.trace import Trace
@@ -554,11 +555,10 @@ def truth_records(
     truth.submit_s, truth.duration_s = trace.submit_s[rows], run_time_s(trace)[rows]
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
     demands, which = trace_demands(trace)
-    used, which = np.unique(which[rows], return_inverse=True)
-    classes = state.reserve_demands(
-        [with_fair_cores(demands[number], fair_milli) for number in used.tolist()]
-    )
-    truth.demand = np.array(classes, np.int32)[which]
+    first, kind = distinct_rows([which[rows]])
+    used = which[rows[first]].tolist()
+    classes = state.reserve_demands([with_fair_cores(demands[number], fair_milli) for number in used])
+    truth.demand = np.array(classes, np.int32)[kind]
     truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
     truth.vc = vc_numbers[inverse]

@@ -12,7 +12,8 @@ from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.memory import memory_limit_mib
 from rlsched.models.mig import slice_of
-from rlsched.workload.load import Runnable, distinct_rows, runnable_mask, trace_demands
+from rlsched.workload.distinct import distinct_rows
+from rlsched.workload.load import Runnable, runnable_mask, trace_demands
 from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
 from rlsched_envs.modelling import Models

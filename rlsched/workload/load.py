@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import Demand, holds
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
+from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
 
@@ -83,17 +84,6 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
         for row in first.tolist()
     ]
     return demands, which
-
-
-def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """First row of each different combination of these columns (J,), and which of them each row has (J,)."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        if len(column) and not (column == column[0]).all():
-            _, number = np.unique(column, return_inverse=True)
-            code = code * (int(number.max()) + 1) + number
-    _, first, which = np.unique(code, return_index=True, return_inverse=True)
-    return first, which
 
 
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
