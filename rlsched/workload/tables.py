@@ -6,13 +6,14 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError, TraceError
+from rlsched.workload.plain_csv import split_plain
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,12 +26,13 @@ class RawTable(NamedTuple):
     """Columns as they stand in a file.
 
     Attributes:
-        columns: By header: text cells (CSV) or typed values with None for null (Parquet).
+        columns: By header: text cells (CSV; `PlainCells` where it is plain) or typed values with None for
+            null (Parquet).
         rows: Number of each row in the file: its line (CSV, the header is line 1), or 1, 2, ... (Parquet).
     """
 
     columns: dict[str, Any]
-    rows: list[int]
+    rows: Sequence[int]
 
 
 def split_suffix(path: Path) -> tuple[str, str]:
@@ -83,6 +85,9 @@ def write_table(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
 
 def _read_csv(path: Path, suffix: str) -> RawTable:
     raw = gzip.decompress(path.read_bytes()) if suffix == ".csv.gz" else path.read_bytes()
+    plain = split_plain(raw)
+    if plain is not None:
+        return RawTable(_by_header(path, plain.header, plain.columns), range(2, plain.rows + 2))
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -107,10 +112,15 @@ def _read_csv(path: Path, suffix: str) -> RawTable:
     if not header:
         raise TraceError(f"{path}: expected a header line, got an empty file")
     cells = list(zip(*records, strict=True)) if records else [()] * len(header)
+    return RawTable(_by_header(path, header, cells), rows)
+
+
+def _by_header(path: Path, header: list[str], cells: Sequence[Any]) -> dict[str, Any]:
+    """The columns by their headers."""
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise TraceError(f"{path}: column {twice!r} stands twice in the header; keep one of them")
-    return RawTable(dict(zip(header, cells, strict=True)), rows)
+    return dict(zip(header, cells, strict=True))
 
 
 def _read_parquet(path: Path) -> RawTable:

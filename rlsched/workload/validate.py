@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
 from rlsched.workload.columns import EXPECTED, KNOWN, PASS_THROUGH, Column, column_of, known_names
+from rlsched.workload.distinct import surely_differ
+from rlsched.workload.plain_csv import PlainCells
 from rlsched.workload.relations import check_relations, entries
 
 MAX_TEXT = 1000
@@ -114,6 +116,8 @@ def _typed(column: Column, values: Cells, where: Where) -> NDArray[Any]:
 def _text(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
     if isinstance(values, np.ndarray) and values.dtype.kind == "U":
         array = values
+    elif isinstance(values, PlainCells):
+        array = values.texts()
     else:
         texts = ["" if value is None else str(value) for value in values]
         for position, text in enumerate(texts):
@@ -186,6 +190,8 @@ def _as_floats(
 
 def _plain_numbers(values: Cells) -> NDArray[np.float64] | None:
     """Floats of cells that are all plainly written numbers or blank; None: look at them one by one."""
+    if isinstance(values, PlainCells):
+        return values.numbers()
     try:
         if _PLAIN.issuperset("".join(values)):
             return np.array([float(value) if value else np.nan for value in values], dtype=np.float64)
@@ -195,7 +201,7 @@ def _plain_numbers(values: Cells) -> NDArray[np.float64] | None:
 
 
 def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
-    if len(set(job_id.tolist())) == len(job_id):
+    if surely_differ(job_id) or len(set(job_id.tolist())) == len(job_id):
         return
     _, first, back = np.unique(job_id, return_index=True, return_inverse=True)
     position = int(np.argmax(first[back] != np.arange(len(job_id))))
