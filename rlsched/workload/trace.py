@@ -75,11 +75,7 @@ class Trace:
         """
         path = Path(path)
         name, _ = split_suffix(path)
-        table = read_table(path)
-        columns = check_columns(table.columns, Where(str(path), table.rows))
-        if not table.rows:
-            raise TraceError(f"{path}: expected at least one job, got a header and nothing below")
-        return cls._of(name, columns)
+        return cls._of(name, _read_columns(path))
 
     @classmethod
     def from_columns(
@@ -118,36 +114,48 @@ class Trace:
         if "job_id" not in cells:
             cells["job_id"] = np.arange(len(submit_s)).astype(np.str_)
         cells.update(extra or {})
-        return cls._of(name, check_columns(cells, Where(name)))
+        columns = check_columns(cells, Where(name))
+        return cls._of(name, {header: np.array(column) for header, column in columns.items()})
 
     @classmethod
     def _of(cls, name: str, columns: dict[str, NDArray[Any]]) -> Trace:
-        """Fill the unknown columns and sort; `columns` are checked."""
-        order = np.argsort(columns["submit_time"], kind="stable")
+        """Fill the unknown columns and sort; `columns` are checked, and nobody else has them."""
+        submit_s = columns["submit_time"]
+        jobs = len(submit_s)
+        if (submit_s[1:] < submit_s[:-1]).any():
+            order = np.argsort(submit_s, kind="stable")
+            for header in columns:
+                columns[header] = columns[header][order]
         values: dict[str, Any] = {}
         for attribute, column in BY_ATTRIBUTE.items():
             if column.name in columns:
-                values[attribute] = columns[column.name][order]
+                values[attribute] = columns.pop(column.name)
             elif column.kind == "text":
-                values[attribute] = np.full(len(order), "", dtype=np.str_)
+                values[attribute] = np.full(jobs, "", dtype=np.str_)
             else:
-                values[attribute] = np.full(len(order), np.nan)
-        extra = {
-            header: cells[order]
-            for header, cells in columns.items()
-            if header not in KNOWN or KNOWN[header].attribute is None
-        }
-        return cls(name=name, extra=extra, **values)
+                values[attribute] = np.full(jobs, np.nan)
+        return cls(name=name, extra=columns, **values)
 
     def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
-        """The jobs of a mask, a slice or positions in ascending order; times stay as they are."""
+        """The jobs of a mask, a slice or positions in ascending order; times stay as they are.
+
+        A mask or a slice of all of them gives this very trace, so that nothing is kept twice.
+        """
         index = which if isinstance(which, slice) else np.asarray(which)
+        if self._is_all(index):
+            return self
         arrays = {
             field.name: getattr(self, field.name)[index]
             for field in fields(self)
             if field.name not in ("name", "extra")
         }
         return Trace(name=self.name, extra={key: cells[index] for key, cells in self.extra.items()}, **arrays)
+
+    def _is_all(self, index: NDArray[Any] | slice) -> bool:
+        """Whether a slice or a mask leaves no job out."""
+        if isinstance(index, slice):
+            return index.indices(len(self)) == (0, len(self), 1)
+        return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns as they are written: the nine of the normal form, then those with something known."""
@@ -170,6 +178,15 @@ class Trace:
     def _column(self, attribute: str) -> NDArray[Any]:
         cells: NDArray[Any] = getattr(self, attribute)
         return cells
+
+
+def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
+    """The checked columns of a file; its text is gone when they are returned."""
+    table = read_table(path)
+    columns = check_columns(table.columns, Where(str(path), table.rows))
+    if not table.rows:
+        raise TraceError(f"{path}: expected at least one job, got a header and nothing below")
+    return columns
 
 
 def _anything_known(cells: NDArray[Any]) -> bool:

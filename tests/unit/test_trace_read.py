@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlsched.errors import InputError, TraceError
+from rlsched.workload import plain_csv, validate
 from rlsched.workload.trace import Trace
 
 HEADER = "job_id,user,vc,name,submit_time,duration,num_gpus,num_cpus,status\n"
@@ -79,8 +80,11 @@ def test_optional_columns(tmp_path: Path) -> None:
         ("a,,,,1,5,1,,", "job_id", "row 2 has it already), got 'a'"),
     ],
 )
-def test_a_bad_value_is_named_with_its_place(tmp_path: Path, row: str, column: str, expected: str) -> None:
-    path = write(tmp_path, HEADER + "a,,,,0,1,1,,\n" + row + "\n")
+@pytest.mark.parametrize("first", ["a,,,,0,1,1,,", 'a,"",,,0,1,1,,'], ids=["plain", "quoted"])
+def test_a_bad_value_is_named_with_its_place(
+    tmp_path: Path, first: str, row: str, column: str, expected: str
+) -> None:
+    path = write(tmp_path, HEADER + first + "\n" + row + "\n")
     with pytest.raises(TraceError) as caught:
         Trace.read(path)
     message = str(caught.value)
@@ -170,6 +174,47 @@ def test_from_columns_checks_like_a_file() -> None:
         Trace.from_columns(name="made", submit_s=[0, 1], duration_s=[1.0], num_gpus=[1, 1])
     with pytest.raises(TraceError, match="unknown attribute 'gpus'"):
         Trace.from_columns(name="made", submit_s=[0], duration_s=[1.0], num_gpus=[1], gpus=[1])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("user", ["ann", "zoë", '"ann, b"'])
+def test_lines_may_end_and_cells_be_written_in_any_way(tmp_path: Path, end: str, user: str) -> None:
+    lines = [HEADER.strip(), f"a,{user},,,0,1e1,1,+2,ok", f"b,{user},,,3.5,20.25,0.5,,"]
+    path = tmp_path / "t.csv"
+    path.write_bytes(end.join([*lines, ""]).encode())
+    trace = Trace.read(path)
+    assert trace.user.tolist() == [user.strip('"')] * 2
+    assert trace.submit_s.tolist() == [0, 3.5]
+    assert trace.duration_s.tolist() == [10, 20.25]
+    assert trace.num_cpus[0] == 2
+    assert np.isnan(trace.num_cpus[1])
+
+
+def test_what_is_read_by_its_bytes_is_no_longer_than_a_cell_may_be() -> None:
+    assert plain_csv.LONGEST <= validate.MAX_TEXT
+
+
+def test_a_file_without_an_end_of_line_and_with_a_byte_order_mark(tmp_path: Path) -> None:
+    trace = Trace.read(write(tmp_path, "\ufeff" + HEADER + "a,,,,0,1,1,,\nb,,,,1,12345.75,1,,last"))
+    assert trace.duration_s.tolist() == [1, 12345.75]
+    assert trace.status.tolist() == ["", "last"]
+
+
+def test_a_trace_has_arrays_of_its_own() -> None:
+    submit_s, user = np.array([0.0, 1.0]), np.array(["ann", "bob"])
+    trace = Trace.from_columns(name="t", submit_s=submit_s, duration_s=submit_s, num_gpus=[1, 1], user=user)
+    submit_s[0], user[0] = 9.0, "eve"
+    assert trace.submit_s.tolist() == trace.duration_s.tolist() == [0, 1]
+    assert trace.user.tolist() == ["ann", "bob"]
+
+
+def test_a_selection_of_all_jobs_is_the_trace_itself() -> None:
+    trace = Trace.from_columns(name="t", submit_s=[0, 5], duration_s=[1, 2], num_gpus=[1, 2])
+    for everything in (slice(None), slice(0, 2), slice(0, 9), np.array([True, True])):
+        assert trace.select(everything) is trace
+    for other in (slice(1, None), slice(None, None, -1), np.array([True, False]), [0, 1], np.array([0, 1])):
+        assert trace.select(other) is not trace
+    assert trace.select([0, 1]).job_id.tolist() == trace.job_id.tolist()
 
 
 def test_select_keeps_times_and_all_columns() -> None:
