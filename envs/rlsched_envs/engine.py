@@ -512,6 +512,8 @@ class Engine:
 class _Stop:
     """Looks, every so many arrivals, whether all wanted jobs are done; never stops where none are named.
 
+    What is done stays done, so each look begins at the first job that was not when the last one ended.
+
     Attributes:
         next_look_row: The next look is due when so many rows have arrived.
     """
@@ -519,7 +521,9 @@ class _Stop:
     def __init__(
         self, tally: NDArray[np.int64], done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None
     ) -> None:
-        self._tally, self._done_s, self._wanted = tally, done_s, wanted
+        self._tally, self._done_s = tally, done_s
+        self._wanted = None if wanted is None else np.flatnonzero(wanted)
+        self._done = 0  # of the wanted jobs, the first so many are done
         self.next_look_row = len(done_s) + 1 if wanted is None else _ROWS_BETWEEN_LOOKS
 
     def now(self) -> bool:
@@ -527,7 +531,13 @@ class _Stop:
         if self._wanted is None or self._tally[sim.NEXT_ROW] < self.next_look_row:
             return False
         self.next_look_row = int(self._tally[sim.NEXT_ROW]) + _ROWS_BETWEEN_LOOKS
-        return not np.isnan(self._done_s[self._wanted]).any()
+        while len(some := self._wanted[self._done : self._done + _ROWS_BETWEEN_LOOKS]):
+            undone = np.isnan(self._done_s[some])
+            if undone.any():
+                self._done += int(np.argmax(undone))
+                return False
+            self._done += len(some)
+        return True
 
 
 def run_time_s(trace: Trace) -> NDArray[np.float64]:

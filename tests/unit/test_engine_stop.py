@@ -1,0 +1,49 @@
+"""When a run looks whether all wanted jobs are done: as often as ever, but at no job twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlsched_envs import simulation as sim
+from rlsched_envs.engine import _ROWS_BETWEEN_LOOKS, _Stop
+
+ROWS = 5000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_stops_at_the_first_look_at_which_all_wanted_are_done(seed: int) -> None:
+    """Jobs are done some time after they have arrived, in any order."""
+    rng = np.random.default_rng(seed)
+    wanted = rng.random(ROWS) < (0.5, 1.0)[seed % 2]
+    wanted[ROWS - 1500 :] = False
+    done_at = np.arange(ROWS) + rng.integers(1, 900, ROWS)
+    tally, done_s = np.zeros(sim.NUM_COUNTS, np.int64), np.full(ROWS, np.nan)
+    stop, looks = _Stop(tally, done_s, wanted), 0
+    for arrived in range(1, ROWS + 1):
+        tally[sim.NEXT_ROW] = arrived
+        done_s[done_at <= arrived] = arrived
+        due = arrived >= stop.next_look_row
+        looks += due
+        assert stop.now() == (due and not np.isnan(done_s[wanted]).any())
+        if due and not np.isnan(done_s[wanted]).any():
+            break
+        assert stop.next_look_row <= arrived + _ROWS_BETWEEN_LOOKS
+    assert looks > 10
+    assert arrived < ROWS
+
+
+def test_without_wanted_jobs_it_never_stops() -> None:
+    tally, done_s = np.zeros(sim.NUM_COUNTS, np.int64), np.zeros(ROWS)
+    stop = _Stop(tally, done_s, None)
+    tally[sim.NEXT_ROW] = ROWS
+    assert stop.next_look_row > ROWS
+    assert not stop.now()
+
+
+def test_nothing_wanted_is_done_at_the_first_look() -> None:
+    tally, done_s = np.zeros(sim.NUM_COUNTS, np.int64), np.full(ROWS, np.nan)
+    stop = _Stop(tally, done_s, np.zeros(ROWS, np.bool_))
+    assert not stop.now()
+    tally[sim.NEXT_ROW] = _ROWS_BETWEEN_LOOKS
+    assert stop.now()
