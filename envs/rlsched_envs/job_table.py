@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs import life_arrays as life
 from rlsched_envs.lives import Segments
 from rlsched_envs.modelling import Energy
+from rlsched_envs.placements import Placements
 from rlsched_envs.sleeping import Slept
 
 
@@ -66,7 +66,8 @@ class JobTable:
         if self.segments is not None:
             return self.segments
         job = np.flatnonzero(~np.isnan(self.start_s))
-        gpus = [self.gpus[k] for k in job.tolist()]
+        gpus = self.gpus if isinstance(self.gpus, Placements) else Placements.of_tuples(self.gpus)
+        gpus = gpus.take(job)
         start_s, end_s = self.start_s[job], self.end_s[job]
         ended = ~np.isnan(end_s)
         reason = ended.astype(np.int8) * life.ENDED if self.ended_by is None else self.ended_by[job]
@@ -77,8 +78,8 @@ class JobTable:
             end_s,
             np.where(ended, end_s - start_s, 0.0),
             reason.astype(np.int32),
-            np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64)),
-            np.fromiter(chain.from_iterable(gpus), np.int32),
+            gpus.at,
+            gpus.gpu,
         )
 
     def first_rows(self, rows: int) -> JobTable:

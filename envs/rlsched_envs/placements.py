@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import overload
 
 import numpy as np
@@ -12,31 +13,50 @@ from numpy.typing import NDArray
 class Placements(Sequence[tuple[int, ...]]):
     """Global GPU numbers of J jobs, in the order of allocation; a tuple is made when it is asked for.
 
-    Args:
+    Attributes:
         at: (J + 1,) where each job's GPUs begin in `gpu`.
         gpu: GPU numbers, one job after the other.
     """
 
     def __init__(self, at: NDArray[np.int64], gpu: NDArray[np.int32]) -> None:
-        self._at, self._gpu = at, gpu
+        self.at, self.gpu = at, gpu
 
     def __len__(self) -> int:
-        return len(self._at) - 1
+        return len(self.at) - 1
 
     @overload
     def __getitem__(self, which: int) -> tuple[int, ...]: ...
     @overload
-    def __getitem__(self, which: slice) -> list[tuple[int, ...]]: ...
-    def __getitem__(self, which: int | slice) -> tuple[int, ...] | list[tuple[int, ...]]:
+    def __getitem__(self, which: slice) -> Placements: ...
+    def __getitem__(self, which: int | slice) -> tuple[int, ...] | Placements:
         if isinstance(which, slice):
-            return [self[k] for k in range(*which.indices(len(self)))]
+            return self.take(np.arange(len(self))[which])
         k = range(len(self))[which]
-        return tuple(self._gpu[self._at[k] : self._at[k + 1]].tolist())
+        return tuple(self.gpu[self.at[k] : self.at[k + 1]].tolist())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def take(self, jobs: NDArray[np.intp]) -> Placements:
+        """Those of some jobs, in their order; what they have is shared where they are all of them."""
+        if np.array_equal(jobs, np.arange(len(self))):
+            return self
+        counts = np.diff(self.at)
+        at = np.append(0, np.cumsum(counts[jobs], dtype=np.int64))
+        if (jobs[1:] > jobs[:-1]).all():
+            kept = np.zeros(len(self), dtype=np.bool_)
+            kept[jobs] = True
+            return Placements(at, self.gpu[np.repeat(kept, counts)])
+        shift = np.repeat(self.at[:-1][jobs] - at[:-1], counts[jobs])
+        return Placements(at, self.gpu[np.arange(at[-1]) + shift])
+
+    @classmethod
+    def of_tuples(cls, gpus: Sequence[tuple[int, ...]]) -> Placements:
+        """Of jobs whose GPUs stand in a list."""
+        at = np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64))
+        return cls(at, np.fromiter(chain.from_iterable(gpus), np.int32))
 
     @classmethod
     def of_rows(
