@@ -188,3 +188,13 @@ def test_fragmentation_second_by_second(seed: int) -> None:
     np.testing.assert_allclose(found.free_gpu_s, np.bincount(step, free_gpu_s))
     np.testing.assert_allclose(found.unusable_gpu_s, np.bincount(step, unusable_gpu_s), atol=1e-9)
     assert 0 < found.unusable_gpu_s.sum() < found.free_gpu_s.sum()
+
+
+def test_the_order_in_which_a_job_was_given_its_gpus_is_of_no_account() -> None:
+    """On two nodes in turn, each has as many taken as if they had been given one after the other."""
+    table, found = by_hand(), []
+    for first, second in (((0, 1, 4), (2, 3, 5, 6)), ((0, 4, 1), (2, 5, 3, 6)), ((4, 1, 0), (6, 3, 5, 2))):
+        moved = replace(table, gpus=[first, second, *table.gpus[2:]])
+        found.append(schedule_metrics(moved, num_gpus=8))
+    assert found[0].fragmentation_frac != schedule_metrics(table, num_gpus=8).fragmentation_frac
+    assert found[1] == found[2] == found[0]

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Jobs = NDArray[np.intp] | slice
+"""Rows of some jobs, (J,) of them."""
 
+ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
@@ -169,28 +172,29 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     power_down: PowerDownMetrics | None = None
 
 
-def jct_s(table: JobTable) -> Floats:
+def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
     """JCT of every job, (J,) seconds: last end - submission; nan where it did not end."""
-    return np.asarray(table.end_s - table.trace.submit_s, dtype=np.float64)
+    return np.asarray(table.end_s[jobs] - table.trace.submit_s[jobs], dtype=np.float64)
 
 
-def queue_s(table: JobTable) -> Floats:
+def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
     """Queueing delay of every job, (J,) seconds: first start - submission; nan where it did not start.
 
     A job that had to wait for others, or for room in its array, is counted from when it was eligible, as in
     Slurm's accounting (`sacct`, field Eligible).
     """
     since_s = table.trace.submit_s if table.eligible_s is None else table.eligible_s
-    return np.asarray(table.start_s - since_s, dtype=np.float64)
+    return np.asarray(table.start_s[jobs] - since_s[jobs], dtype=np.float64)
 
 
-def bounded_slowdown(table: JobTable) -> Floats:
+def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
     """Bounded slowdown of every job, (J,): max(1, JCT / max(duration, 10 s)); nan where it did not end.
 
     Where a job is not preempted that is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for
     Parallel Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
     """
-    return np.maximum(1.0, jct_s(table) / np.maximum(table.trace.duration_s, SLOWDOWN_THRESHOLD_S))
+    run_s = np.maximum(table.trace.duration_s[jobs], SLOWDOWN_THRESHOLD_S)
+    return np.maximum(1.0, jct_s(table, jobs) / run_s)
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
@@ -230,7 +234,15 @@ def ended(table: JobTable) -> Mask:
 
 def quantile(values: Floats, percent: float) -> float | None:
     """Percentile with linear interpolation between neighbours; None of nothing."""
-    return float(np.percentile(values, percent, method="linear")) if len(values) else None
+    return quantiles(values, [percent])[0]
+
+
+def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]:
+    """Several of them at once, for which the values are looked through once."""
+    if not len(values):
+        return [None] * len(percents)
+    found: list[float] = np.percentile(values, percents, method="linear").tolist()
+    return found
 
 
 def mean(values: Floats) -> float | None:
@@ -286,24 +298,26 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
     """Metrics of some of the jobs; their fragmentation is not computed here."""
-    done = which & ended(table)
+    done = np.flatnonzero(which & ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
-    jct, queue, slowdown = jct_s(table)[done], queue_s(table)[done], bounded_slowdown(table)[done]
+    jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
+    jct_p50_s, jct_p90_s, jct_p99_s, jct_p999_s = quantiles(jct, [50, 90, 99, 99.9])
+    queue_p50_s, queue_p90_s, queue_p99_s, queue_p999_s = quantiles(queue, [50, 90, 99, 99.9])
     return GroupMetrics(
         jobs=int(np.count_nonzero(which)),
         rejected=rejected,
-        unfinished=int(np.count_nonzero(which)) - rejected - int(np.count_nonzero(done)),
+        unfinished=int(np.count_nonzero(which)) - rejected - len(done),
         jct_mean_s=mean(jct),
-        jct_p99_s=quantile(jct, 99),
+        jct_p99_s=jct_p99_s,
         queue_mean_s=mean(queue),
-        queue_p50_s=quantile(queue, 50),
-        queue_p99_s=quantile(queue, 99),
-        jct_p50_s=quantile(jct, 50),
-        jct_p90_s=quantile(jct, 90),
-        jct_p999_s=quantile(jct, 99.9),
-        queue_p90_s=quantile(queue, 90),
-        queue_p999_s=quantile(queue, 99.9),
-        queue_max_s=quantile(queue, 100),
+        queue_p50_s=queue_p50_s,
+        queue_p99_s=queue_p99_s,
+        jct_p50_s=jct_p50_s,
+        jct_p90_s=jct_p90_s,
+        jct_p999_s=jct_p999_s,
+        queue_p90_s=queue_p90_s,
+        queue_p999_s=queue_p999_s,
+        queue_max_s=float(queue.max()) if len(queue) else None,
         bounded_slowdown_mean=mean(slowdown),
         bounded_slowdown_p99=quantile(slowdown, 99),
         fragmentation_frac=fragmentation_frac,

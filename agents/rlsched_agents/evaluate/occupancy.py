@@ -11,15 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import holds
+from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import partition_sizes
 from rlsched_agents.evaluate.modelled import used_gpus
+from rlsched_envs.placements import Placements
 
 if TYPE_CHECKING:
+    from rlsched.cluster.spec import ClusterSpec
     from rlsched_envs.job_table import JobTable
     from rlsched_envs.lives import Segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Small = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 STEPS_S: Final = (60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 604800.0)
@@ -139,20 +143,15 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
     sizes = np.array([node.gpus for node in nodes], dtype=np.int64)
     kinds = list(dict.fromkeys((node.vc, node.gpus) for node in nodes))
     kind = np.array([kinds.index((node.vc, node.gpus)) for node in nodes], dtype=np.int64)
-    able = measured & ~table.rejected & (table.trace.num_gpus > 0)
-    useless, counted = _as_array(_useless(table, able), kinds)
-    kept = counted[kind]
-    at = kept[changes.node]
-    time_s, node, change = changes.time_s[at], changes.node[at], changes.change[at]
-    free = sizes[node] + _running_sum(node, change)
-    step_up = useless[kind[node], free] - useless[kind[node], free - change]
-    free_gpu_s = _integral(time_s, change.astype(np.float64), float(sizes[kept].sum()), edges)
-    unusable_gpu_s = _integral(time_s, step_up, float(useless[kind[kept], sizes[kept]].sum()), edges)
-
+    demand = _demand(table, measured & ~table.rejected & (table.trace.num_gpus > 0))
+    useless, counted = _as_array(_useless(table.spec, demand), kinds)
+    free_gpu_s, unusable_gpu_s = _free_and_unusable(changes, sizes, kind, useless, counted, edges)
     held_s = _time_by_free(changes, sizes, kind, useless.shape, edges)
     by_gpus: dict[float, float | None] = {}
-    for gpus in np.unique(table.trace.num_gpus[able]).tolist():
-        of_size, there = _as_array(_useless(table, able & (table.trace.num_gpus == gpus)), kinds)
+    for gpus in sorted({gpus for _, gpus in demand}):
+        of_size, there = _as_array(
+            _useless(table.spec, {of: count for of, count in demand.items() if of[1] == gpus}), kinds
+        )
         total = float((held_s[there] * np.arange(held_s.shape[1])).sum())
         by_gpus[gpus] = float((held_s * of_size).sum()) / total if total > 0 else None
     return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # shares round
@@ -162,37 +161,77 @@ class _Changes(NamedTuple):
     """Changes of the free GPUs of nodes, in the order of (node, time), one for each such pair."""
 
     time_s: Floats  # (E,)
-    node: Ints  # (E,)
-    change: Ints  # (E,)
+    node: Small  # (E,)
+    change: Ints | Small  # (E,) GPUs that become free, or less than 0 that are taken
+
+    def at(self, which: Ints | Mask) -> _Changes:
+        """Some of them."""
+        return _Changes(self.time_s[which], self.node[which], self.change[which])
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
     """Between the first and the last edge; None where a placement was not kept, or jobs asked for shares."""
-    attempts, gpus = table.attempts, table.trace.num_gpus[table.attempts.job]
-    held = _within(gpu_holds(table), edges)
-    if np.any((gpus[held.attempt] > 0) & (gpus[held.attempt] < 1)):
+    changes = _unordered_changes(table, edges)
+    if changes is None:
         return None
-    mine = gpus[held.attempt] > 0
-    which, start_s, end_s = held.attempt[mine], held.start_s[mine], held.end_s[mine]
-    counts = np.diff(attempts.gpu_at)[which]
-    if np.any(counts == 0):
-        return None
-    before = np.cumsum(counts) - counts
-    gpu = attempts.gpu[np.arange(counts.sum()) + np.repeat(attempts.gpu_at[which] - before, counts)]
-    num_nodes = table.spec.num_nodes
-    pair, taken = np.unique(
-        np.repeat(np.arange(len(start_s)), counts) * num_nodes + table.gpu_node[gpu], return_counts=True
-    )
-    owner, node = np.divmod(pair, num_nodes)
-    time_s, node = np.concatenate((start_s[owner], end_s[owner])), np.concatenate((node, node))
-    change = np.concatenate((-taken, taken))
-    order = np.lexsort((time_s, node))
-    time_s, node, change = time_s[order], node[order], change[order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (np.diff(time_s) != 0) | (np.diff(node) != 0)
+    time_s, node, change = changes.at(np.lexsort((changes.time_s, changes.node)))
+    new = np.ones(len(node), dtype=np.bool_)
+    new[1:] = (time_s[1:] != time_s[:-1]) | (node[1:] != node[:-1])
     first = np.flatnonzero(new)
-    summed = np.add.reduceat(change, first) if len(first) else change
+    summed = np.add.reduceat(change, first, dtype=np.int64) if len(first) else np.zeros(0, dtype=np.int64)
     return _Changes(time_s[first], node[first], summed)
+
+
+def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
+    """The same in any order, and as many as there are for one node at one time."""
+    attempts, held = table.attempts, _within(gpu_holds(table), edges)
+    gpus = table.trace.num_gpus[attempts.job[held.attempt]]
+    if np.any((gpus > 0) & (gpus < 1)):
+        return None
+    if not gpus.all():
+        held = held.at(gpus > 0)
+    placed = Placements(attempts.gpu_at, attempts.gpu).take(held.attempt)
+    if np.any(np.diff(placed.at) == 0):
+        return None
+    owner, node, taken = _by_node(placed, table.gpu_node)
+    return _Changes(
+        np.concatenate((held.start_s[owner], held.end_s[owner])),
+        np.concatenate((node, node)),
+        np.concatenate((-taken, taken)),
+    )
+
+
+def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
+    """Whose GPUs stand side by side on one node, which node that is, and how many they are.
+
+    GPUs that a job was given on one node in several goes may come in as many parts.
+    """
+    node = gpu_node[placed.gpu]
+    new = np.ones(len(node), dtype=np.bool_)
+    new[1:] = node[1:] != node[:-1]
+    new[placed.at[:-1]] = True
+    first = np.flatnonzero(new)
+    owner = np.searchsorted(placed.at, first, side="right") - 1
+    return owner, node[first], np.diff(first, append=len(node)).astype(np.int32)
+
+
+def _free_and_unusable(
+    changes: _Changes, sizes: Ints, kind: Ints, useless: Floats, counted: Mask, edges: Floats
+) -> tuple[Floats, Floats]:
+    """Free GPU-seconds of each step on nodes of the kinds that count, and those that are of no use."""
+    kept = counted[kind]
+    if not kept.all():
+        changes = changes.at(kept[changes.node])
+    node, change = changes.node, changes.change
+    free = sizes[node] + _running_sum(node, change)
+    step_up = useless[kind[node], free] - useless[kind[node], free - change]
+    del free
+    order = np.argsort(changes.time_s, kind="stable")
+    time_s = changes.time_s[order]
+    return (
+        _integral(time_s, change[order].astype(np.float64), float(sizes[kept].sum()), edges),
+        _integral(time_s, step_up[order], float(useless[kind[kept], sizes[kept]].sum()), edges),
+    )
 
 
 def _time_by_free(
@@ -200,11 +239,10 @@ def _time_by_free(
 ) -> Floats:
     """Node-seconds by kind of node and by its free GPUs, (kinds, most GPUs + 1)."""
     everyone = np.arange(len(sizes))
-    node = np.concatenate((everyone, changes.node))
-    since_s = np.concatenate((np.full(len(sizes), edges[0]), changes.time_s))
-    free = np.concatenate((sizes, sizes[changes.node] + _running_sum(changes.node, changes.change)))
-    order = np.argsort(node, kind="stable")  # each node's start, then its changes in time
-    node, since_s, free = node[order], since_s[order], free[order]
+    at = np.searchsorted(changes.node, everyone)  # each node's start goes before its changes
+    node = np.insert(changes.node, at, everyone)
+    since_s = np.insert(changes.time_s, at, edges[0])
+    free = np.insert(sizes[changes.node] + _running_sum(changes.node, changes.change), at, sizes)
     is_last = np.append(node[1:] != node[:-1], True)
     until_s = np.where(is_last, edges[-1], np.append(since_s[1:], edges[-1]))
     cells = np.bincount(kind[node] * shape[1] + free, until_s - since_s, minlength=shape[0] * shape[1])
@@ -215,14 +253,21 @@ Kind = tuple[str | None, int]
 """Kind of node: the VC it serves, None for all, and its GPUs."""
 
 
-def _useless(table: JobTable, jobs: Mask) -> dict[Kind, Floats]:
-    """By kind of node: (size + 1,) expected useless GPUs for one of these jobs, by the node's free GPUs.
+def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
+    """How many of these jobs there are, by VC and GPUs."""
+    vc, gpus = table.trace.vc[jobs], table.trace.num_gpus[jobs]
+    first, which = distinct_rows([vc, gpus])
+    of_each = zip(vc[first].tolist(), gpus[first].tolist(), strict=True)
+    return dict(zip(of_each, np.bincount(which).tolist(), strict=True))
+
+
+def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
+    """By kind of node: (size + 1,) expected useless GPUs for a job of this demand, by the node's free GPUs.
 
     Kinds that none of the jobs may use are missing.
     """
-    demand = Counter(zip(table.trace.vc[jobs].tolist(), table.trace.num_gpus[jobs].tolist(), strict=True))
     found: dict[Kind, Floats] = {}
-    for owner, nodes in partition_sizes(table.spec).items():
+    for owner, nodes in partition_sizes(spec).items():
         sizes: Counter[int] = Counter()
         for (vc, gpus), count in demand.items():
             if owner in (None, vc) and holds(nodes, int(gpus)):
@@ -252,6 +297,10 @@ class Holds(NamedTuple):
     attempt: Ints  # (H,) position in the table's attempts of one that has those GPUs
     start_s: Floats  # (H,)
     end_s: Floats  # (H,) nan while they are held
+
+    def at(self, which: Mask) -> Holds:
+        """Some of them."""
+        return Holds(self.attempt[which], self.start_s[which], self.end_s[which])
 
 
 def gpu_holds(table: JobTable) -> Holds:
@@ -302,29 +351,30 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
     """Mean of each step, (B,), of a sum to which each time adds so many GPUs."""
-    at_s = np.concatenate((times.start_s, times.end_s))
-    return _integral(at_s, np.concatenate((gpus, -gpus)), 0.0, edges) / np.diff(edges)
+    at_s, change = np.concatenate((times.start_s, times.end_s)), np.concatenate((gpus, -gpus))
+    order = np.argsort(at_s, kind="stable")
+    return _integral(at_s[order], change[order], 0.0, edges) / np.diff(edges)
 
 
-def _running_sum(node: Ints, change: Ints) -> Ints:
+def _running_sum(node: Small, change: Ints | Small) -> Ints:
     """Sum of the changes of the same node up to each one; changes of a node stand together."""
-    total = np.cumsum(change)
-    first = np.searchsorted(node, node)
-    return total - (total[first] - change[first])
+    total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
+    first = np.flatnonzero(node[1:] != node[:-1]) + 1
+    before[first] = np.diff(total[first - 1], prepend=0)
+    return np.asarray(total - np.cumsum(before), dtype=np.int64)
 
 
 def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
     """Integral of a step function over each step, (B,).
 
     Args:
-        time_s: (E,) when it changes, within the edges, in any order.
+        time_s: (E,) when it changes, within the edges, ascending.
         change: (E,) by how much.
         at_first: Its value at the first edge, before any change.
         edges: (B + 1,) edges of the steps, ascending.
     """
-    order = np.argsort(time_s, kind="stable")
-    at_s = np.append(edges[0], time_s[order])
-    value = np.cumsum(np.append(at_first, change[order]))
+    at_s = np.append(edges[0], time_s)
+    value = np.cumsum(np.append(at_first, change))
     area = np.append(0.0, np.cumsum(value[:-1] * np.diff(at_s)))
     last = np.searchsorted(at_s, edges, side="right") - 1
     up_to = area[last] + value[last] * (edges - at_s[last])
