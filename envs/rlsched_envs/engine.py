@@ -120,10 +120,11 @@ def predict_trace(
     predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
     if not spread_known.all():
         end_s = reference_end_s(trace, spec, recorded_until_s)
-        mean_s, mean_spread = causal_predictions(trace, end_s)
-        own = own_spread(trace, end_s)
-        predicted_s = np.where(known, predicted_s, mean_s)
-        spread = np.where(spread_known, spread, np.where(known, own, mean_spread))
+        if not known.all():
+            mean_s, mean_spread = causal_predictions(trace, end_s)
+            predicted_s, spread = np.where(known, predicted_s, mean_s), np.where(known, spread, mean_spread)
+        if (known & ~spread_known).any():
+            spread = np.where(known & ~spread_known, own_spread(trace, end_s), spread)
     return Predictions(predicted_s, spread)
 
 

@@ -210,10 +210,9 @@ def evaluate(
     from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
     from rlsched_agents.evaluate.modelled import make_models
     from rlsched_agents.evaluate.report import build_report, rejected_lines, write_json
-    from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
+    from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks, stamps_for
     from rlsched_agents.evaluate.tables import print_report
     from rlsched_agents.evaluate.windows import scaled_cluster, window_of
-    from rlsched_envs.engine import predict_trace
     from rlsched_envs.lives import LifeRules
     from rlsched_envs.node_events import read_node_events
 
@@ -270,7 +269,7 @@ def evaluate(
         trace,
         spec,
         window,
-        predict_trace(trace, spec, recorded_until_s=window.replay_from_s),
+        stamps_for(policies, trace, spec, window, looked_at=with_models or bool(records or logdir)),
         list(policies),
         list(seeds),
         records=Path(records) if records else None,

@@ -21,6 +21,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.errors import InputError
+from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RecordFile
@@ -145,6 +146,36 @@ def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path |
     if records is not None:
         return records / f"{stem}.msgpack"
     return logdir / stem / "decisions.msgpack" if logdir is not None else None
+
+
+def stamps_for(
+    policies: Iterable[str], trace: Trace, spec: ClusterSpec, window: Window, *, looked_at: bool = False
+) -> Predictions:
+    """The stamps of a trace, or the prior for every job where none of the policies is fed any.
+
+    Rules that keep the order of submission look at none, and rules for an oracle at others. A history to
+    predict from is a replay of its own, and takes longer than that of such a rule.
+
+    Args:
+        policies: Names of the policies.
+        trace: The whole trace.
+        spec: The cluster.
+        window: Which jobs are measured; those that are not replayed ended as recorded.
+        looked_at: Somebody else looks at the stamps: models, or records of the decisions.
+    """
+    if looked_at or any(_is_fed(load_scheduler(policy)) for policy in policies):
+        return predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
+    return Predictions(np.full(len(trace), PRIOR_S), np.full(len(trace), PRIOR_SPREAD))
+
+
+def _is_fed(scheduler: Scheduler) -> bool:
+    """Whether causal predictions may change what a scheduler does."""
+    if scheduler.information == "oracle":
+        return False
+    rule = _rule(scheduler)
+    if rule is None or type(rule) is not Rule:  # one that preempts
+        return True
+    return (rule.order, rule.kind) != ("submit", "plain") or rule.revises or rule.abilities.needed
 
 
 def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = None) -> list[Outcome]:
