@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from dis import EXTENDED_ARG, opmap
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
+_LOAD_GLOBAL = opmap["LOAD_GLOBAL"]
 _BLAS = "scipy.linalg.cython_blas"
 
 if _BLAS not in sys.modules:
@@ -210,12 +212,14 @@ def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
 
 
 def _referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the names of a function's code stand for, of those that its module has."""
-    scope = function.__globals__
-    return {name: scope[name] for name in function.__code__.co_names if name in scope}
-
-
-@kernel
-def wide(number: int) -> int:
-    """The same number, of 64 bits whatever it was: large functions are compiled for each type they meet."""
-    return number + 0
+    """What the global names of a function's code stand for; `co_names` has those of attributes too."""
+    code, scope, high = function.__code__, function.__globals__, 0
+    found: dict[str, Any] = {}
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument += high
+        high = argument << 8 if operation == EXTENDED_ARG else 0
+        if operation == _LOAD_GLOBAL:
+            name = code.co_names[argument >> 1]  # the lowest bit: whether it is about to be called
+            if name in scope:
+                found[name] = scope[name]
+    return found

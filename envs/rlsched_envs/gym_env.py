@@ -26,7 +26,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     the config's `window_rows` says. First half of a decision: row 0 is
     *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
     variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 49 columns, with units in
-    `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
+    `rlsched.decide.rows.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
     predictions, never the true ones). The last C: `NUM_CRITIC` = 9 columns, `CRITIC_FEATURES`, hold the truth
     and the future (waiting jobs against the reference's, true run times, the reference's queue in the hours
     to come) and are for a critic while training.
@@ -45,17 +45,17 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
 
     **Models** (`EpisodeConfig.modelled_frac`). In a share of the episodes models say how fast jobs run and
     what they draw. A job that does not fit may then share the GPUs of a running one, the second half also
-    offers SM clocks, and the reference has the same abilities (`decide.abilities.policy_abilities`). What
+    offers SM clocks, and the reference has the same abilities (`decide.options.policy_start`). What
     energy counts against time is drawn for each episode, and a column of every row; the reward is then (1 -
     weight) x that of time, where time lost while running counts as queueing does, less weight x 100 x (energy
     beyond the reference's / its energy) x (its time in the system / its queueing).
 
     **Preemption** (`EpisodeConfig.preempting_frac`). In a share of the episodes jobs may be preempted: they
     save their work and pay `restart_s` to go on; in some of these half of the jobs must not be. The queue
-    then goes by the Gittins index (`rlsched.cluster.gittins`), `gittins` is the reference, and jobs that do
-    not fit have rows that preempt for them: the first of those who have to give way, one a decision. Regret
-    is that of JCT then: waiting, and restarts. A preempting row is legal where every job that gives way has
-    an index higher by the rule's margin; not to preempt always is.
+    then goes by the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the reference, and jobs that
+    do not fit have rows that preempt for them: the first of those who have to give way, one a decision.
+    Regret is that of JCT then: waiting, and restarts. A preempting row is legal where every job that gives
+    way has an index higher by the rule's margin; not to preempt always is.
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
     plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way

@@ -22,8 +22,8 @@ from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
-from rlsched_envs.physics import LEARNS, LUCK, NOISE, begin_books
-from rlsched_envs.simulation import SimArrays
+from rlsched_envs.physics import begin_books
+from rlsched_envs.sim_arrays import SimArrays
 
 MOST_LUCK: Final = 2**53
 """Runs have so many kinds of luck: a whole number below it is exact as a float."""
@@ -141,9 +141,9 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
 def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
     """Begin the books of a run of these rows of a trace; nothing has happened yet."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
-    arrays.progress.clock[NOISE] = models.noise
-    arrays.progress.clock[LUCK] = models.seed % MOST_LUCK
-    arrays.progress.clock[LEARNS] = models.learn and models.noise
+    books = arrays.progress.books
+    books.noise, books.luck = models.noise, models.seed % MOST_LUCK
+    books.learns = models.learn and models.noise
     begin_books(arrays.progress, arrays.state)
 
 

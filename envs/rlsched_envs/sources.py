@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.schema import WINDOW_ROWS
+from rlsched.decide.rows.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.characterise.parts import keyed
@@ -48,7 +48,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
             reference is `easy:size` there. Of those that would have models, none.
         revising: Whether predictions of waiting jobs are revised by what jobs of their burst do
-            (`rlsched.cluster.siblings`), for the agent and for the reference.
+            (`rlsched.decide.order.bursts`), for the agent and for the reference.
         block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement
             and joined in time, so that no window of a trace comes twice; 0: it is one window, as recorded.
             A job keeps its prediction and the time since the one before it.

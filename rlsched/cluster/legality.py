@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, UNCOUNTED
+from rlsched.cluster.capacity import has_tenant_place, places_on, takes_gpus_of
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
-from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
 from rlsched.cluster.spec import is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
@@ -122,7 +122,7 @@ def check_cores(state: ClusterState, slot: int, n: int, places: int, cpu_milli_e
 def check_join(
     state: ClusterState,
     slot: int,
-    beside: int,
+    share_with: int,
     gpus: Sequence[int],
     sm_clock_frac: float,
     cpu_milli_each: int = -1,
@@ -132,45 +132,45 @@ def check_join(
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
-        beside: Slot of the running one.
+        share_with: Slot of the running one.
         gpus: Global GPU numbers that it is to have: all those of the other.
         sm_clock_frac: SM clock that it asks for.
         cpu_milli_each: Cores that it brings for each GPU, thousandths; -1: none.
     """
     job = state.arrays.job.view(np.ndarray)
-    seq, other = int(job["seq"][slot]), int(job["seq"][beside])
+    seq, other = int(job["seq"][slot]), int(job["seq"][share_with])
     check_clock(state, seq, sm_clock_frac)
     if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
         raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
-    asked = state.arrays.demand.share_milli[job["demand"][[slot, beside]]]
-    if job["gpus"][slot] != job["gpus"][beside] or job["gpus"][slot] == 0 or (asked < 1000).any():
+    asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
+    if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
         raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
-    g = int(job["head"][beside]) // MAX_TENANTS
+    g = int(job["head"][share_with]) // MAX_TENANTS
     if tenants_of(state.arrays, g) >= MAX_SHARING:
         raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
-    if job["placed_in"][beside] not in (job["own_partition"][slot], job["shared_partition"][slot]):
+    if job["placed_in"][share_with] not in (job["own_partition"][slot], job["shared_partition"][slot]):
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
-    if not takes_gpus_of(state.arrays, int(job["demand"][slot]), beside):
+    if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
             f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type, "
             "or they are MIG slices"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
         raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none")
-    if cpu_milli_each > spare_cpu_milli_each(state.arrays, beside):
+    if cpu_milli_each > spare_cpu_milli_each(state.arrays, share_with):
         raise AllocationError(f"job {seq}: the nodes of job {other} have fewer cores to spare")
-    _check_memory(state, slot, beside)
+    _check_memory(state, slot, share_with)
 
 
-def _check_memory(state: ClusterState, slot: int, beside: int) -> None:
+def _check_memory(state: ClusterState, slot: int, share_with: int) -> None:
     """Raise an AllocationError where the memory of a running job's GPUs or nodes has no room for one more."""
     arrays, job = state.arrays, state.arrays.job
-    seq, other = int(job.seq[slot]), int(job.seq[beside])
+    seq, other = int(job.seq[slot]), int(job.seq[share_with])
     for n, places in Counter(state.gpu_location(g)[0] for g in state.gpus_of(other)).items():
         if arrays.node.memory_free_mib[n] < places * arrays.demand.memory_mib_each[job.demand[slot]]:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} has too little host memory left")
-    kind = int(arrays.node.kind[job.host[beside]])
-    tenants = [k for k in arrays.gpu.tenant[job.head[beside] // MAX_TENANTS].tolist() if k >= 0]
+    kind = int(arrays.node.kind[job.host[share_with]])
+    tenants = [k for k in arrays.gpu.tenant[job.head[share_with] // MAX_TENANTS].tolist() if k >= 0]
     mine_mib, *theirs_mib = arrays.models.trait.memory_mib[job.workload[[slot, *tenants]], kind].tolist()
     if not fits_memory(float(arrays.models.gpu.memory_mib[kind]), sum(theirs_mib), len(tenants), mine_mib):
         raise AllocationError(f"job {seq}: the GPUs of job {other} have too little memory left")

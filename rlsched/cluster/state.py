@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +26,55 @@ from rlsched.cluster.arrays import (
     SLOT_EMPTY,
     UNCOUNTED,
     WAITING,
+    OrderArrays,
+    StateArrays,
     empty_state,
     grown,
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
-from rlsched.cluster.legality import check_clocks, check_gang, check_join
+from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec, is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
+
+
+class Needs(NamedTuple):
+    """What kernels have to be compiled with for a state.
+
+    Attributes:
+        models: Models of speed and power.
+        preemption: Running jobs may be preempted under a policy.
+        reservations: Jobs that do not fit may have reservations under a policy.
+    """
+
+    models: bool
+    preemption: bool
+    reservations: bool
+
+
+class Queue(Protocol):
+    """What waiting jobs are ordered by, and how they are predicted (`rlsched.decide.order`).
+
+    Attributes:
+        order: What it goes by, comparable.
+        arrays: What kernels want to know of it.
+    """
+
+    @property
+    def order(self) -> object: ...
+    @property
+    def arrays(self) -> OrderArrays: ...
+    def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """A job that has just got its slot comes to wait."""
+
+    def started(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """An attempt of a job has just begun."""
+
+    def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """A released job waits as its next attempt."""
+
+    def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+        """A job that has ended and been released is about to be forgotten."""
 
 
 class ClusterState:
@@ -44,7 +86,8 @@ class ClusterState:
         partition_names: The VCs that own nodes, in name order, then `shared` if any node serves all.
         vc_names: Every VC name met so far; its position is its number.
         kind_names: Every GPU type met so far; its position is its number.
-        order: The queue order that the index keeps.
+        ordering: What its queues go by.
+        needs: What kernels have to be compiled with for it.
         placement: The placement rule, a key of `PLACEMENT_CODES`.
         stops_take_time: Whether a preempted job waits again only once its processes are gone, when it is
             requeued; until then it is nobody's candidate. As in a broker; in the simulator it waits at once.
@@ -55,18 +98,19 @@ class ClusterState:
     def __init__(
         self,
         nodes: Sequence[NodeSpec],
+        queue: Queue,
         *,
-        order: str = "predicted_gpu_time",
         slots: int = 256,
         placement: str = "consolidate",
     ) -> None:
-        self.order, self.placement = order, placement
+        self.ordering, self.placement = queue, placement
+        self.needs = Needs(False, False, False)
         self.vc_names: list[str] = []
         self.kind_names: list[str] = []
         self._nodes: list[NodeSpec] = []
         self._owners: list[str] = []
         self._demands: dict[Demand, int] = {}
-        self.arrays = empty_state(0, 0, slots, 1, 0, order, placement=placement)
+        self.arrays = empty_state(0, 0, slots, 1, 0, order=queue.arrays, placement=placement)
         self.node_names: list[str] = []
         self.partition_names: list[str] = []
         self._lay_out(list(nodes))
@@ -75,18 +119,18 @@ class ClusterState:
     def from_spec(
         cls,
         spec: ClusterSpec,
+        queue: Queue,
         *,
-        order: str = "predicted_gpu_time",
         slots: int = 256,
         placement: str = "consolidate",
     ) -> ClusterState:
         """The idle cluster that a description describes."""
-        return cls(spec.expand(), order=order, slots=slots, placement=placement)
+        return cls(spec.expand(), queue, slots=slots, placement=placement)
 
     @classmethod
-    def empty(cls, *, order: str = "predicted_gpu_time") -> ClusterState:
+    def empty(cls, queue: Queue) -> ClusterState:
         """A cluster whose nodes are still to come."""
-        return cls([], order=order)
+        return cls([], queue)
 
     # ---- shape ------------------------------------------------------------------------------------
 
@@ -133,7 +177,7 @@ class ClusterState:
             old.job.shape[0],
             max(1, len(self.partition_names)),
             int(gpus.max(initial=0)),
-            self.order,
+            order=old.order,
             demands=old.demand.shape[0],
             placement=self.placement,
         )
@@ -171,8 +215,7 @@ class ClusterState:
 
         fill_beside(models)
         self.arrays = self.arrays._replace(models=models)
-        self.arrays.config[0].modelled = 1
-        self._note_kinds()
+        self._model(1)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
         """From now on models choose SM clocks and nothing else (`CLOCKS_ALONE`); None: nobody does.
@@ -181,8 +224,23 @@ class ClusterState:
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)
-        self.arrays.config[0].modelled = 0 if models is None else CLOCKS_ALONE
+        self._model(0 if models is None else CLOCKS_ALONE)
+
+    def _model(self, modelled: int) -> None:
+        self.arrays.config[0].modelled = modelled
+        self.needs = self.needs._replace(models=modelled != 0)
         self._note_kinds()
+
+    def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
+        """What a policy may do on this cluster, which its rows show; rules do what they do.
+
+        Args:
+            preemption: Preempt running jobs.
+            reserve_after_s: Reserve GPUs for the first job that has waited so long and does not fit.
+        """
+        self.arrays.config[0].preempts = preemption
+        self.arrays.config[0].reserve_after_s = reserve_after_s
+        self.needs = self.needs._replace(preemption=preemption, reservations=not math.isinf(reserve_after_s))
 
     def fix_clocks(self, n: int, is_fixed: bool) -> None:
         """Say whether nobody can set the SM clocks of a node's GPUs."""
@@ -242,7 +300,7 @@ class ClusterState:
             row.gpus[number], row.share_milli[number] = demand.gpus, demand.share_milli
             row.cpu_milli_each[number] = demand.cpu_milli_each
             row.memory_mib_each[number] = demand.memory_mib_each
-            kernels.size_lanes(self.arrays, number)
+            kernels.size_class(self.arrays, number)
             self._mark_plain()
         return number
 
@@ -360,6 +418,7 @@ class ClusterState:
             time_limit_s,
             not preemptible,
         )
+        self.ordering.arrive(self.arrays, slot, submit_s)
         self.arrays.job.workload[slot] = workload
         if energy_weight is not None:
             self.arrays.job.energy_ppm[slot] = round(energy_weight * 1e6)
@@ -378,16 +437,6 @@ class ClusterState:
         """Keep each partition's sorted queue, or only heaps, enough for a compiled rule (`SORTS_QUEUE`)."""
         self.arrays.config[0].sorts_queue = wanted
         kernels.rebuild_index(self.arrays)
-
-    def revise_predictions(self, wanted: bool) -> None:
-        """Whether predictions of waiting jobs follow what their siblings do (`cluster.siblings`).
-
-        Raises:
-            ValueError: there are jobs already.
-        """
-        if self.arrays.counters[0].live_jobs and wanted != bool(self.arrays.config[0].revises):
-            raise ValueError("predictions are revised from the first job on, or never")
-        self.arrays.config[0].revises = wanted
 
     def remove_waiting(self, seq: int) -> None:
         """A waiting job leaves.
@@ -408,25 +457,26 @@ class ClusterState:
         share_milli: int | None = None,
         sm_clock_frac: float = 1.0,
         node: int = -1,
-        beside: int = -1,
+        share_with: int = -1,
         cpu_milli_each: int = -1,
     ) -> None:
         """Give a waiting job exactly these GPUs, or a job without GPUs a place on this node.
 
-        `share_milli`: share of each GPU; None: what the job asked for. `beside`: number of the running job
-        that shares all of its GPUs with this one, -1: nobody has them. `cpu_milli_each`: cores with each GPU,
-        -1: those that it asked for.
+        `share_milli`: share of each GPU; None: what the job asked for. `share_with`: number of the running
+        job that shares all of its GPUs with this one, -1: nobody has them. `cpu_milli_each`: cores with each
+        GPU, -1: those that it asked for.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
                 unknown, of another type, on a node that is not up, is short of cores or memory, or serves
                 another VC, or the share is not the job's or the clock is not 1. Nothing has changed then.
         """
-        p, host = self.check_start(seq, gpus, share_milli, sm_clock_frac, node, beside, cpu_milli_each)
+        p, host = self.check_start(seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each)
         slot = self.slot_of(seq)
-        if beside >= 0:
-            other = self.slot_of(beside)
+        if share_with >= 0:
+            other = self.slot_of(share_with)
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
+            self.ordering.started(self.arrays, slot, now_s)
             return
         share = int(self.arrays.job.share_milli[slot])
         if cpu_milli_each >= 0:
@@ -434,6 +484,7 @@ class ClusterState:
         order = list(dict.fromkeys(self.arrays.gpu.node[list(gpus)].tolist()))
         grouped = sorted(gpus, key=lambda g: order.index(self.arrays.gpu.node[g]))
         kernels.allocate(self.arrays, slot, np.array(grouped, np.int32), host, p, share, sm_clock_frac, now_s)
+        self.ordering.started(self.arrays, slot, now_s)
 
     def check_start(
         self,
@@ -442,7 +493,7 @@ class ClusterState:
         share_milli: int | None = None,
         sm_clock_frac: float = 1.0,
         node: int = -1,
-        beside: int = -1,
+        share_with: int = -1,
         cpu_milli_each: int = -1,
     ) -> tuple[int, int]:
         """(partition, first node) of a start that is legal.
@@ -451,8 +502,8 @@ class ClusterState:
             AllocationError: the one that `start` would raise; nothing has changed.
         """
         slot = self._in_status(seq, WAITING, "waiting")
-        if beside >= 0:
-            other = self._in_status(beside, RUNNING, "running")
+        if share_with >= 0:
+            other = self._in_status(share_with, RUNNING, "running")
             check_join(self, slot, other, gpus, sm_clock_frac, cpu_milli_each)
             return int(self.arrays.job.placed_in[other]), int(self.arrays.job.host[other])
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
@@ -465,15 +516,15 @@ class ClusterState:
             seq: Its number.
             now_s: When.
             ended: Whether it came to its own end. Only then, and where no earlier attempt is unknown to the
-                ledger, do siblings learn how long it ran (`revise_predictions`).
+                ledger, do jobs of its burst learn how long it ran.
 
         Raises:
             AllocationError: it neither runs nor leaves.
         """
         job, ran_until_now = self.arrays.job, self.arrays.job.status[self.slot_of(seq)] == RUNNING
         slot = self._stopped(seq, now_s)
-        if self.arrays.config[0].revises and ended and ran_until_now and job.attempt[slot] == 1:
-            kernels.learn_end(self.arrays, slot, now_s - float(job.start_s[slot]), now_s)
+        if ended and ran_until_now and job.attempt[slot] == 1:
+            self.ordering.ended(self.arrays, slot, now_s - float(job.start_s[slot]), now_s)
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float) -> None:
@@ -482,7 +533,7 @@ class ClusterState:
         Raises:
             AllocationError: it neither runs nor leaves.
         """
-        kernels.wait_again(self.arrays, self._stopped(seq, now_s), now_s)
+        self.ordering.requeue(self.arrays, self._stopped(seq, now_s), now_s)
 
     def _stopped(self, seq: int, now_s: float) -> int:
         """Slot of a job whose attempt is over; it has no GPUs from now on."""
@@ -507,12 +558,12 @@ class ClusterState:
             AllocationError: see `check_preempt`.
         """
         slot = self.check_preempt(seq, now_s, moved_for=moved_for)
+        kernels.release(self.arrays, slot, now_s)
+        self.arrays.job.preemptions[slot] += 1
         if self.stops_take_time:
-            kernels.release(self.arrays, slot, now_s)
-            self.arrays.job.preemptions[slot] += 1
             self.arrays.job.status[slot] = LEAVING
         else:
-            kernels.preempt(self.arrays, slot, now_s)
+            self.ordering.requeue(self.arrays, slot, now_s)
         kernels.note_moved(self.arrays, slot, self.slot_of(moved_for) if moved_for >= 0 else -1)
 
     def check_preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> int:
@@ -529,28 +580,6 @@ class ClusterState:
             raise AllocationError(f"job {seq} started at this instant, {now_s} s: preempt it later")
         if moved_for >= 0:
             self._in_status(moved_for, WAITING, "waiting")
-        return slot
-
-    def set_clock(self, seq: int, sm_clock_frac: float, now_s: float) -> None:
-        """Another SM clock for a running job, from now on.
-
-        Raises:
-            AllocationError: see `check_set_clock`.
-        """
-        slot = self.check_set_clock(seq, sm_clock_frac)
-        kernels.set_clock(self.arrays, slot, sm_clock_frac, now_s)
-
-    def check_set_clock(self, seq: int, sm_clock_frac: float) -> int:
-        """Slot of a running job that may have this SM clock.
-
-        Raises:
-            AllocationError: it does not run, has no GPU, or its GPUs cannot have this clock.
-        """
-        slot = self._in_status(seq, RUNNING, "running")
-        gpus = self.gpus_of(seq)
-        if not gpus:
-            raise AllocationError(f"job {seq} has no GPU, whose clock could be set")
-        check_clocks(self, seq, {self.gpu_location(g)[0] for g in gpus}, sm_clock_frac)
         return slot
 
     def _in_status(self, seq: int, status: int, word: str) -> int:
@@ -621,12 +650,13 @@ class ClusterState:
         live = np.flatnonzero(job["status"] != SLOT_EMPTY)
         live = live[np.argsort(job["seq"][live])]
         unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm", "clocked_s")
-        if not self.arrays.config[0].revises:
-            unread += ("stamped_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
+        if not self.arrays.order.code[0].revises:
+            unread += ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         if (job["moved_for"][live] < 0).all():
             unread += ("moved_for", "moved_attempt")
         for name in job.dtype.names:
             if name not in (
+                "key",
                 "head",
                 "placed_in",
                 "own_partition",

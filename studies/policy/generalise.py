@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rlsched.decide.orders import rule_followed
+from rlsched.decide.order.keys import rule_followed
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.decide.orders import REPACKING
+from rlsched.decide.order.keys import REPACKING
 from studies.policy.cases import (
     MIN_TUNING_JOBS,
     TRACES,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.orders import REVISING
+from rlsched.decide.order.keys import REVISING
 from rlsched.decide.scheduler import Decision, Scheduler, load_scheduler, may_preempt
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
@@ -40,7 +40,7 @@ SHOWN_PARTS: Final = tuple(part for part in PARTS if part != "test")
 class Started(NamedTuple):
     """Jobs that had waited when they started, W of them."""
 
-    stamped_s: NDArray[np.float64]  # (W,) prediction when submitted
+    first_predicted_s: NDArray[np.float64]  # (W,) prediction when submitted
     revised_s: NDArray[np.float64]  # (W,) prediction when started
     run_s: NDArray[np.float64]  # (W,) what they took
 
@@ -73,7 +73,7 @@ class NotesStarts:
         decision = self._scheduler.decide(state, partition, now_s, record=record)
         if isinstance(decision.action, Start):
             job, slot = state.arrays.job, state.slot_of(decision.action.seq)
-            self.noted[decision.action.seq] = float(job.stamped_s[slot]), float(job.predicted_s[slot])
+            self.noted[decision.action.seq] = float(job.first_predicted_s[slot]), float(job.predicted_s[slot])
         return decision
 
 
@@ -107,9 +107,9 @@ def row_of(name: str, jobs: Started) -> Row:
     return Row(
         name,
         len(jobs.run_s),
-        float(np.mean(jobs.revised_s != jobs.stamped_s)),
-        (spearman(jobs.stamped_s, jobs.run_s), spearman(jobs.revised_s, jobs.run_s)),
-        (error(jobs.stamped_s), error(jobs.revised_s)),
+        float(np.mean(jobs.revised_s != jobs.first_predicted_s)),
+        (spearman(jobs.first_predicted_s, jobs.run_s), spearman(jobs.revised_s, jobs.run_s)),
+        (error(jobs.first_predicted_s), error(jobs.revised_s)),
     )
 
 

@@ -24,7 +24,7 @@ from rlsched_agents.evaluate.pairs import Comparison, compare
 from rlsched_agents.evaluate.report import paired_runs
 from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
 from rlsched_envs.engine import Predictions
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from studies.policy.cases import SYNTHETIC, Case, Workload, workload_of
 from studies.policy.measures import GPUS_ALONE, Measures, measures_of
 from studies.policy.opponents import REFERENCES, policy_id
@@ -123,7 +123,7 @@ def _replay(work: Workload, stamps: Predictions, policy: str, *, models: bool) -
         stamps,
         [policy],
         list(DRAW_SEEDS),
-        rules=LifeRules(costs=PreemptionCosts(restart_s=RESTART_S, restart_large_s=RESTART_S)),
+        rules=RunRules(costs=PreemptionCosts(restart_s=RESTART_S, restart_large_s=RESTART_S)),
         models=GPUS_ALONE if models else None,
     )
     return run_tasks(tasks, workers=1)

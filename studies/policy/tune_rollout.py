@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information, load_scheduler
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.windows import Window

@@ -28,7 +28,7 @@ from rlsched_agents.heuristics.random_choice import make_random
 from rlsched_agents.heuristics.sharing import PROFILE_MAX_GPUS, PROFILE_S, make_lucid, make_pack
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 
 ABLE = {
@@ -63,7 +63,7 @@ def workload(like: str, jobs: int = 400) -> tuple[Trace, ClusterSpec, Prediction
     return trace, spec, predict_trace(trace, spec)
 
 
-def engine(like: str, rule: Rule, models: Models | None, rules: LifeRules | None = None) -> Engine:
+def engine(like: str, rule: Rule, models: Models | None, rules: RunRules | None = None) -> Engine:
     trace, spec, stamps = workload(like)
     if rule.information == "oracle":
         stamps = predict_trace(trace, spec, "oracle")
@@ -171,7 +171,7 @@ def test_models_without_abilities_change_no_start_and_no_end(name: str, like: st
     preemptive = {"srtf": srtf(), "tiresias": tiresias()}
     rule = preemptive[name] if name in preemptive else scheduler(name).rule
     without = engine(like, rule, None).run_rule(rule)
-    under = engine(like, rule, Models(), LifeRules(costs=PreemptionCosts())).run_rule(rule)
+    under = engine(like, rule, Models(), RunRules(costs=PreemptionCosts())).run_rule(rule)
     if name in preemptive:  # work is counted by rates instead of by the clock on the wall
         np.testing.assert_allclose(under.start_s, without.start_s, rtol=0, atol=1e-6)
         np.testing.assert_allclose(under.end_s, without.end_s, rtol=0, atol=1e-6)

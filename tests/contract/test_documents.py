@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.schema import HOLD_S, MAX_HOLD_S, WINDOW_ROWS
+from rlsched.decide.rows.schema import HOLD_S, MAX_HOLD_S, WINDOW_ROWS
 from rlsched.workload.columns import KNOWN
 from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace

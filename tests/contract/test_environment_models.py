@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rlsched.decide import features
 from rlsched.decide.abilities import Abilities
-from rlsched.decide.candidates import job_candidates, variant_candidates
+from rlsched.decide.rows.candidates import job_candidates, variant_candidates
 from rlsched.decide.rules import Rule
-from rlsched.decide.schema import NUM_FEATURES
+from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.policy import make_ppo
 from rlsched_envs.engine import Engine, predict_trace

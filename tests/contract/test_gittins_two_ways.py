@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.cluster.gittins import Gittins
+from rlsched.decide.order.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Preempt, Start, Wait
@@ -22,8 +22,8 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.gittins import ByIndex, gittins, make_gittins
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import PREEMPTED
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_arrays import PREEMPTED
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from tests.contract.test_abilities_two_ways import check_books
 from tests.contract.test_abilities_two_ways import check_equal as check_equal_modelled
@@ -69,7 +69,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     rule, rng = RULES[name], np.random.default_rng(seed)
     jobs = len(case.trace)
     stamps = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
-    rules = LifeRules(costs=COSTS, node_events=case.events)
+    rules = RunRules(costs=COSTS, node_events=case.events)
     one, two = (
         Engine(case.trace, case.spec, order=rule.order, predictions=stamps, rules=rules) for _ in range(2)
     )
@@ -155,7 +155,7 @@ def test_compiled_equals_interface_under_models(name: str) -> None:
                 order=one.order,
                 predictions=stamps,
                 models=Models(seed=seed),
-                rules=LifeRules(costs=PreemptionCosts(restart_s=20.0)),
+                rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
             )
             for _ in range(2)
         )

@@ -16,7 +16,7 @@ from rlsched_agents.heuristics.preemptive import make_srtf, make_tiresias
 from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.physics import LOST_S
 
@@ -52,7 +52,7 @@ def test_rules_that_preempt_too(make: object) -> None:
     trace, spec = synthesize("philly", jobs=600, load=1.1, gpus=64, seed=3)
     rule = make("", 0).rule
     stamps = predict_trace(trace, spec, rule.information)
-    rules = LifeRules(costs=PreemptionCosts())  # models have restart costs of their own
+    rules = RunRules(costs=PreemptionCosts())  # models have restart costs of their own
     tables = [
         Engine(trace, spec, order=rule.order, predictions=stamps, models=models, rules=rules).run_rule(rule)
         for models in (None, Models())

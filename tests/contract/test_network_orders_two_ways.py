@@ -16,13 +16,13 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import window_arrays
 from rlsched.decide.actions import Preempt, Wait
-from rlsched.decide.candidates import job_candidates
+from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.easy import PATIENCE_S, reservation
 from rlsched.decide.foresight import copy_nodes, predicted_end_s
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Information, load_scheduler
-from rlsched.decide.schema import NUM_FEATURES
+from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.errors import InputError, UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.heuristics.gittins import make_gittins

@@ -20,8 +20,8 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.preemptive import QuotaWalk, srtf, tiresias
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import ENDED, REASONS
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_arrays import ENDED, REASONS
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.node_events import NodeEvent
 
 COSTS = PreemptionCosts(restart_s=2.0, restart_large_s=3.0, large_gpus=3)
@@ -49,7 +49,7 @@ class Case:
     events: tuple[NodeEvent, ...] = ()
 
     def engine(self, rule: PreemptiveRule) -> Engine:
-        rules = LifeRules(costs=COSTS, node_events=self.events)
+        rules = RunRules(costs=COSTS, node_events=self.events)
         return Engine(self.trace, self.spec, order=rule.order, information="oracle", rules=rules)
 
 

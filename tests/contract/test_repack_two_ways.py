@@ -20,7 +20,7 @@ from rlsched_agents.evaluate.metrics import migrations
 from rlsched_agents.heuristics.gittins import ByIndex, gittins
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from tests.contract.test_abilities_two_ways import check_books
 from tests.contract.test_abilities_two_ways import check_equal as check_equal_modelled
@@ -66,7 +66,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     rule, rng = RULES[name], np.random.default_rng(seed)
     jobs = len(case.trace)
     stamps = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
-    rules = LifeRules(costs=COSTS, node_events=case.events)
+    rules = RunRules(costs=COSTS, node_events=case.events)
     one, two = (
         Engine(case.trace, case.spec, order=rule.order, predictions=stamps, rules=rules) for _ in range(2)
     )
@@ -118,7 +118,7 @@ def test_under_models_too() -> None:
                 order=one.order,
                 predictions=stamps,
                 models=Models(seed=seed),
-                rules=LifeRules(costs=PreemptionCosts(restart_s=20.0)),
+                rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
             )
             for _ in range(2)
         )

@@ -78,7 +78,7 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     broker.says("n0", ended(2))
     job = broker.book.cluster.arrays.job
     waiting = [broker.book.cluster.slot_of(seq) for seq in broker.book.cluster.waiting(0)]
-    revised = [int(job.seq[slot]) for slot in waiting if job.predicted_s[slot] != job.stamped_s[slot]]
+    revised = [int(job.seq[slot]) for slot in waiting if job.predicted_s[slot] != job.first_predicted_s[slot]]
     assert revised
     told = explain(broker.book, broker.book.job_of_seq[revised[0]], None, broker.now_s)
     assert any("by what jobs like it have done" in line for line in told.details)
@@ -86,7 +86,7 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     broker.wait(100.0)  # the node is lost, its jobs are queued again
     again = [broker.book.cluster.slot_of(seq) for seq in ran]
     assert all(job.attempt[slot] == 2 for slot in again)
-    of_burst = {(int(job.burst[slot]), float(job.predicted_s[slot] / job.stamped_s[slot])) for slot in again}
+    of_burst = {(int(job.burst[slot]), float(job.predicted_s[slot] / job.first_predicted_s[slot])) for slot in again}
     assert len(of_burst) == len(set(job.burst[again])), "siblings that were queued at once are revised alike"
     assert any(shift != 1.0 for _, shift in of_burst)
     book = Book(Predictions(RUNNING_MEAN), broker.book.order, revises=True)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, UNCOUNTED
-from rlsched.cluster.gittins import Gittins
+from rlsched.decide.order.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, is_slice
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
-from rlsched.decide.candidates import job_candidates, start_action
-from rlsched.decide.orders import Order
+from rlsched.decide.rows.candidates import job_candidates, start_action
+from rlsched.decide.order.keys import Order
 from rlsched.decide.rules import Rule
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.errors import AllocationError
@@ -24,8 +24,8 @@ from rlsched_agents.heuristics.gittins import ByIndex, gittins
 from rlsched_agents.heuristics.queue_order import QueueOrder
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_arrays import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 from rlsched_envs.physics import IDLE_W, JOBS_W, TOTAL_W
@@ -186,7 +186,7 @@ def workload(seed: int, jobs: int, *, small: bool) -> Trace:
     )
 
 
-def disasters(seed: int, nodes: int) -> LifeRules:
+def disasters(seed: int, nodes: int) -> RunRules:
     rng = np.random.default_rng([seed, 2])
     events = [
         NodeEvent(float(at), int(n), int(status))
@@ -198,7 +198,7 @@ def disasters(seed: int, nodes: int) -> LifeRules:
         )
     ]
     events += [NodeEvent(301.0, n, NODE_UP) for n in range(nodes)]
-    return LifeRules(
+    return RunRules(
         costs=PreemptionCosts(restart_s=3.0, restart_large_s=5.0, large_gpus=2),
         max_retries=[None, 0, 1][seed % 3],
         node_events=tuple(events),

@@ -18,10 +18,10 @@ from sb3_contrib.common.maskable.distributions import MaskableCategorical
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
-from rlsched.decide.candidates import has_startable, job_candidates
+from rlsched.decide.rows.candidates import has_startable, job_candidates
 from rlsched.decide.draws import draw
 from rlsched.decide.loop import apply
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.choose import choose

@@ -333,13 +333,13 @@ class Ledger(RuleBasedStateMachine):
         assert self.ended_gpu_s + sum(attained.values()) == self.served_gpu_s
 
     @invariant()
-    def every_lane_is_a_heap_of_the_waiting_jobs_of_its_class(self) -> None:
+    def every_class_queue_is_a_heap_of_the_waiting_jobs_of_its_class(self) -> None:
         a = self.state.arrays
         for p in range(self.state.num_partitions):
             queue = self.state.queue(p).tolist()
             for c in range(a.demand.shape[0]):
                 members = [slot for slot in queue if a.job.demand[slot] == c]
-                root = int(a.derived.lane.root[p, c])
+                root = int(a.derived.class_queue.root[p, c])
                 assert root == (members[0] if members else -1)
                 assert sorted(self.linked(root, p)) == sorted(members)
                 if members:
@@ -379,8 +379,8 @@ class Ledger(RuleBasedStateMachine):
         np.testing.assert_array_equal(old.whole, new.whole)
         np.testing.assert_array_equal(old.by_free, new.by_free)
         np.testing.assert_array_equal(old.by_whole, new.by_whole)
-        np.testing.assert_array_equal(old.lane.waiting, new.lane.waiting)
-        np.testing.assert_array_equal(old.lane.node_size, new.lane.node_size)
+        np.testing.assert_array_equal(old.class_queue.waiting, new.class_queue.waiting)
+        np.testing.assert_array_equal(old.class_queue.node_size, new.class_queue.node_size)
         for p in range(self.state.num_partitions):
             length = old.part.queue_len[p]
             np.testing.assert_array_equal(old.queue[p, :length], new.queue[p, :length])

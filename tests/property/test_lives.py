@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
-from rlsched.cluster.gittins import Gittins
+from rlsched.decide.order.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import first_in_order, start_action
+from rlsched.decide.rows.candidates import first_in_order, start_action
 from rlsched.decide.index_walk import IndexRule
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.repack import Repack
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.lives import LifeRules, PreemptionCosts, Segments
+from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts, Segments
 from rlsched_envs.node_events import NodeEvent
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -75,7 +75,7 @@ class Restless:
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> tuple[Trace, LifeRules]:
+def workloads(draw: st.DrawFn) -> tuple[Trace, RunRules]:
     """Up to 16 jobs with everything that a trace can say of their lives, and nodes that all come up again."""
     count = draw(st.integers(1, 16))
     seconds = st.integers(0, 30).map(float)
@@ -116,7 +116,7 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, LifeRules]:
         )
     )
     node_events = [NodeEvent(*event) for event in events] + [NodeEvent(31.0, n, NODE_UP) for n in range(4)]
-    rules = LifeRules(
+    rules = RunRules(
         costs=PreemptionCosts(restart_s=2.0, restart_large_s=3.0, large_gpus=2),
         max_retries=draw(st.sampled_from([None, 0, 1])),
         node_events=tuple(sorted(node_events, key=lambda one: one.time_s)),
@@ -124,11 +124,11 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, LifeRules]:
     return trace, rules
 
 
-def engine(trace: Trace, rules: LifeRules, order: Order = "submit") -> Engine:
+def engine(trace: Trace, rules: RunRules, order: Order = "submit") -> Engine:
     return Engine(trace, SPEC, order=order, information="oracle", rules=rules)
 
 
-def run(trace: Trace, rules: LifeRules, name: str, seed: int) -> JobTable:
+def run(trace: Trace, rules: RunRules, name: str, seed: int) -> JobTable:
     if name == "restless":
         made = engine(trace, rules)
         table = made.run(Restless(seed))
@@ -154,7 +154,7 @@ def of(table: JobTable, job: int) -> Segments:
     st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "repacking"]),
     st.integers(0, 99),
 )
-def test_whatever_happens(workload: tuple[Trace, LifeRules], name: str, seed: int) -> None:
+def test_whatever_happens(workload: tuple[Trace, RunRules], name: str, seed: int) -> None:
     trace, rules = workload
     table = run(trace, rules, name, seed)
     assert table.ended_by is not None
@@ -190,7 +190,7 @@ def attempts_follow_each_other(table: JobTable, job: int) -> None:
         assert PREEMPTED not in mine.reason.tolist()
 
 
-def work_is_conserved(table: JobTable, job: int, rules: LifeRules) -> None:
+def work_is_conserved(table: JobTable, job: int, rules: RunRules) -> None:
     mine, trace = of(table, job), table.trace
     ran_s = mine.end_s - mine.start_s
     assert (mine.useful_s >= 0).all()
@@ -217,7 +217,7 @@ def work_is_conserved(table: JobTable, job: int, rules: LifeRules) -> None:
         assert (ran_s <= trace.time_limit_s[job] + EXACT_S).all()
 
 
-def no_gpu_is_given_twice(table: JobTable, rules: LifeRules) -> None:
+def no_gpu_is_given_twice(table: JobTable, rules: RunRules) -> None:
     segments = table.segments
     assert segments is not None
     held: dict[int, list[tuple[float, float]]] = {g: [] for g in range(TOTAL_GPUS)}
@@ -266,7 +266,7 @@ def arrays_keep_their_limits(table: JobTable) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(workloads(), st.sampled_from(sorted(RULES)))
-def test_the_compiled_loop_and_the_scheduler_agree(workload: tuple[Trace, LifeRules], name: str) -> None:
+def test_the_compiled_loop_and_the_scheduler_agree(workload: tuple[Trace, RunRules], name: str) -> None:
     trace, rules = workload
     rule = RULES[name]
     compiled = engine(trace, rules, rule.order).run_rule(rule)

@@ -23,8 +23,8 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import first_in_order, start_action
-from rlsched.decide.orders import Order
+from rlsched.decide.rows.candidates import first_in_order, start_action
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage
 from rlsched_node import steps

@@ -15,7 +15,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.power import NodePower
 from rlsched.power_down import Command, Drain, NodeState, NodeStates, PowerDown, Sleep, Wake
 from rlsched.power_down.plan import PowerDownPlan
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from tests.property.books import Span, Watched, recount
 from tests.property.test_conservation import (
@@ -95,7 +95,7 @@ def asleep_run(seed: int) -> WatchedAsleep:
         ClusterSpec(name=name, nodes=CLUSTERS[name]),
         order="submit",
         information="oracle",
-        rules=LifeRules(costs=PreemptionCosts(3.0, 5.0, 2), max_retries=(None, 0, 1)[seed % 3]),
+        rules=RunRules(costs=PreemptionCosts(3.0, 5.0, 2), max_retries=(None, 0, 1)[seed % 3]),
         models=Models(
             seed=seed, power=POWER, power_down=MoodyPlan(rule=MoodyPlan.rule, review_s=5.0, seed=seed)
         ),

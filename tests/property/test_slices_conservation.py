@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, is_slice
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from tests.property.books import Watched, recount
 from tests.property.test_conservation import (
@@ -87,7 +87,7 @@ def test_energy_is_conserved_where_nodes_with_slices_sleep(seed: int) -> None:
         ClusterSpec(name="cut", nodes=CUT),
         order="submit",
         information="oracle",
-        rules=LifeRules(costs=PreemptionCosts(3.0, 5.0, 2)),
+        rules=RunRules(costs=PreemptionCosts(3.0, 5.0, 2)),
         models=Models(
             seed=seed, power=POWER, power_down=MoodyPlan(rule=MoodyPlan.rule, review_s=5.0, seed=seed)
         ),

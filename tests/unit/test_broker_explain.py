@@ -16,7 +16,7 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.memory import RecordMemory
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
-from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, load_scheduler
 from rlsched.wire.messages import Cancel, Ended, Explanation, Hello, Launched, LaunchRefused, Submit, Why

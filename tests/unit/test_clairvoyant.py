@@ -25,7 +25,7 @@ from rlsched_agents.search.truth import Truth
 from rlsched_envs import simulation as sim
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.lookahead import NOTHING, LookAhead, followers
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
@@ -164,7 +164,7 @@ def test_followed_rules_are_the_named_ones() -> None:
 def test_it_is_refused_where_the_future_does_not_follow() -> None:
     trace, spec = synthesize("helios", jobs=20, load=1.0, gpus=16, seed=1, predictability="informative")
     with pytest.raises(InputError, match="expected a run without models"):
-        Engine(trace, spec, information="oracle", rules=LifeRules(always=True)).run(Clairvoyant())
+        Engine(trace, spec, information="oracle", rules=RunRules(always=True)).run(Clairvoyant())
     state = ClusterState.from_spec(ONE_NODE)
     state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0)
     with pytest.raises(InputError, match="of a simulated run alone"):

@@ -16,7 +16,7 @@ from rlsched_agents.evaluate.modelled import Basis, ModelMetrics, model_metrics,
 from rlsched_agents.evaluate.occupancy import gpu_holds
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import Books, Segments
+from rlsched_envs.attempt_log import Books, Segments
 from rlsched_envs.modelling import Energy, Models
 
 NAN = float("nan")

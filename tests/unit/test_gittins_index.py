@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import JOB, Records, records
-from rlsched.cluster.gittins import (
+from rlsched.decide.order.gittins import (
     LEAST_LOG_AGE,
     LOG_AGE_STEP,
     Gittins,

@@ -10,12 +10,12 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Migrate, Preempt, SetClock, Start, Wait
-from rlsched.decide.candidates import has_startable, hold, job_candidates
+from rlsched.decide.rows.candidates import has_startable, hold, job_candidates
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information, Scheduler, load_scheduler
-from rlsched.decide.window_arrays import HELD
+from rlsched.decide.rows.arrays import HELD
 from rlsched.errors import AllocationError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import has_released, start_action
+from rlsched.decide.rows.candidates import has_released, start_action
 from rlsched.decide.loop import decide_all
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information
 
 

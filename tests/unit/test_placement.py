@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlsched.cluster import placement
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.candidates import contested, start_action
+from rlsched.decide.rows.candidates import contested, start_action
 from rlsched.workload.load import runnable_mask
 from rlsched.workload.trace import Trace
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlsched.decide.draws import draw
-from rlsched.decide.schema import NUM_FEATURES
+from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import (

@@ -17,8 +17,8 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.preemptive import clearing_tiresias, make_srtf, make_tiresias, srtf, tiresias
 from rlsched_envs.engine import Engine
-from rlsched_envs.life_arrays import PREEMPTED
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_arrays import PREEMPTED
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.node_events import NodeEvent
 from tests.unit.lives.play import attempts, trace_of
 
@@ -31,7 +31,7 @@ def spans(
 ) -> list[Span]:
     """Every attempt, by start, then job."""
     engine = Engine(
-        trace, spec, order=rule.order, information="oracle", rules=LifeRules(node_events=tuple(events))
+        trace, spec, order=rule.order, information="oracle", rules=RunRules(node_events=tuple(events))
     )
     return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(engine.run_rule(rule))]
 

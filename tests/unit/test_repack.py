@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import WAITING
-from rlsched.cluster.gittins import Gittins
+from rlsched.decide.order.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.repack import Repack, wait_otherwise_s, who_moves

@@ -13,7 +13,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.easy import reservation
 from rlsched.decide.foresight import copy_nodes, let_end_until_fits
 from rlsched.decide.rules import Rule
-from rlsched.decide.schema import MAX_HOLD_S
+from rlsched.decide.rows.schema import MAX_HOLD_S
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.keeping_room import (

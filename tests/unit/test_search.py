@@ -13,7 +13,7 @@ from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import job_candidates
+from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, split_search
 from rlsched.errors import InputError, UnknownSchedulerError

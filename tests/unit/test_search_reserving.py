@@ -10,14 +10,14 @@ from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import window_arrays
-from rlsched.decide.candidates import Window, job_candidates
+from rlsched.decide.rows.candidates import Window, job_candidates
 from rlsched.decide.easy import PATIENCE_S, next_by_easy
 from rlsched.decide.holds import is_held
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rules import SKIPPING, Rule
 from rlsched.decide.scheduler import Decision, Information, add_search, load_scheduler
-from rlsched.decide.schema import HOLD_S
+from rlsched.decide.rows.schema import HOLD_S
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.heuristics.keeping_room import easy_rule

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.siblings import FIRST_COUNT, FIRST_SHARE, SHIFT_STEP, SIBLING_GAP_S, heard_age_s
+from rlsched.decide.order.bursts import FIRST_COUNT, FIRST_SHARE, SHIFT_STEP, SIBLING_GAP_S, heard_age_s
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched.cli.policies import PolicyCommand, said, setting
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,7 +22,7 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
 """The placement rules of `rlsched.cluster.choose`; a test holds this to them."""
 
 
-@click.command()
+@click.command(cls=PolicyCommand)
 @click.option("--trace", "trace_path", required=True, metavar="T", help="Trace: .csv, .csv.gz or .parquet.")
 @click.option("--cluster", "cluster_path", required=True, metavar="C", help="Cluster: TOML.")
 @click.option(
@@ -28,25 +30,11 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     "policies",
     required=True,
     multiple=True,
-    metavar="NAME",
-    help="Policy to replay; may be repeated. `ppo` is the default checkpoint, `ppo:PATH` another. "
-    "With --models a rule takes abilities: `qssf-backfill+share+slowdown=0.05+cores`. "
-    "`ppo+search=8` looks ahead in 8 futures a decision, `ppo+search=5ms` in those that fit 5 ms; "
-    "`ppo+reserve` keeps GPUs for jobs that do not fit, `ppo+preempt` may stop others for them; "
-    "`qssf-backfill+revise`: predictions of waiting jobs follow what jobs like them do.",
+    metavar="NAME|FILE",
+    help="Policy to replay; may be repeated: a name of `rlsched policies`, ppo:PATH, or a TOML or Python "
+    "file.",
 )
-@click.option(
-    "--search-ms",
-    type=click.FloatRange(min=0, max=10_000),
-    metavar="B",
-    help="Let `ppo` look ahead for so long a contested decision; not the same in every run.",
-)
-@click.option(
-    "--search-samples",
-    type=click.IntRange(min=2, max=1000),
-    metavar="N",
-    help="Let `ppo` look ahead in so many futures a contested decision; the same in every run.",
-)
+@setting
 @click.option("--baseline", metavar="NAME", help="Policy to compare the others with [default: the first].")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes instead of the cluster's own.")
 @click.option("--load", type=float, metavar="L", help="Scale each VC's nodes to this offered load.")
@@ -153,12 +141,13 @@ PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
     metavar="ADDRESS",
     help="Run policies on a Ray cluster: `local`, `auto`, HOST:PORT or ray://HOST:PORT (extra `ray`).",
 )
+@click.pass_context
 def evaluate(
+    ctx: click.Context,
     trace_path: str,
     cluster_path: str,
-    policies: tuple[str, ...],
-    search_ms: float | None,
-    search_samples: int | None,
+    policies: tuple[str, ...],  # noqa: ARG001 - these two come together, from `said`
+    changes: tuple[str, ...],  # noqa: ARG001
     baseline: str | None,
     nodes: int | None,
     load: float | None,
@@ -194,7 +183,7 @@ def evaluate(
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy qssf-backfill \\
           --policy ppo --load 0.9 --json out.json
       rlsched evaluate --trace t.csv.gz --cluster c.toml --models --policy qssf-backfill --policy pack \\
-          --policy qssf-backfill+slowdown=0.05
+          --set share.min_speed=0.7
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy ppo --seed 0 --seed 1 --ray HOST:6379
     """
     import os
@@ -203,17 +192,16 @@ def evaluate(
     from rich.console import Console
 
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched.decide.scheduler import add_search
     from rlsched.errors import InputError
     from rlsched.workload.load import offered_load
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
     from rlsched_agents.evaluate.modelled import make_models
     from rlsched_agents.evaluate.report import build_report, rejected_lines, write_json
-    from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks, stamps_for
+    from rlsched_agents.evaluate.run import check_policies, distinct, replay_tasks, run_tasks, stamps_for
     from rlsched_agents.evaluate.tables import print_report
     from rlsched_agents.evaluate.windows import scaled_cluster, window_of
-    from rlsched_envs.lives import LifeRules
+    from rlsched_envs.attempt_log import RunRules
     from rlsched_envs.node_events import read_node_events
 
     if ray_address is not None:
@@ -222,15 +210,10 @@ def evaluate(
         sweep = partial(run_on_ray, address=ray_address, workers=workers)
     else:
         sweep = partial(run_tasks, workers=workers or len(os.sched_getaffinity(0)))
-    if baseline is not None and baseline not in policies:
-        raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(policies)}")
-    if search_ms is not None and search_samples is not None:
-        raise InputError("--search-ms is a time and --search-samples a number of futures; give one of them")
-    if search_ms is not None or search_samples is not None:
-        amount = f"{search_ms:g}ms" if search_ms is not None else f"{search_samples}"
-        at = policies.index(baseline) if baseline is not None else 0
-        policies = tuple(add_search(policies, amount))
-        baseline = policies[at] if baseline is not None else None
+    chosen = distinct(one.policy for one in said(ctx))
+    names = [one.name for one in chosen]
+    if baseline is not None and baseline not in names:
+        raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(names)}")
     for flag, given in (
         ("--assumed-scale", assumed_scale is not None),
         ("--workload-seed", workload_seed is not None),
@@ -255,7 +238,7 @@ def evaluate(
             sharing_mode=sharing_mode or "time-sliced",
             power_down=power_down,
         )
-    check_policies(policies, models)
+    check_policies(chosen, models)
     notes = Console(stderr=True, highlight=False)
     trace = Trace.read(trace_path)
     window = window_of(trace, since, until)
@@ -269,12 +252,12 @@ def evaluate(
         trace,
         spec,
         window,
-        stamps_for(policies, trace, spec, window, looked_at=with_models or bool(records or logdir)),
-        list(policies),
+        stamps_for(chosen, trace, spec, window, looked_at=with_models or bool(records or logdir)),
+        chosen,
         list(seeds),
         records=Path(records) if records else None,
         logdir=Path(logdir) if logdir else None,
-        rules=LifeRules(max_retries=max_retries, node_events=node_events),
+        rules=RunRules(max_retries=max_retries, node_events=node_events),
         placement=placement,
         models=models,
     )
@@ -289,7 +272,7 @@ def evaluate(
                 spec,
                 window.measured(one.table.trace),
                 jobs_out,
-                seed_stem(one.policy, one.seed, seeds),
+                seed_stem(one.policy.name, one.seed, seeds),
             )
     console = Console()
     if not console.is_terminal:
@@ -314,8 +297,8 @@ def _run(tasks: list[Task], sweep: Callable[..., list[Outcome]], notes: Console)
     ) as bars:
         several = len({task.seed for task in tasks}) > 1
         bar_of = {
-            (task.policy, task.seed): bars.add_task(
-                f"{task.policy} seed {task.seed}" if several else task.policy, total=1.0
+            (task.policy.name, task.seed): bars.add_task(
+                f"{task.policy.name} seed {task.seed}" if several else task.policy.name, total=1.0
             )
             for task in tasks
         }

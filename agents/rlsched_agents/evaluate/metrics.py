@@ -17,7 +17,7 @@ from rlsched_agents.evaluate.occupancy import (
     over_time,
     step_edges,
 )
-from rlsched_envs.life_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 
 if TYPE_CHECKING:
     from rlsched_envs.job_table import JobTable

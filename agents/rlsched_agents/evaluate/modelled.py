@@ -18,8 +18,8 @@ from rlsched_envs.modelling import Models
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.trace import Trace
+    from rlsched_envs.attempt_log import Attempts, Books
     from rlsched_envs.job_table import JobTable
-    from rlsched_envs.lives import Books, Segments
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -169,13 +169,13 @@ def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
     )
 
 
-def books_of(table: JobTable) -> tuple[Segments, Books] | None:
+def books_of(table: JobTable) -> tuple[Attempts, Books] | None:
     """The attempts of a run with models, and what its models say of them."""
     attempts = table.attempts
     return None if attempts.books is None else (attempts, attempts.books)
 
 
-def gpus_held(trace: Trace, attempts: Segments) -> Floats:
+def gpus_held(trace: Trace, attempts: Attempts) -> Floats:
     """GPUs that each attempt is on, (S,); one for a job that asks for a share of one."""
     return np.ceil(trace.num_gpus[attempts.job])
 
@@ -228,7 +228,7 @@ def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float
     return float(gpu_s) / (num_gpus * (last - first))
 
 
-def used_gpus(table: JobTable, attempts: Segments, books: Books) -> Floats:
+def used_gpus(table: JobTable, attempts: Attempts, books: Books) -> Floats:
     """GPUs at work for each attempt, its mean, (S,); 0 for one that took no time or still runs."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))

@@ -29,6 +29,18 @@ NAMED_JOBS = 5
 """Rejected jobs that are named for each reason; --jobs-out has all of them."""
 
 
+class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy is.
+
+    Attributes:
+        toml: Its settings.
+        digest: Of its settings: equal policies, equal digests.
+    """
+
+    toml: str
+    digest: str
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What `rlsched evaluate --json` writes. None: nothing computes it, or nothing to compute it from.
 
@@ -40,6 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         load_frac: Offered load of the measured jobs on it.
         seeds: Seeds of the policies' draws; numbers are means over them.
         policies: By name, in the order asked for.
+        settings: What each of them is, by name.
         since_s: First second of the window, None: the trace's start.
         until_s: End of the window, None: the trace's end.
         baseline: The policy that `paired` compares with.
@@ -57,6 +70,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     load_frac: float | None
     seeds: list[int]
     policies: dict[str, Metrics]
+    settings: dict[str, PolicyUsed]
     since_s: float | None = None
     until_s: float | None = None
     baseline: str
@@ -94,10 +108,13 @@ def build_report(
     basis = None if models is None else Basis(first.trace, spec, window.measured(first.trace), models)
     tables: dict[str, list[JobTable]] = {}
     metrics: dict[str, list[Metrics]] = {}
+    used: dict[str, PolicyUsed] = {}
     for outcome in outcomes:
         measured = window.measured(outcome.table.trace)
-        tables.setdefault(outcome.policy, []).append(outcome.table)
-        metrics.setdefault(outcome.policy, []).append(
+        name = outcome.policy.name
+        used[name] = PolicyUsed(toml=outcome.policy.toml, digest=outcome.policy.digest)
+        tables.setdefault(name, []).append(outcome.table)
+        metrics.setdefault(name, []).append(
             schedule_metrics(outcome.table, spec.num_gpus, measured, wall_s=outcome.wall_s, basis=basis)
         )
     against = baseline or next(iter(tables))
@@ -115,6 +132,7 @@ def build_report(
         load_frac=None if math.isnan(load) else load,
         seeds=seeds,
         policies={name: mean_over_seeds(runs) for name, runs in metrics.items()},
+        settings=used,
         since_s=window.since_s if math.isfinite(window.since_s) else None,
         until_s=window.until_s if math.isfinite(window.until_s) else None,
         baseline=against,

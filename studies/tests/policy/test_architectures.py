@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig
 from studies.policy.architectures import KINDS, KindNetwork, table
 

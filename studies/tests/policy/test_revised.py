@@ -25,7 +25,7 @@ def test_a_job_that_waited_has_its_prediction_as_submitted_and_as_started() -> N
     work = Workload(trace, ClusterSpec.uniform(1, 1), Window(1.0, 10_000.0), 1.0)
     found = revised.started(work, Predictions(np.full(4, 600.0), np.full(4, 1.5)), "easy:size")
     assert found.run_s.tolist() == [50.0]  # the first is not measured, the second waits 29 s, the last 0 s
-    assert found.stamped_s.tolist() == [600.0]
+    assert found.first_predicted_s.tolist() == [600.0]
     assert 50.0 < found.revised_s[0] < 0.5 * 600.0
 
 
@@ -40,14 +40,14 @@ def test_jobs_start_as_under_the_compiled_rule() -> None:
     table = Engine(trace.select(kept), spec, order=rule.order, predictions=fed).run_rule(rule.rule)  # type: ignore[attr-defined]
     waited = work.window.measured(table.trace) & (table.start_s - table.trace.submit_s > revised.LEAST_WAIT_S)
     np.testing.assert_array_equal(found.run_s, run_time_s(table.trace)[waited])
-    np.testing.assert_array_equal(found.stamped_s, fed.predicted_s[waited])
-    assert 0.1 < np.mean(found.revised_s != found.stamped_s) < 1.0
+    np.testing.assert_array_equal(found.first_predicted_s, fed.predicted_s[waited])
+    assert 0.1 < np.mean(found.revised_s != found.first_predicted_s) < 1.0
 
 
 def test_a_row_ranks_and_errs_by_hand() -> None:
     run_s = np.array([100.0, 200.0, 400.0])
-    stamped_s, revised_s = np.array([400.0, 200.0, 100.0]), np.array([100.0, 200.0, 800.0])
-    row = revised.row_of("t", Started(stamped_s, revised_s, run_s))
+    first_predicted_s, revised_s = np.array([400.0, 200.0, 100.0]), np.array([100.0, 200.0, 800.0])
+    row = revised.row_of("t", Started(first_predicted_s, revised_s, run_s))
     assert (row.jobs, row.revised_frac) == (3, pytest.approx(2 / 3))
     assert row.rank == pytest.approx((-1.0, 1.0))
     assert row.error == pytest.approx((math.log(4.0), 0.0))

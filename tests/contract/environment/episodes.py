@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide import features
-from rlsched.decide.schema import CRITIC_FEATURES
+from rlsched.decide.rows.schema import CRITIC_FEATURES
 from rlsched_envs.sources import EpisodeConfig
 
 CONFIG = EpisodeConfig(

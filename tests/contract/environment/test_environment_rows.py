@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsched.decide import features
-from rlsched.decide.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_envs import batch
 from rlsched_envs.gym_env import ClusterEnv

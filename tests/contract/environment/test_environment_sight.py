@@ -9,17 +9,17 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
-from rlsched.decide.candidates import Window as Rows
-from rlsched.decide.candidates import (
+from rlsched.decide.rows.candidates import Window as Rows
+from rlsched.decide.rows.candidates import (
     contested,
     first_in_order,
     job_candidates,
     start_action,
     variant_candidates,
 )
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information
-from rlsched.decide.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs import batch, simulation

@@ -11,9 +11,9 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import start_action
+from rlsched.decide.rows.candidates import start_action
 from rlsched.decide.scheduler import Decision, load_scheduler
-from rlsched.decide.schema import HOLD_S
+from rlsched.decide.rows.schema import HOLD_S
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,

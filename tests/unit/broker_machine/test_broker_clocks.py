@@ -19,11 +19,11 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import SetClock, Start
-from rlsched.decide.candidates import start_action
+from rlsched.decide.rows.candidates import start_action
 from rlsched.decide.clocked import with_clocks
 from rlsched.decide.guard import Guarded
 from rlsched.decide.scheduler import load_scheduler
-from rlsched.decide.schema import SCHEMA
+from rlsched.decide.rows.schema import SCHEMA
 from rlsched.models.catalogue import load_catalogue
 from rlsched.wire.messages import (
     AttemptReport,

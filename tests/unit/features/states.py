@@ -9,8 +9,8 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.candidates import Window
-from rlsched.decide.schema import ACTOR_FEATURES
+from rlsched.decide.rows.candidates import Window
+from rlsched.decide.rows.schema import ACTOR_FEATURES
 
 NOW_S = 1000.0
 

@@ -12,7 +12,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features, window_arrays
 from rlsched.decide.actions import Start
-from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.rows.candidates import job_candidates, start_action
 from tests.unit.features.states import NOW_S, add, log, row_is, run, set_held_since
 
 

@@ -10,8 +10,8 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features, window_arrays
-from rlsched.decide.candidates import has_startable, hold, job_candidates, next_hold_end_s
-from rlsched.decide.schema import HOLD_S, MAX_HOLD_S
+from rlsched.decide.rows.candidates import has_startable, hold, job_candidates, next_hold_end_s
+from rlsched.decide.rows.schema import HOLD_S, MAX_HOLD_S
 from tests.unit.features.states import NOW_S, add, crowded, log, run, set_held_since
 
 

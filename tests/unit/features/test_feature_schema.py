@@ -9,10 +9,10 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features
-from rlsched.decide.candidates import job_candidates
-from rlsched.decide.orders import Order
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information, load_scheduler
-from rlsched.decide.schema import (
+from rlsched.decide.rows.schema import (
     ACTOR_FEATURES,
     FEASIBLE_ROWS,
     NUM_CRITIC,

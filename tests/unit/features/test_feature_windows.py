@@ -11,10 +11,10 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features, variants, window_arrays, windows
 from rlsched.decide.actions import Start
-from rlsched.decide.candidates import job_candidates, start_action, variant_candidates
-from rlsched.decide.orders import Order
+from rlsched.decide.rows.candidates import job_candidates, start_action, variant_candidates
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import load_scheduler
-from rlsched.decide.schema import MAX_VARIANTS, WINDOW_ROWS
+from rlsched.decide.rows.schema import MAX_VARIANTS, WINDOW_ROWS
 from rlsched.models.catalogue import load_catalogue
 from tests.unit.features.states import NOW_S, add, crowded, log, row_is, run
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from rlsched.cluster import placement
 from rlsched.cluster.choose import choose
-from rlsched.cluster.gittins import Gittins, job_index
+from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import window_arrays, windows
 from rlsched.decide.abilities import NO_ABILITY
-from rlsched.decide.candidates import hold, job_candidates
+from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.evict import who_leaves
 from rlsched.decide.index_walk import indices, next_by_index
-from rlsched.decide.schema import PREEMPTING_ROWS, SCHEMA
+from rlsched.decide.rows.schema import PREEMPTING_ROWS, SCHEMA
 from tests.unit.features.states import NOW_S
 
 CODE = Gittins().code

@@ -14,7 +14,7 @@ from rlsched.cluster import placement
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import features, window_arrays, windows
-from rlsched.decide.schema import (
+from rlsched.decide.rows.schema import (
     FEASIBLE_ROWS,
     GUARD_FREE_FRAC,
     HOLD_S,

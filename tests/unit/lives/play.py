@@ -10,14 +10,14 @@ import numpy as np
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import first_in_order, start_action
-from rlsched.decide.orders import Order
+from rlsched.decide.rows.candidates import first_in_order, start_action
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_log import RunRules
 
 Attempt = tuple[str, int, float, float, str, float]
 """Job, attempt, start, end, reason, work kept."""
@@ -87,7 +87,7 @@ def run(
     nodes: int = 1,
     gpus: int = 1,
     compiled: bool = True,
-    rules: LifeRules | None = None,
+    rules: RunRules | None = None,
 ) -> JobTable:
     """Replay on nodes of so many GPUs, under a script or a rule."""
     spec = ClusterSpec.uniform(nodes, gpus)

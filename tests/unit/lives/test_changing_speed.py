@@ -13,15 +13,15 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
-from rlsched.decide.orders import Order
+from rlsched.decide.order.keys import Order
 from rlsched.decide.scheduler import Decision, Information
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.power import NodePower
 from rlsched.models.sharing import stranger_speed
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import ENDED, TIMEOUT
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_arrays import ENDED, TIMEOUT
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 from tests.unit.lives.play import trace_of
@@ -71,7 +71,7 @@ def play(
         order="submit",
         information="oracle",
         models=models,
-        rules=LifeRules(costs=costs, node_events=tuple(events)),
+        rules=RunRules(costs=costs, node_events=tuple(events)),
     )
     return engine.run(Script(actions))
 

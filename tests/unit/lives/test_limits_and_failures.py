@@ -9,8 +9,8 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.life_arrays import ENDED, FAILED, TIMEOUT
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_arrays import ENDED, FAILED, TIMEOUT
+from rlsched_envs.attempt_log import RunRules
 from tests.unit.lives.play import Scripted, attempts, run, trace_of
 
 NAN = math.nan
@@ -22,7 +22,7 @@ class TestTimeLimits:
     @pytest.mark.parametrize("always", [True, False])
     def test_end_a_job_and_free_its_gpus(self, compiled: bool, always: bool) -> None:
         trace = trace_of([(0, 100, 1), (5, 10, 1), (6, 10, 1)], time_limit_s=[60.0, 10.0, NAN])
-        table = run(trace, "fifo", compiled=compiled, rules=LifeRules(always=always))
+        table = run(trace, "fifo", compiled=compiled, rules=RunRules(always=always))
         assert table.start_s.tolist() == [0, 60, 70]
         assert table.end_s.tolist() == [60, 70, 80]
         assert table.ended_by is not None
@@ -74,7 +74,7 @@ class TestFailures:
     @pytest.mark.parametrize(("retries", "end_s"), [(0, 120), (1, 3720), (2, 8760)])
     def test_end_a_job_that_has_no_retry_left(self, retries: int, end_s: float) -> None:
         table = run(
-            trace_of(FAILING, fail_after_s=["120; 3600"]), "fifo", rules=LifeRules(max_retries=retries)
+            trace_of(FAILING, fail_after_s=["120; 3600"]), "fifo", rules=RunRules(max_retries=retries)
         )
         assert table.end_s.tolist() == [end_s]
         assert table.ended_by is not None

@@ -13,7 +13,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched_agents.evaluate.jobs_out import write_jobs
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.node_events import NodeEvent
 from tests.unit.lives.play import Scripted, run, trace_of
 
@@ -55,7 +55,7 @@ def test_how_jobs_ended_and_what_was_lost() -> None:
         fail_after_s=["", "30;50", "", ""],
         restart_s=[5.0] * 4,
     )
-    rules = LifeRules(max_retries=1, node_events=(NodeEvent(20.0, 0, NODE_DOWN),))
+    rules = RunRules(max_retries=1, node_events=(NodeEvent(20.0, 0, NODE_DOWN),))
     table = run(trace, "fifo-backfill", nodes=2, gpus=4, rules=rules)
     # a, b and c are on n0 when it goes down: 20 s of each are lost, and n1 takes them from 100 on
     assert table.start_s.tolist() == [0, 0, 0, 0]

@@ -9,13 +9,13 @@ import pytest
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.node_events import NodeEvent, read_node_events
 from tests.unit.lives.play import Scripted, attempts, run, trace_of
 
 
-def rules(*events: tuple[float, int, int]) -> LifeRules:
-    return LifeRules(node_events=tuple(NodeEvent(*event) for event in events))
+def rules(*events: tuple[float, int, int]) -> RunRules:
+    return RunRules(node_events=tuple(NodeEvent(*event) for event in events))
 
 
 class TestDown:

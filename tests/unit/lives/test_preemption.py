@@ -10,7 +10,7 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import start_action
+from rlsched.decide.rows.candidates import start_action
 from rlsched.decide.loop import apply
 from rlsched.decide.scheduler import Decision
 from rlsched.errors import AllocationError
@@ -18,7 +18,7 @@ from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs import simulation as sim
 from rlsched_envs.engine import Engine
 from rlsched_envs.life import note_start, preempt_slot
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from tests.unit.lives.play import Scripted, attempts, run, trace_of
 
 TWO = [(0.0, 100.0, 1.0), (10.0, 20.0, 1.0)]
@@ -77,7 +77,7 @@ class TestRestartCosts:
 
     def test_the_traces_own_first_then_the_runs(self) -> None:
         costs = PreemptionCosts(restart_s=7.0, restart_large_s=9.0, large_gpus=1)
-        rules = LifeRules(costs=costs)
+        rules = RunRules(costs=costs)
         script = {30.0: [0]}, {30.0: [1]}
         assert run(trace_of(TWO), Scripted(*script), rules=rules).end_s[0] == 50 + 7 + 70
         trace = trace_of(TWO, restart_s=[3.5, math.nan])

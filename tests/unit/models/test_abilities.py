@@ -20,7 +20,7 @@ from rlsched.decide.abilities import (
     pair_value,
     read_abilities,
 )
-from rlsched.decide.candidates import join_action, start_action
+from rlsched.decide.rows.candidates import join_action, start_action
 from rlsched.decide.rules import Rule, next_move
 from rlsched.errors import UnknownSchedulerError
 from rlsched.models.sharing import shared_speed, stranger_speed

@@ -287,11 +287,11 @@ class Sharers(RuleBasedStateMachine):
     @invariant()
     def a_rebuild_finds_the_same(self) -> None:
         before, index = self.state.digest(), self.state.arrays.derived
-        old = (index.holes.copy(), index.whole.copy(), index.part.free_gpus.copy(), index.lane.waiting.copy())
+        old = (index.holes.copy(), index.whole.copy(), index.part.free_gpus.copy(), index.class_queue.waiting.copy())
         queues = [self.state.waiting(p) for p in range(self.state.num_partitions)]
         kernels.rebuild_index(self.state.arrays)
         assert self.state.digest() == before
-        new = (index.holes, index.whole, index.part.free_gpus, index.lane.waiting)
+        new = (index.holes, index.whole, index.part.free_gpus, index.class_queue.waiting)
         for one, other in zip(old, new, strict=True):
             np.testing.assert_array_equal(one, other)
         assert queues == [self.state.waiting(p) for p in range(self.state.num_partitions)]

@@ -23,7 +23,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 
@@ -246,6 +246,6 @@ def test_rules_that_preempt_or_look_ahead_meet_sleeping_nodes(name: str) -> None
 
 
 def test_nodes_that_fail_are_refused_beside_nodes_that_sleep() -> None:
-    rules = LifeRules(node_events=(NodeEvent(5.0, 0, NODE_UP),))
+    rules = RunRules(node_events=(NodeEvent(5.0, 0, NODE_UP),))
     with pytest.raises(InputError, match="node events"):
         Engine(calm(), TWO_KINDS, rules=rules, information="oracle", models=Models(power_down=RULE))

@@ -1,0 +1,387 @@
+"""`Policy`: what decides, as data; by name, from TOML, or from its settings."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rlsched.decide.presets import PRESETS, Preset
+from rlsched.decide.settings import Seconds, Settings, check
+from rlsched.errors import InputError, UnknownPolicyError
+
+if TYPE_CHECKING:
+    from rlsched.decide.rules.steps import CompiledRule
+
+_DEFAULTS: Final = Settings()
+
+
+class Policy:
+    """What decides.
+
+    Args:
+        base: A preset's name (`presets`), whose settings hold where no other is given; None: none.
+        name: What it is called; the preset's where nothing is changed.
+        **settings: Fields of `Settings`, as a TOML file has them: a table as a dict, a time as text.
+
+    Attributes:
+        name: What it is called.
+        settings: All of its settings.
+
+    Raises:
+        UnknownPolicyError: there is no such preset.
+        InputError: a setting is unknown or wrong: its path, what was expected, what came.
+
+    >>> Policy("easy", order="area^0.7", reserve_after="1h", predictions="revised").settings.order
+    'area^0.7'
+    """
+
+    def __init__(self, base: str | None = None, /, *, name: str = "", **settings: Any) -> None:
+        preset = _preset(base) if base is not None else None
+        self.settings: Settings = _settled(preset, settings, f"policy {name or base or 'without a name'!r}")
+        plain = preset is not None and self.settings == _settled(preset, {}, "")
+        self.name: str = name or (base or "" if plain else f"{base or 'policy'}*")
+
+    # ---- from elsewhere ---------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, text: str | Path | Policy) -> Policy:
+        """A policy from what a person writes for one: a preset's name, `ppo:PATH`, or a TOML or Python file.
+
+        Raises:
+            UnknownPolicyError: it is none of these; the nearest known name is said.
+            InputError: the file cannot be read, or a setting is wrong.
+        """
+        if isinstance(text, Policy):
+            return text
+        if isinstance(text, Path) or str(text).endswith(".toml"):
+            return cls.read(text)
+        if text.endswith(".py"):
+            return cls(name=Path(text).stem, rule=text)
+        base, colon, argument = text.partition(":")
+        if base == "ppo" and colon and "+" not in argument:
+            return cls("ppo", name=text, checkpoint=argument)
+        return cls(text)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Policy:
+        """A policy from a TOML file: `base = "easy"`, and settings.
+
+        Raises:
+            InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot read this policy: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: expected UTF-8 text (TOML), got other bytes") from error
+        return cls.parse(text, name=path.stem, where=str(path))
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "", where: str = "policy") -> Policy:
+        """A policy from the text of a TOML file.
+
+        Raises:
+            InputError: it is not TOML, or a setting is unknown or wrong.
+        """
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{where}: not valid TOML: {error}") from error
+        base = table.pop("base", None)
+        if base is not None and not isinstance(base, str):
+            raise InputError(f"{where}: base: expected a preset's name, got {base!r}")
+        made = cls.__new__(cls)
+        try:
+            preset = _preset(base) if base is not None else None
+        except UnknownPolicyError as error:
+            raise UnknownPolicyError(f"{where}: base: {error}") from None
+        made.settings = _settled(preset, table, where)
+        made.name = name or base or "policy"
+        return made
+
+    def changed(self, changes: Sequence[str]) -> Policy:
+        """The same policy with settings changed by `PATH=VALUE`, such as `share.min_speed=0.5`; by its name
+        with a star.
+
+        Raises:
+            InputError: a setting is unknown or wrong.
+        """
+        if not changes:
+            return self
+        table = _table(self.settings)
+        for change in changes:
+            path, equals, text = change.partition("=")
+            if not equals:
+                raise InputError(f"--set {change}: expected PATH=VALUE, such as share.min_speed=0.5")
+            _put(table, path.strip(), _value(text.strip()), f"--set {change}")
+        return self._changed_to(table, f"policy {self.name!r}, --set")
+
+    def with_settings(self, **settings: Any) -> Policy:
+        """The same policy with some settings of another value; by its name with a star.
+
+        Raises:
+            InputError: a setting is unknown or wrong.
+        """
+        plain = {
+            name: _table(value) if isinstance(value, msgspec.Struct) else value
+            for name, value in settings.items()
+        }
+        return self._changed_to(_table(self.settings) | plain, f"policy {self.name!r}")
+
+    def named(self, name: str) -> Policy:
+        """The same policy by another name."""
+        made = Policy.__new__(Policy)
+        made.settings, made.name = self.settings, name
+        return made
+
+    def _changed_to(self, table: Mapping[str, Any], where: str) -> Policy:
+        made = Policy.__new__(Policy)
+        made.settings = _settled(None, table, where)
+        made.name = self.name if made.settings == self.settings else f"{self.name}*"
+        return made
+
+    # ---- to elsewhere -----------------------------------------------------------------------------
+
+    @property
+    def toml(self) -> str:
+        """All settings that differ from doing nothing, as TOML; `parse` gives the policy back."""
+        table = _table(self.settings) or {"order": "submit"}
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in table.items())
+
+    @cached_property
+    def digest(self) -> str:
+        """First 12 hexadecimal digits of the SHA-256 of all settings: equal policies, equal digests."""
+        return hashlib.sha256(msgspec.json.encode(_table(self.settings))).hexdigest()[:12]
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it is fed the true run times."""
+        return self.settings.predictions == "oracle"
+
+    @property
+    def scheduler(self) -> str:
+        """Name of the scheduler that decides, "" where its settings make a rule."""
+        return self.settings.rule if not self.settings.rule.endswith(".py") else ""
+
+    @cached_property
+    def rule(self) -> CompiledRule:
+        """The rule that its settings make.
+
+        Raises:
+            InputError: a scheduler of its own decides (`scheduler`), or a rule of somebody's own cannot be
+                loaded.
+        """
+        if self.scheduler:
+            raise InputError(f"policy {self.name!r} is no rule: {self.scheduler!r} decides")
+        from rlsched.decide.rules.making import make_rule
+
+        return make_rule(self.settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings, "name": self.name}  # without kernels
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Policy({self.name!r}, {self.toml.strip()!r})"
+
+
+def presets() -> dict[str, Preset]:
+    """The presets by name."""
+    return dict(PRESETS)
+
+
+def _preset(name: str) -> Preset:
+    found = PRESETS.get(name)
+    if found is None:
+        raise UnknownPolicyError(unknown(name))
+    return found
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that no preset has."""
+    known = ", ".join(PRESETS)
+    now = _new_spelling(name)
+    if now:
+        return f"unknown policy {name!r}: {now}"
+    near = difflib.get_close_matches(name, PRESETS, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"unknown policy {name!r}; {meant}expected one of {known}; or a TOML file (`rlsched policies show "
+        "NAME` prints one)"
+    )
+
+
+# ---- names of before ------------------------------------------------------------------------------
+
+_ABILITY_WORDS: Final[dict[str, str]] = {
+    "share": "share={}",
+    "tenants": "share.max_jobs",
+    "clock": 'clock={rule="fixed"}',
+    "slowdown": 'clock={rule="slowdown"}',
+    "lull": 'clock={rule="lull"}',
+    "weight": 'clock={rule="weighed"}',
+    "cores": "cores=true",
+    "revise": "predictions=revised",
+    "repack": "migrate={}",
+    "search": "search={}",
+}
+_ARGUMENTS: Final[dict[str, str]] = {
+    "easy": "order=area^0.7 and reserve_after=1h",
+    "tiresias": "preempt.threshold_gpu_s=18000",
+    "gittins": "preempt.spread=1.5",
+    "reserve": "leave_free.longer_than=4h and leave_free.share=0.25",
+    "pack": "share.min_speed=0.7",
+    "lucid": "profile.run=80s",
+    "rollout": "samples=8",
+}
+
+
+def _new_spelling(name: str) -> str:
+    """What to write in place of a sentence such as `easy:size,1h+share=0.5`, "" where it is none."""
+    plain, _, words = name.partition("+")
+    base, colon, _ = plain.partition(":")
+    if base not in PRESETS or not (colon or words):
+        return "" if base != "sgf-age" else "it is gone; `easy` with reserve_after=12h comes nearest"
+    if words in ("reserve", "preempt") and base == "ppo":
+        return "there is one `ppo`: what it may do follows from the cluster and the jobs"
+    if name == "rollout:clairvoyant":
+        return "it is called `clairvoyant` now"
+    asked = [_ARGUMENTS[base]] if colon and base in _ARGUMENTS else []
+    asked += [
+        _ABILITY_WORDS[key] for word in words.split("+") if (key := word.partition("=")[0]) in _ABILITY_WORDS
+    ]
+    flags = (
+        " ".join(f"--set {one}" for one in " and ".join(asked).split(" and "))
+        if asked
+        else "--set PATH=VALUE"
+    )
+    return f"settings are no part of a name any more; write --policy {base} {flags}, or a TOML file"
+
+
+# ---- settings -------------------------------------------------------------------------------------
+
+
+def _settled(preset: Preset | None, changes: Mapping[str, Any], where: str) -> Settings:
+    """The settings of a preset with some changed; a table of settings is changed setting by setting."""
+    table = dict(preset.settings) if preset is not None else {}
+    for name, value in changes.items():
+        if name == "order" and value == "submit":
+            table.pop(name, None)  # what it is where nothing else is said
+        elif isinstance(value, Mapping) and isinstance(table.get(name), Mapping):
+            table[name] = {**table[name], **value}
+        elif value is None or value is False:
+            table.pop(name, None)
+        else:
+            table[name] = value
+    try:
+        settings = msgspec.convert(table, Settings, dec_hook=_hook, strict=True)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {_in_words(str(error))}") from None
+    check(settings, where)
+    if settings.order is not None:
+        from rlsched.decide.order.keys import Order
+
+        try:
+            Order.parse(settings.order)
+        except InputError as error:
+            raise InputError(f"{where}: order: {error}") from None
+    return settings
+
+
+def _hook(kind: type, value: Any) -> Any:
+    if kind is Seconds:
+        return Seconds.of(value)
+    raise TypeError(kind)
+
+
+def _in_words(error: str) -> str:
+    """msgspec's words for a wrong setting, with its path first and the nearest known name."""
+    text, _, at = error.partition(" - at `$")
+    path = at.rstrip("`").strip(".")
+    found = re.search(r"unknown field `(\w+)`", text)
+    if found is None:
+        return f"{path}: {text[0].lower()}{text[1:]}" if path else text[0].lower() + text[1:]
+    known = _names_at(path)
+    near = difflib.get_close_matches(found[1], known, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+    return f"unknown setting {'.'.join(part for part in (path, found[1]) if part)!r}{meant}"
+
+
+def _names_at(path: str) -> list[str]:
+    """Names of the settings in the table at a path."""
+    kind: Any = Settings
+    for name in path.split(".") if path else ():
+        field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
+        parts = getattr(field.type, "__args__", (field.type,))
+        kind = next(part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct))
+    return [*(["base"] if kind is Settings else []), *kind.__struct_fields__]
+
+
+def _table(settings: msgspec.Struct) -> dict[str, Any]:
+    """Settings as plain data, those at their default left out; a part that is there is never left out."""
+    made: dict[str, Any] = {}
+    for field in msgspec.structs.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, msgspec.Struct):
+            made[field.name] = _table(value)
+        elif value != field.default and value is not None:
+            made[field.name] = _plain(value)
+    return made
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Seconds):
+        return value.text
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set an entry of nested tables."""
+    *parts, last = path.split(".")
+    for name in parts:
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise InputError(f"{where}: {name} is no table of settings")
+        table[name] = table = dict(inner) if inner is None else inner
+    table[last] = value
+
+
+def _value(text: str) -> Any:
+    """A value from a command line: TOML where it is some, else text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; a table inline."""
+    if isinstance(value, dict):
+        return (
+            "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + " }"
+            if value
+            else "{}"
+        )
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(one) for one in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return ("inf" if value > 0 else "-inf") if math.isinf(value) else repr(value)
+    return msgspec.json.encode(value).decode() if isinstance(value, str) else str(value)
