@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
-from rlsched.cluster.spec import ClusterSpec, whole_type
+from rlsched.cluster.slice_name import whole_type
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.loop import decide_all

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec, whole_type
+from rlsched.cluster.slice_name import whole_type
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.catalogue import Catalogue, load_catalogue

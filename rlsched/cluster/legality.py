@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, UNCOUNTED
 from rlsched.cluster.capacity import has_tenant_place, places_on, takes_gpus_of
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
-from rlsched.cluster.spec import is_slice
+from rlsched.cluster.shape import ClusterShape
+from rlsched.cluster.slice_name import is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
 from rlsched.models.memory import MAX_SHARING, fits_memory
 
-if TYPE_CHECKING:
-    from rlsched.cluster.state import ClusterState
-
 
 def check_gang(
-    state: ClusterState,
+    state: ClusterShape,
     slot: int,
     gpus: Sequence[int],
     share_milli: int,
@@ -69,7 +66,7 @@ def check_gang(
     return p, next(iter(nodes))
 
 
-def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
+def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
     """Raise an AllocationError where a job cannot have this SM clock: without models, any but the highest."""
     if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
         raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
@@ -79,7 +76,7 @@ def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
         )
 
 
-def check_clocks(state: ClusterState, seq: int, nodes: Iterable[int], sm_clock_frac: float) -> None:
+def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_frac: float) -> None:
     """Raise an AllocationError where a job cannot have this SM clock on GPUs of these nodes."""
     check_clock(state, seq, sm_clock_frac)
     for n in nodes if sm_clock_frac != 1.0 else ():
@@ -95,7 +92,7 @@ def check_clocks(state: ClusterState, seq: int, nodes: Iterable[int], sm_clock_f
             )
 
 
-def check_room(state: ClusterState, slot: int, n: int, places: int) -> None:
+def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
     """Raise an AllocationError where a node is short of what a job asks for so many of its places."""
     job = state.arrays.job
     if places_on(state.arrays, int(job.demand[slot]), n) < places:
@@ -104,7 +101,7 @@ def check_room(state: ClusterState, slot: int, n: int, places: int) -> None:
         )
 
 
-def check_cores(state: ClusterState, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
+def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
     """Raise an AllocationError where a node is short of so many cores for each of these places.
 
     A job that asked for cores has some: with none it would never end.
@@ -120,7 +117,7 @@ def check_cores(state: ClusterState, slot: int, n: int, places: int, cpu_milli_e
 
 
 def check_join(
-    state: ClusterState,
+    state: ClusterShape,
     slot: int,
     share_with: int,
     gpus: Sequence[int],
@@ -162,7 +159,7 @@ def check_join(
     _check_memory(state, slot, share_with)
 
 
-def _check_memory(state: ClusterState, slot: int, share_with: int) -> None:
+def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
     """Raise an AllocationError where the memory of a running job's GPUs or nodes has no room for one more."""
     arrays, job = state.arrays, state.arrays.job
     seq, other = int(job.seq[slot]), int(job.seq[share_with])
@@ -177,7 +174,7 @@ def _check_memory(state: ClusterState, slot: int, share_with: int) -> None:
 
 
 def _places_by_node(
-    state: ClusterState, seq: int, gpus: Sequence[int], share_milli: int, node: int
+    state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
     """Places that are asked of each node, by node number, in the order of the GPUs."""
     if not gpus:
