@@ -135,7 +135,6 @@ class Engine:
         oracle: Whether true run times take their place, where none are given.
         fixed_end_s: (J,) ends as recorded online; nan: start + duration.
         keep_placements: Whether to remember every job's GPUs.
-        placement: The placement rule (`rlsched.cluster.choose`).
         rules: Restart costs, retries and node events.
         models: How fast jobs run and what they draw; None: as the trace says, and energy is not known.
 
@@ -155,7 +154,6 @@ class Engine:
         oracle: bool = False,
         fixed_end_s: NDArray[np.float64] | None = None,
         keep_placements: bool = True,
-        placement: str = "consolidate",
         rules: RunRules | None = None,
         models: Models | None = None,
     ) -> None:
@@ -168,7 +166,7 @@ class Engine:
         self._rows = np.flatnonzero(self._runnable.mask)
         slots = min(1024, max(16, len(self._rows)))
         queue = OrderedQueue(order or Order())
-        self.state = ClusterState.from_spec(spec, queue, slots=slots, placement=placement)
+        self.state = ClusterState.from_spec(spec, queue, slots=slots)
         fair_milli = fair_cores_milli(spec) if models else 0
         truth = truth_records(fitted, self._rows, made, self.state, fixed_end_s, fair_milli)
         progress = new_progress(
@@ -187,7 +185,7 @@ class Engine:
                     "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
                     "events, or the power-down rule"
                 )
-            self._sleeping = SleepingNodes(self.state, spec, models.power_down, models.power, self.now_s)
+            self._sleeping = SleepingNodes(self.state, spec, models.power_down, models.node_power, self.now_s)
             self.arrays.progress.run.review_s = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
@@ -198,11 +196,11 @@ class Engine:
                 self.state.know_kind(whole_type(group.gpu_type))
         self.state.use_models(models.arrays(catalogue, self.state.kind_names))
         self.state.weigh_energy(models.energy_weight)
-        truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
+        truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]
         demands, which = trace_demands(self.trace)
         reference = reference_kinds(demands, self.spec, self.state.kind_names)
         truth.reference_kind = reference[which[self._rows]]
-        set_watts(self.state, self.spec, models.power)
+        set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         open_books(self.arrays, self.trace, self._rows, models)
 

@@ -2,7 +2,7 @@
 
 A set of nodes that can stand in for each other has a service and the states of its nodes
 (`rlsched.power_down`); the engine's node statuses follow the states. The compiled loops stop where the
-clock's REVIEW says: every `review_s`, and when a node has booted or has powered down.
+clock's REVIEW says: every `PowerDownPlan.review`, and when a node has booted or has powered down.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class SleepingNodes:
             _Asked(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
         ]
         self._need, self._ledger = NodeNeed(sets), state
-        self._review_s, self._review_at_s = plan.review_s, (now_s // plan.review_s + 1) * plan.review_s
+        self._review_s = float(plan.review)
+        self._review_at_s = (now_s // self._review_s + 1) * self._review_s
         self._due_s = np.full(len(sets), math.inf)
         self._slot, self._seen = -1, np.zeros(0, np.int64)
         self._since_s, self._asleep, self._saved_w = now_s, 0, 0.0

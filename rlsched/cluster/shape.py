@@ -109,10 +109,9 @@ class ClusterShape:
         queue: Queue,
         *,
         slots: int = 256,
-        placement: str = "consolidate",
     ) -> Self:
         """The idle cluster that a description describes."""
-        return cls(spec.expand(), queue, slots=slots, placement=placement)
+        return cls(spec.expand(), queue, slots=slots, placement=spec.placement)
 
     @classmethod
     def empty(cls, queue: Queue) -> Self:

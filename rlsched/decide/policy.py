@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rlsched.decide.presets import PRESETS, Preset
-from rlsched.decide.settings import Seconds, Settings, check
+from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.settings import as_table, as_toml, parse_table, read_table, settle
 
 if TYPE_CHECKING:
     from rlsched.decide.rules.steps import CompiledRule
@@ -78,14 +77,7 @@ class Policy:
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
         """
-        path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path}: cannot read this policy: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: expected UTF-8 text (TOML), got other bytes") from error
-        return cls.parse(text, name=path.stem, where=str(path))
+        return cls._of_table(read_table(path, "policy"), Path(path).stem, str(path))
 
     @classmethod
     def parse(cls, text: str, *, name: str = "", where: str = "policy") -> Policy:
@@ -94,10 +86,10 @@ class Policy:
         Raises:
             InputError: it is not TOML, or a setting is unknown or wrong.
         """
-        try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{where}: not valid TOML: {error}") from error
+        return cls._of_table(parse_table(text, where), name, where)
+
+    @classmethod
+    def _of_table(cls, table: dict[str, Any], name: str, where: str) -> Policy:
         base = table.pop("base", None)
         if base is not None and not isinstance(base, str):
             raise InputError(f"{where}: base: expected a preset's name, got {base!r}")
@@ -119,7 +111,7 @@ class Policy:
         """
         if not changes:
             return self
-        table = _table(self.settings)
+        table = as_table(self.settings)
         for change in changes:
             path, equals, text = change.partition("=")
             if not equals:
@@ -134,10 +126,10 @@ class Policy:
             InputError: a setting is unknown or wrong.
         """
         plain = {
-            name: _table(value) if isinstance(value, msgspec.Struct) else value
+            name: as_table(value) if isinstance(value, msgspec.Struct) else value
             for name, value in settings.items()
         }
-        return self._changed_to(_table(self.settings) | plain, f"policy {self.name!r}")
+        return self._changed_to(as_table(self.settings) | plain, f"policy {self.name!r}")
 
     def named(self, name: str) -> Policy:
         """The same policy by another name."""
@@ -156,13 +148,13 @@ class Policy:
     @property
     def toml(self) -> str:
         """All settings that differ from doing nothing, as TOML; `parse` gives the policy back."""
-        table = _table(self.settings) or {"order": "submit"}
-        return "".join(f"{name} = {_toml(value)}\n" for name, value in table.items())
+        table = as_table(self.settings) or {"order": "submit"}
+        return as_toml(table)
 
     @cached_property
     def digest(self) -> str:
         """First 12 hexadecimal digits of the SHA-256 of all settings: equal policies, equal digests."""
-        return hashlib.sha256(msgspec.json.encode(_table(self.settings))).hexdigest()[:12]
+        return hashlib.sha256(msgspec.json.encode(as_table(self.settings))).hexdigest()[:12]
 
     @property
     def oracle(self) -> bool:
@@ -289,10 +281,7 @@ def _settled(preset: Preset | None, changes: Mapping[str, Any], where: str) -> S
             table.pop(name, None)
         else:
             table[name] = value
-    try:
-        settings = msgspec.convert(table, Settings, dec_hook=_hook, strict=True)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {_in_words(str(error))}") from None
+    settings = settle(table, Settings, where, also=("base",))
     check(settings, where)
     if settings.order is not None:
         from rlsched.decide.order.keys import Order
@@ -302,53 +291,6 @@ def _settled(preset: Preset | None, changes: Mapping[str, Any], where: str) -> S
         except InputError as error:
             raise InputError(f"{where}: order: {error}") from None
     return settings
-
-
-def _hook(kind: type, value: Any) -> Any:
-    if kind is Seconds:
-        return Seconds.of(value)
-    raise TypeError(kind)
-
-
-def _in_words(error: str) -> str:
-    """msgspec's words for a wrong setting, with its path first and the nearest known name."""
-    text, _, at = error.partition(" - at `$")
-    path = at.rstrip("`").strip(".")
-    found = re.search(r"unknown field `(\w+)`", text)
-    if found is None:
-        return f"{path}: {text[0].lower()}{text[1:]}" if path else text[0].lower() + text[1:]
-    known = _names_at(path)
-    near = difflib.get_close_matches(found[1], known, 1)
-    meant = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-    return f"unknown setting {'.'.join(part for part in (path, found[1]) if part)!r}{meant}"
-
-
-def _names_at(path: str) -> list[str]:
-    """Names of the settings in the table at a path."""
-    kind: Any = Settings
-    for name in path.split(".") if path else ():
-        field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
-        parts = getattr(field.type, "__args__", (field.type,))
-        kind = next(part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct))
-    return [*(["base"] if kind is Settings else []), *kind.__struct_fields__]
-
-
-def _table(settings: msgspec.Struct) -> dict[str, Any]:
-    """Settings as plain data, those at their default left out; a part that is there is never left out."""
-    made: dict[str, Any] = {}
-    for field in msgspec.structs.fields(settings):
-        value = getattr(settings, field.name)
-        if isinstance(value, msgspec.Struct):
-            made[field.name] = _table(value)
-        elif value != field.default and value is not None:
-            made[field.name] = _plain(value)
-    return made
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Seconds):
-        return value.text
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
@@ -368,20 +310,3 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML; a table inline."""
-    if isinstance(value, dict):
-        return (
-            "{ " + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + " }"
-            if value
-            else "{}"
-        )
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(one) for one in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return ("inf" if value > 0 else "-inf") if math.isinf(value) else repr(value)
-    return msgspec.json.encode(value).decode() if isinstance(value, str) else str(value)

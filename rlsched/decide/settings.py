@@ -3,42 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Literal
 
 import msgspec
 
 from rlsched.errors import InputError
-
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-class Seconds(float):
-    """A time; written as a number of seconds, or as text with its unit: `90s`, `30m`, `12h`, `1.5d`."""
-
-    @classmethod
-    def of(cls, value: Any) -> Seconds:
-        """A time from what a person writes.
-
-        Raises:
-            ValueError: it is no time.
-        """
-        if isinstance(value, str):
-            found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
-            if found is None:
-                raise ValueError(f"expected a time such as 90s, 30m, 12h or 1.5d, got {value!r}")
-            return cls(float(found[1]) * _UNIT_S[found[2]])
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise ValueError(f"expected a time such as 90s, 30m or 12h, or seconds, got {value!r}")
-        return cls(value)
-
-    @property
-    def text(self) -> str:
-        """The shortest text with a unit that says the same."""
-        for unit, size_s in reversed(_UNIT_S.items()):
-            if self >= size_s and self % size_s == 0:
-                return f"{self / size_s:g}{unit}"
-        return f"{self:g}s"
+from rlsched.settings import Seconds
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

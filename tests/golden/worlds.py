@@ -50,7 +50,7 @@ def world(name: str, mode: str) -> World:
     elif mode == "models":
         made = replace(made, models=_models(name))
     elif mode == "sleeping":
-        made = replace(made, models=Models(power_down=PowerDownPlan.parse("default")))
+        made = replace(made, models=Models(power_down=PowerDownPlan()))
     return made
 
 
@@ -160,7 +160,7 @@ def _with_attempts(made: World) -> World:
 def _models(name: str) -> Models:
     return {
         "helios": Models(),
-        "philly": Models(seed=3, energy_weight=0.35, sharing_mode="mps", fault_frac=0.5),
-        "mixed": Models(seed=1, assumed_scale=1.3, energy_weight=0.2, learn=False, power_cap_frac=0.8),
+        "philly": Models(workload_seed=3, energy_weight=0.35, sharing_mode="mps", fault_frac=0.5),
+        "mixed": Models(workload_seed=1, assumed_scale=1.3, energy_weight=0.2, learning=False, power_cap_frac=0.8),
         "slices": Models(noise=False),
     }[name]

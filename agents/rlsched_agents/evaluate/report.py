@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from pathlib import Path
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
-from rlsched_agents.evaluate.modelled import Basis, ModelsUsed
+from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import Comparison, compare
+from rlsched_envs.modelling import Models
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.run import Outcome
     from rlsched_agents.evaluate.windows import Window
     from rlsched_envs.job_table import JobTable
-    from rlsched_envs.modelling import Models
 
 NAMED_JOBS = 5
 """Rejected jobs that are named for each reason; --jobs-out has all of them."""
@@ -76,9 +77,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     baseline: str
     paired: dict[str, Comparison]
     rejected_reasons: dict[str, int]
-    models: ModelsUsed | None = None
+    models: Models | None = None
     mig_slices: int = 0
     devices: int = 0
+
+    def __str__(self) -> str:
+        """Tables for people."""
+        from rich.console import Console
+
+        from rlsched_agents.evaluate.tables import print_report
+
+        text = io.StringIO()
+        print_report(self, Console(file=text, width=120, highlight=False))
+        return text.getvalue()
 
 
 def build_report(
@@ -142,7 +153,7 @@ def build_report(
             if name != against
         },
         rejected_reasons=rejected_reasons(first, measured),
-        models=None if models is None else ModelsUsed.of(models),
+        models=models,
     )
 
 

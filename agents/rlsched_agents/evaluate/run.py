@@ -53,7 +53,6 @@ class Task:
         records: File for the decision records; None: none are made.
         logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
         rules: Restart costs, retries and node events.
-        placement: The placement rule.
         models: How fast jobs run and what they draw; None: they run as the trace says.
     """
 
@@ -66,7 +65,6 @@ class Task:
     records: Path | None = None
     logdir: Path | None = None
     rules: RunRules = field(default_factory=RunRules)
-    placement: str = "consolidate"
     models: Models | None = None
 
 
@@ -124,7 +122,6 @@ def replay_tasks(
     records: Path | None = None,
     logdir: Path | None = None,
     rules: RunRules | None = None,
-    placement: str = "consolidate",
     models: Models | None = None,
 ) -> list[Task]:
     """A task for every policy and seed; one alone for a policy that is the same with every seed.
@@ -152,7 +149,6 @@ def replay_tasks(
                     _record_path(stem, records, logdir),
                     logdir / stem if logdir else None,
                     rules or RunRules(),
-                    placement,
                     models,
                 )
             )
@@ -262,7 +258,6 @@ def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], 
         order=scheduler.order,
         predictions=stamps,
         rules=task.rules,
-        placement=task.placement,
         models=task.models,
     )
     until_started = trace.submit_s < task.window.until_s

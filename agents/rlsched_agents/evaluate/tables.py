@@ -130,7 +130,7 @@ def _print_energy(report: Report, console: Console) -> None:
     """What the models say of each policy, and what they rest on."""
     if report.models is None:
         return
-    console.print(f"Models: {report.models.in_words()}.\n")
+    console.print(f"Models: {report.models.in_words}.\n")
     _print_table(
         console,
         "energy of the measured jobs, and of the whole cluster over the whole replay, kWh",
@@ -166,7 +166,7 @@ def _print_power_down(report: Report, console: Console) -> None:
         return
     _print_table(
         console,
-        f"nodes that sleep ({report.models.power_down}), over the whole replay; waits for them are queueing",
+        "nodes that sleep, over the whole replay; waits for them are queueing",
         ("wake-ups", "a day", "nodes booted", "node-hours asleep", "saved, kWh"),
         {
             name: (
