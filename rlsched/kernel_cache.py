@@ -3,7 +3,8 @@
 numba's own cache knows a function by its file's time and line, and notices no change of what the function
 calls in other files. Here a kernel's entry is named after a digest of its own byte code, of the constants
 that it reads, and of the same of every kernel that it calls. So a change recompiles what it touches, and two
-checkouts of one version share their entries.
+checkouts of one version share their entries. Entries for different argument types lie in different files,
+as the types of one version may not be known to another.
 
 Processes that need the same kernel at once compile it once: the others wait for the first.
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +25,16 @@ from typing import Any, Final
 import llvmlite
 import numba
 import numpy as np
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    _CacheLocator,
+)
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]
 
-KEPT_DIGESTS: Final = 6
-"""Entries of one kernel that are kept beside each other: of so many versions of it."""
+KEPT_UNUSED_DAYS: Final = 30
+"""An entry that nobody loaded for so long goes."""
 _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
 """Modules whose functions numba knows: of them the version counts."""
 
@@ -152,11 +159,17 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._function, self._part = function, part
         self._is_open = False
 
-    def _open(self) -> None:
+    def _open(self, sig: Any) -> None:
+        """Turn to the file of the entry for these types."""
         if not self._is_open:
             self._impl_class = lambda function: _Entries(function, self._part)
             super().__init__(self._function)
             self._is_open = True
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self.cache_path,
+            filename_base=f"{self._impl.filename_base}-{_types_digest(sig)}",
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
 
     @property
     def cache_path(self) -> str:
@@ -164,49 +177,54 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         return str(folder(self._part))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """See `numba.core.caching`."""
-        self._open()
-        return super().load_overload(sig, target_context)
+        """See `numba.core.caching`. An entry that cannot be read, of whatever cause, is made anew."""
+        self._open(sig)
+        index = Path(self._cache_file._index_path)
+        try:
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                index.touch()
+        except Exception:
+            index.unlink(missing_ok=True)
+            return None
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """See `numba.core.caching`; entries of older versions of the kernel make room."""
-        self._open()
+        """See `numba.core.caching`; entries that nobody uses any more make room."""
+        self._open(sig)
         super().save_overload(sig, data)
-        self._prune()
-
-    def _prune(self) -> None:
-        """Keep the newest `KEPT_DIGESTS` versions of this kernel."""
-        place, name = Path(self._impl.locator.get_cache_path()), self._impl._name
-        found = sorted(place.glob(f"{name}-*.nbi"), key=_changed_s, reverse=True)
-        for index in found[KEPT_DIGESTS:]:
-            for entry in [*place.glob(f"{index.stem}.*.nbc"), index]:
-                entry.unlink(missing_ok=True)
-
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """numba's, and the names of the fields of tuples, which its types do not hold."""
-        return (*super()._index_key(sig, codegen), tuple(_fields(one) for one in sig))
+        _prune(Path(self.cache_path).parent.parent)
 
     @contextmanager
     def alone(self, sig: Any) -> Iterator[None]:
         """Let one process at a time compile this kernel for these types."""
-        self._open()
-        place = Path(self._impl.locator.get_cache_path()).parent / "locks"
+        self._open(sig)
+        place = Path(self.cache_path).parent / "locks"
         place.mkdir(parents=True, exist_ok=True)
-        name = hashlib.sha256(f"{self._part} {self._impl._filename_base} {sig}".encode()).hexdigest()[:24]
+        name = hashlib.sha256(f"{self._part} {self._cache_file._index_name}".encode()).hexdigest()[:24]
         with (place / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
-def _changed_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process has made room
-        return 0.0
+@cache
+def _prune(root: Path) -> None:
+    """Once in a process: remove what was not loaded for `KEPT_UNUSED_DAYS`, of all versions."""
+    before_s = time.time() - KEPT_UNUSED_DAYS * 86400
+    for index in root.glob("kernels-*/*/*.nbi"):
+        with suppress(FileNotFoundError):  # another process removed it
+            if index.stat().st_mtime < before_s:
+                for entry in [*index.parent.glob(f"{index.stem}.*.nbc"), index]:
+                    entry.unlink()
 
 
-def _fields(one: Any) -> Any:
-    """Names of the fields of a tuple's type, and of those in it."""
+def _types_digest(sig: Any) -> str:
+    """A digest of argument types: what numba says of them, and of tuples the class and the fields' names."""
+    return hashlib.sha256(repr([_described(one) for one in sig]).encode()).hexdigest()[:12]
+
+
+def _described(one: Any) -> Any:
     if isinstance(one, BaseNamedTuple):
-        return (one.fields, tuple(_fields(part) for part in one))
-    return ()
+        kind = one.instance_class
+        return (kind.__module__, kind.__qualname__, one.fields, [_described(part) for part in one])
+    return str(one)

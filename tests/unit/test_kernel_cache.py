@@ -1,0 +1,79 @@
+"""The cache of compiled kernels, seen by several versions of the code and after an accident."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rlsched.kernel_cache import KEPT_UNUSED_DAYS
+
+MODULE = """
+from typing import NamedTuple
+import numpy as np
+from rlsched.jit import kernel
+
+class {name}(NamedTuple):
+    {field}: np.ndarray
+    of: float
+
+@kernel
+def times(pair):
+    return pair[0][0] * pair[1]
+
+print(times({name}(np.full(1, 6.0), 7.0)))
+"""
+
+
+def run_version(place: Path, name: str, field: str = "values") -> str:
+    """Run one version of a module with a kernel; all versions share a cache."""
+    (place / "versioned.py").write_text(MODULE.format(name=name, field=field))
+    cache = {"XDG_CACHE_HOME": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import versioned"],
+        cwd=place,
+        env=os.environ | cache,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def entries(place: Path) -> list[Path]:
+    return sorted(place.glob("rlsched/kernels-*/doors/versioned.times-*.nbi"))
+
+
+def test_versions_with_other_types_share_a_cache(tmp_path: Path) -> None:
+    for name, field in (
+        ("Before", "values"),
+        ("After", "values"),
+        ("Before", "numbers"),
+        ("After", "values"),
+    ):
+        assert run_version(tmp_path, name, field) == "42.0"
+    assert len(entries(tmp_path)) == 3
+
+
+def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
+    run_version(tmp_path, "Pair")
+    for kind in ("inside", "doors"):
+        for entry in tmp_path.glob(f"rlsched/kernels-*/{kind}/*.nbi"):
+            entry.write_bytes(entry.read_bytes()[:40])
+    assert run_version(tmp_path, "Pair") == "42.0"
+    for entry in tmp_path.glob("rlsched/kernels-*/*/*.nbc"):
+        entry.write_bytes(b"")
+    assert run_version(tmp_path, "Pair") == "42.0"
+
+
+def test_what_nobody_loads_goes(tmp_path: Path) -> None:
+    run_version(tmp_path, "Before")
+    (unused,) = entries(tmp_path)
+    long_ago_s = time.time() - (KEPT_UNUSED_DAYS + 1) * 86400
+    os.utime(unused, (long_ago_s, long_ago_s))
+    run_version(tmp_path, "After")
+    (left,) = entries(tmp_path)
+    assert left != unused
+    assert {path.name.partition(".1.nbc")[0] for path in left.parent.glob("versioned.*.nbc")} == {left.stem}
