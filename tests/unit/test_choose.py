@@ -12,11 +12,18 @@ from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical
 from rlsched.cluster.placement import fits_slot
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+
+
+def cluster(nodes: int, gpus: int, placement: str) -> ClusterState:
+    spec = ClusterSpec.uniform(nodes, gpus)
+    return ClusterState.from_spec(spec, OrderedQueue(Order(by="area")), placement=placement)
 
 
 def state_of(placement: str, taken: list[int], gpus: int = 4) -> ClusterState:
     """Nodes alike, the first so many GPUs of each taken by whole-GPU jobs."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(len(taken), gpus), placement=placement)
+    state = cluster(len(taken), gpus, placement)
     for node, count in enumerate(taken):
         for g in range(gpus * node, gpus * node + count):
             state.start(add(state, Demand.of(1)), [g], 0.0)
@@ -98,7 +105,7 @@ def test_a_share(placement: str, gpu: int) -> None:
 class TestFragmentationGradient:
     def test_measure_by_hand(self) -> None:
         """A node of 2 GPUs with 600 and 1000 milli left; jobs seen: 3 shares of 0.5 and 1 of two GPUs."""
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), placement="fgd")
+        state = cluster(1, 2, "fgd")
         state.start(add(state, Demand.of(0.4)), [0], 0.0)
         for demand in [Demand.of(0.5)] * 3 + [Demand.of(2)]:
             add(state, demand)
@@ -124,7 +131,7 @@ class TestFragmentationGradient:
 
     def test_shares_go_where_they_leave_nothing_useless(self) -> None:
         """GPU 0 has 500 left, GPU 1 all; halves come often: a job of 0.4 would leave 100 useless on GPU 0."""
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), placement="fgd")
+        state = cluster(1, 2, "fgd")
         state.start(add(state, Demand.of(0.5)), [0], 0.0)
         for _ in range(20):
             add(state, Demand.of(0.5))

@@ -6,26 +6,28 @@ import itertools
 
 import numpy as np
 import pytest
+from rlsched_agents.heuristics.keeping_room import reserve_rule
+from rlsched_agents.heuristics.queue_order import RULES
 
 from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
-from rlsched_agents.heuristics.keeping_room import reserve_rule
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.search.columns import RULES as FOLLOWED
 from rlsched_agents.search.truth import Truth
 from rlsched_envs import simulation as sim
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.lookahead import NOTHING, LookAhead, followers
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
@@ -38,7 +40,7 @@ def trace_of(*jobs: tuple[float, float, int]) -> Trace:
 
 
 def known(trace: Trace, spec: ClusterSpec) -> Engine:
-    return Engine(trace, spec, information="oracle")
+    return Engine(trace, spec, oracle=True)
 
 
 def run(trace: Trace, spec: ClusterSpec, by: Clairvoyant | Rule) -> JobTable:
@@ -164,8 +166,8 @@ def test_followed_rules_are_the_named_ones() -> None:
 def test_it_is_refused_where_the_future_does_not_follow() -> None:
     trace, spec = synthesize("helios", jobs=20, load=1.0, gpus=16, seed=1, predictability="informative")
     with pytest.raises(InputError, match="expected a run without models"):
-        Engine(trace, spec, information="oracle", rules=RunRules(always=True)).run(Clairvoyant())
-    state = ClusterState.from_spec(ONE_NODE)
+        Engine(trace, spec, oracle=True, rules=RunRules(always=True)).run(Clairvoyant())
+    state = ClusterState.from_spec(ONE_NODE, OrderedQueue(Order(by="area")))
     state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0)
     with pytest.raises(InputError, match="of a simulated run alone"):
         Clairvoyant().decide(state, 0, 0.0)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.order.keys import Order
 from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
 
@@ -236,7 +237,7 @@ def test_more_live_jobs_than_slots(jobs: int, compiled: bool) -> None:
 
 
 def test_an_engine_keeps_one_order() -> None:
-    engine = Engine(trace_of([(0, 1, 1)]), ClusterSpec.uniform(1, 1), order="submit")
+    engine = Engine(trace_of([(0, 1, 1)]), ClusterSpec.uniform(1, 1), order=Order())
     with pytest.raises(ValueError, match="predicted_gpu_time"):
         engine.run_rule(RULES["qssf"])
     with pytest.raises(ValueError, match="predicted_gpu_time"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.order.keys import Order
 from rlsched.decide.rules import Rule
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
@@ -15,7 +16,7 @@ from rlsched_agents.evaluate.occupancy import MAX_STEPS, STEPS_S, fragmentation,
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 
-RULE = Rule(name="fifo-backfill", order="submit", blocks=False)
+RULE = Rule(name="fifo-backfill", order=Order(), blocks=False)
 
 
 def replayed(trace: Trace, spec: ClusterSpec, *, keep_placements: bool = True) -> JobTable:

@@ -11,8 +11,8 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate import run
 from rlsched_agents.evaluate.windows import WARMUP_S, Window
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Predictions, predict_trace
-from rlsched_envs.lives import LifeRules
 
 FED = ("qssf", "easy:size", "sgf-age", "reserve", "fifo-backfill+revise", "tiresias", "gittins", "random")
 
@@ -45,7 +45,7 @@ def test_who_is_fed_no_history_decides_alike_with_any(policy: str) -> None:
     rng, found = np.random.default_rng(0), []
     for predicted_s in (np.full(400, PRIOR_S), rng.exponential(3600, 400), rng.exponential(60, 400)):
         stamps = Predictions(predicted_s, np.ones(400))
-        tasks = run.replay_tasks(trace, spec, Window(), stamps, [policy], [0], rules=LifeRules(max_retries=1))
+        tasks = run.replay_tasks(trace, spec, Window(), stamps, [policy], [0], rules=RunRules(max_retries=1))
         found.append(run.run_tasks(tasks, workers=1)[0].table)
     assert (found[0].start_s > trace.submit_s).any(), "jobs wait"
     for table in found[1:]:

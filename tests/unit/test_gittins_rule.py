@@ -10,17 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rlsched_agents.heuristics.gittins import gittins, make_gittins
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Preempt
+from rlsched.decide.order.keys import Order
 from rlsched.decide.record import read_records
-from rlsched.decide.scheduler import load_scheduler, may_preempt, may_share, needs_models
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import may_preempt, may_share, needs_models
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.gittins import gittins, make_gittins
 from rlsched_envs.engine import Engine, Predictions
-from tests.unit.lives.play import attempts, trace_of
+from tests.unit.attempts.play import attempts, trace_of
 
 Span = tuple[str, float, float]
 """Job, start and end of an attempt."""
@@ -129,7 +131,7 @@ class TestSettings:
         trace, able = trace_of([(0, 10, 1)]), load_scheduler("gittins+share")
         for run in (lambda engine: engine.run(able), lambda engine: engine.run_rule(able.rule)):
             with pytest.raises(ValueError, match=r"gittins\+share shares GPUs .* has no models"):
-                run(Engine(trace, ClusterSpec.uniform(1, 1), order="index"))
+                run(Engine(trace, ClusterSpec.uniform(1, 1), order=Order(by="index")))
 
 
 def test_records_of_a_run_with_preemptions_can_be_read(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Migrate, Preempt, SetClock, Start, Wait
-from rlsched.decide.rows.candidates import has_startable, hold, job_candidates
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
-from rlsched.decide.scheduler import Decision, Information, Scheduler, load_scheduler
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.arrays import HELD
+from rlsched.decide.rows.candidates import has_startable, hold, job_candidates
+from rlsched.decide.scheduler import Decision, Information, Scheduler
 from rlsched.errors import AllocationError
 
 
@@ -33,7 +35,7 @@ class Scripted:
     """A policy that does what a test says."""
 
     name = "scripted"
-    order: Order = "predicted_gpu_time"
+    order = Order(by="area")
     information: Information = "causal"
 
     def __init__(self, act: Callable[[], Action]) -> None:
@@ -48,7 +50,7 @@ class Scripted:
 
 def busy(jobs: int = 3) -> ClusterState:
     """Two GPUs, each on its own node; jobs 0, 1, ... of one GPU wait, the last is the shortest."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 1))
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 1), OrderedQueue(Order(by="area")))
     for k in range(jobs):
         state.add_job(num_gpus=1, submit_s=0.0, predicted_s=100.0 - k, spread=1.0)
     return state
@@ -140,7 +142,7 @@ def test_what_the_ledger_would_refuse(action: Action, why: str) -> None:
 
 def running(**facts: bool) -> ClusterState:
     """Two GPUs on their own nodes: job 0 runs since 0 s, jobs 1 and 2 wait, 2 is the shortest."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 1))
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 1), OrderedQueue(Order(by="area")))
     for k in range(3):
         state.add_job(num_gpus=1, submit_s=0.0, predicted_s=100.0 - k, spread=1.0, **facts)  # type: ignore[arg-type]
     state.start(0, (0,), 0.0)
@@ -274,7 +276,7 @@ def test_both_must_keep_the_same_queue() -> None:
 def test_a_rule_in_its_place_knows_no_holds_and_its_record_says_what_it_took(fallback: str) -> None:
     """Four GPUs: 3 are taken, jobs of 1, 1 and 3 GPUs wait; a *wait* holds the small ones for the large."""
     rule = load_scheduler(fallback)
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order=rule.order)
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(rule.order))
     for gpus, predicted_s in ((3, 50.0), (3, 60.0), (1, 100.0), (1, 400.0)):
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
     state.start(0, (0, 1, 2), 0.0)

@@ -8,10 +8,10 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features
-from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.order.keys import Order
-from rlsched.decide.scheduler import Decision, Information, load_scheduler
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows import features
+from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.rows.schema import (
     ACTOR_FEATURES,
     FEASIBLE_ROWS,
@@ -23,6 +23,7 @@ from rlsched.decide.rows.schema import (
     WINDOW_ROWS,
     FeatureSchema,
 )
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions, predict_trace
@@ -134,14 +135,13 @@ class TestSchema:
         assert WINDOW_ROWS > 1 + FEASIBLE_ROWS + OLDEST_ROWS
 
 
-class Watcher:
+class Watcher(Scheduler):
     """A scheduler that acts like another and notes every window it is asked in."""
 
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    order = Order(by="area")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = self.policy_id = name
         self._inner = load_scheduler(name, seed=5)
         self.seen: list[tuple[float, int, bytes, str]] = []
 
@@ -156,7 +156,7 @@ class TestNoTruthInFeatures:
         self, trace: Trace, spec: ClusterSpec, stamps: Predictions, name: str
     ) -> tuple[Watcher, np.ndarray]:
         watcher = Watcher(name)
-        table = Engine(trace, spec, predictions=stamps).run(watcher)
+        table = Engine(trace, spec, order=watcher.order, predictions=stamps).run(watcher)
         return watcher, table.start_s
 
     @pytest.mark.parametrize("name", ["qssf-backfill", "random"])

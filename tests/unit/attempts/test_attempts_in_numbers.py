@@ -12,10 +12,10 @@ from rlsched.cluster.arrays import NODE_DOWN
 from rlsched.cluster.spec import ClusterSpec
 from rlsched_agents.evaluate.jobs_out import write_jobs
 from rlsched_agents.evaluate.metrics import schedule_metrics
-from rlsched_envs.job_table import JobTable
 from rlsched_envs.attempt_log import RunRules
+from rlsched_envs.job_table import JobTable
 from rlsched_envs.node_events import NodeEvent
-from tests.unit.lives.play import Scripted, run, trace_of
+from tests.unit.attempts.play import Scripted, run, trace_of
 
 
 def preempted() -> JobTable:
@@ -38,14 +38,14 @@ def test_every_attempt_counts_while_it_runs() -> None:
 
 def test_of_the_measured_jobs_alone() -> None:
     table = preempted()
-    assert table.segments is not None
+    assert table.log is not None
     later = schedule_metrics(table, 2, np.array([False, True, True]))
     assert (later.preemptions, later.lost_gpu_s) == (0, 0.0)
     assert later.gpu_utilisation_frac == pytest.approx(2 * (20 + 20 + 110) / (2 * 190))
     first = table.first_rows(1)
-    assert first.segments is not None
-    assert first.segments.start_s.tolist() == [0, 50]
-    assert [first.segments.gpus(k) for k in range(2)] == [(0, 1), (0, 1)]
+    assert first.log is not None
+    assert first.log.start_s.tolist() == [0, 50]
+    assert [first.log.gpus(k) for k in range(2)] == [(0, 1), (0, 1)]
 
 
 def test_how_jobs_ended_and_what_was_lost() -> None:

@@ -10,14 +10,16 @@ import numpy as np
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.rows.candidates import first_in_order, start_action
 from rlsched.decide.order.keys import Order
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.policy import Policy
+from rlsched.decide.rows.candidates import first_in_order
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.attempt_log import RunRules
 
 Attempt = tuple[str, int, float, float, str, float]
 """Job, attempt, start, end, reason, work kept."""
@@ -42,7 +44,7 @@ def trace_of(
     )
 
 
-class Scripted:
+class Scripted(Scheduler):
     """FIFO that skips what does not fit, and preempts the jobs that the script names, when it says so.
 
     Args:
@@ -50,10 +52,10 @@ class Scripted:
         only: What is started at that time, in place of the first jobs that fit.
     """
 
-    name = "scripted"
-    order: Order = "submit"
-    information: Information = "oracle"
-    preempts = True
+    name = policy_id = "scripted"
+    order = Order()
+    oracle = True
+    abilities = Abilities(preempts=True)
 
     def __init__(
         self, stops: Mapping[float, Sequence[int]], only: Mapping[float, Sequence[int]] | None = None
@@ -92,24 +94,24 @@ def run(
     """Replay on nodes of so many GPUs, under a script or a rule."""
     spec = ClusterSpec.uniform(nodes, gpus)
     if isinstance(scheduler, Scripted):
-        return Engine(trace, spec, order="submit", information="oracle", rules=rules).run(scheduler)
-    rule = RULES[scheduler]
-    engine = Engine(trace, spec, order=rule.order, information="oracle", rules=rules)
-    return engine.run_rule(rule) if compiled else engine.run(QueueOrder(rule))
+        return Engine(trace, spec, order=Order(), oracle=True, rules=rules).run(scheduler)
+    policy = Policy(scheduler)
+    engine = Engine(trace, spec, order=policy.rule.order, oracle=True, rules=rules)
+    return engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy))
 
 
 def attempts(table: JobTable) -> list[Attempt]:
     """Every attempt, by start, then job."""
-    segments = table.segments
-    assert segments is not None
+    log = table.log
+    assert log is not None
     return [
         (
-            str(table.trace.job_id[segments.job[k]]),
-            int(segments.attempt[k]),
-            float(segments.start_s[k]),
-            float(segments.end_s[k]),
-            segments.reason_name(k),
-            float(segments.useful_s[k]),
+            str(table.trace.job_id[log.job[k]]),
+            int(log.attempt[k]),
+            float(log.start_s[k]),
+            float(log.end_s[k]),
+            log.reason_name(k),
+            float(log.useful_s[k]),
         )
-        for k in np.lexsort((segments.job, segments.start_s)).tolist()
+        for k in np.lexsort((log.job, log.start_s)).tolist()
     ]

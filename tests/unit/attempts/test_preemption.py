@@ -10,16 +10,20 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.rows.candidates import start_action
 from rlsched.decide.loop import apply
+from rlsched.decide.move import BY_OPTIONS, Move
+from rlsched.decide.options import PLAIN_START
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision
+from rlsched.decide.start import start_action
 from rlsched.errors import AllocationError
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs import simulation as sim
+from rlsched_envs import loop, moves
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine
-from rlsched_envs.life import note_start, preempt_slot
-from rlsched_envs.attempt_log import RunRules, PreemptionCosts
-from tests.unit.lives.play import Scripted, attempts, run, trace_of
+from tests.unit.attempts.play import Scripted, attempts, run, trace_of
 
 TWO = [(0.0, 100.0, 1.0), (10.0, 20.0, 1.0)]
 """On one GPU: `a` runs from 0; `b` comes at 10, and the script lets it in at 30."""
@@ -91,7 +95,7 @@ class TestWhoIsPreempted:
             run(trace, Scripted({30.0: [0]}))
 
     def test_not_one_that_started_at_this_instant(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 1))
+        state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(Order(by="area")))
         seq = state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0)
         state.start(seq, [0], 3.0)
         before = state.digest()
@@ -107,7 +111,7 @@ class TestWhoIsPreempted:
 
 
 def test_a_waiting_job_knows_its_past() -> None:
-    engine = Engine(trace_of([(0, 100, 2), (10, 20, 2)]), ClusterSpec.uniform(1, 2), order="submit")
+    engine = Engine(trace_of([(0, 100, 2), (10, 20, 2)]), ClusterSpec.uniform(1, 2), order=Order())
     seen = {}
 
     class Looking(Scripted):
@@ -122,26 +126,27 @@ def test_a_waiting_job_knows_its_past() -> None:
     assert seen[30.0] == (2, 1, 1, 60.0, 40.0)
 
 
-def test_the_compiled_way_to_preempt_refuses_what_the_ledger_refuses() -> None:
+def test_the_compiled_way_to_preempt_keeps_what_was_done() -> None:
     engine = Engine(
         trace_of(TWO, preemptible=["false", "true"], fail_after_s=["", "1000"]),
         ClusterSpec.uniform(1, 2),
-        order="submit",
+        order=Order(),
     )
-    life = engine.life
-    assert life is not None
+    log, run_now = engine.log, engine.arrays.progress.run[0]
+    assert log is not None
+    start, preempt = (
+        loop.for_run(one, None, logged=True, modelled=False) for one in (moves.start, moves.preempt)
+    )
     for _ in range(2):
         assert engine.advance()
         slot = int(engine.state.queue(0)[0])
-        assert sim.allocate_slot(engine.arrays, 0, slot, -1)
-        note_start(engine.arrays, life, slot)
-        assert not preempt_slot(engine.arrays, life, slot)
-    assert not preempt_slot(engine.arrays, life, 0)
-    engine.arrays.progress.clock[sim.NOW] = 15.0
-    assert preempt_slot(engine.arrays, life, 1)
+        assert start(engine.arrays, 0, Move(-1, slot, -1, -1, -1, BY_OPTIONS), PLAIN_START)
+    run_now.now_s = 15.0
+    preempt(engine.arrays, 1, -1)
     assert engine.state.waiting(0) == [1]
-    assert life.jobs.saved_s.tolist() == [0.0, 5.0]
-    assert sim.next_event_s(engine.arrays) == 100.0
+    assert log.jobs.saved_s.tolist() == [0.0, 5.0]
+    assert engine.advance()
+    assert engine.now_s == 100.0
 
 
 class TestTimers:
@@ -156,7 +161,7 @@ class TestTimers:
         assert scheduler.asked_at == [0]
 
     def test_a_wait_until_now_is_refused(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 1))
+        state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(Order(by="area")))
         with pytest.raises(AllocationError, match=r"has to end after now, 5.0 s; got 5.0 s"):
             apply(state, 0, Decision(action=Wait(until_s=5.0), source="rule"), 5.0)
 
@@ -177,7 +182,7 @@ def test_a_preempted_job_may_start_elsewhere_at_the_same_instant() -> None:
                 return Wait()
             return super().next_action(state, partition, now_s)
 
-    table = Engine(trace, spec, order="submit", information="oracle").run(ForTheStranger({}))
+    table = Engine(trace, spec, order=Order(), oracle=True).run(ForTheStranger({}))
     assert [one[:4] for one in attempts(table)] == [
         ("a", 1, 0, 40),
         ("b", 1, 0, 40),
@@ -187,20 +192,20 @@ def test_a_preempted_job_may_start_elsewhere_at_the_same_instant() -> None:
     assert table.gpus == [(0,), (0,), (1,)]
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
-def test_lives_without_interruptions_change_nothing(name: str) -> None:
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"])
+def test_logging_attempts_without_interruptions_changes_nothing(name: str) -> None:
     rng = np.random.default_rng(1)
     submit = np.sort(rng.integers(0, 300, 200)).astype(float)
     jobs = list(zip(submit, rng.integers(0, 60, 200), rng.integers(1, 7, 200), strict=True))
     ids = [str(k) for k in range(200)]
-    rule, spec = RULES[name], ClusterSpec.uniform(2, 4)
-    plain, lived = trace_of(jobs, ids=ids), trace_of(jobs, ids=ids, fail_after_s=["1000"] * 200)
+    policy, spec = Policy(name), ClusterSpec.uniform(2, 4)
+    plain, logged = trace_of(jobs, ids=ids), trace_of(jobs, ids=ids, fail_after_s=["1000"] * 200)
     tables = []
-    for trace in (plain, lived):
+    for trace in (plain, logged):
         for compiled in (True, False):
-            engine = Engine(trace, spec, order=rule.order, information="oracle")
-            assert (engine.life is not None) == (trace is lived)
-            tables.append(engine.run_rule(rule) if compiled else engine.run(QueueOrder(rule)))
+            engine = Engine(trace, spec, order=policy.rule.order, oracle=True)
+            assert (engine.log is not None) == (trace is logged)
+            tables.append(engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy)))
     for table in tables[1:]:
         np.testing.assert_array_equal(table.start_s, tables[0].start_s)
         np.testing.assert_array_equal(table.end_s, tables[0].end_s)

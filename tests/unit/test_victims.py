@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.placement import fits
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.evict import who_leaves
+from rlsched.decide.rules.victims import find_victims
 from tests.unit.models.board import add, modelled, node, running
 
 LIGHT = "a2c-b64"
@@ -31,7 +31,7 @@ class Case:
     above: float
 
     def next(self) -> int:
-        return int(who_leaves(self.state.arrays, 0, self.gpus, self.index, self.above)[0])
+        return int(find_victims(self.state.arrays, 0, self.gpus, self.index, self.above)[0])
 
     def fits(self) -> bool:
         return bool(fits(self.state.arrays, 0, self.gpus))
@@ -75,7 +75,7 @@ def draw(seed: int, *, alike: bool = False) -> Case | None:
         where = sorted(rng.choice(free, want, replace=False).tolist())
         first = running(state, LIGHT, where, vc="a")
         if rng.random() < 0.3:
-            state.start(add(state, LIGHT, want, vc="a"), where, 0.0, beside=first)
+            state.start(add(state, LIGHT, want, vc="a"), where, 0.0, share_with=first)
     if rng.random() < 0.2:
         state.drain_node(int(rng.integers(len(nodes))))
     index = rng.integers(0, 6, arrays.job.shape[0]).astype(float)
@@ -106,7 +106,7 @@ def free_of(case: Case, *, left: set[int]) -> dict[int, int]:
 def holds(case: Case, free: dict[int, int]) -> bool:
     """Whether the gang fits so many free GPUs: on one node, or on whole nodes of the largest size and a rest.
 
-    That of several nodes is what `evict` says that it does: smaller whole nodes are no part of it.
+    That of several nodes is what `rules.victims` says that it does: smaller whole nodes are no part of it.
     """
     arrays = case.state.arrays
     largest = int(arrays.node.gpus[arrays.node.part_of == 0].max())
@@ -173,8 +173,8 @@ def test_the_node_is_the_one_where_fewest_gpus_are_given_up_in_all() -> None:
     gang, small = running(state, LIGHT, [0, 1, 2, 3, 4, 5, 6, 7]), running(state, LIGHT, [8, 9])
     index = np.full(state.arrays.job.shape[0], 1.0)
     index[state.slot_of(small)] = 2.0
-    assert who_leaves(state.arrays, 0, 2, index, 0.0)[0] == state.slot_of(small)
-    assert who_leaves(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(gang)
+    assert find_victims(state.arrays, 0, 2, index, 0.0)[0] == state.slot_of(small)
+    assert find_victims(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(gang)
 
 
 def test_on_a_node_the_highest_index_goes_first_but_not_in_vain() -> None:
@@ -183,19 +183,19 @@ def test_on_a_node_the_highest_index_goes_first_but_not_in_vain() -> None:
     one, three = running(state, LIGHT, [0]), running(state, LIGHT, [1, 2, 3])
     index = np.full(state.arrays.job.shape[0], -math.inf)
     index[state.slot_of(one)], index[state.slot_of(three)] = 5.0, 4.0
-    assert who_leaves(state.arrays, 0, 1, index, 0.0)[0] == state.slot_of(one)
-    assert who_leaves(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(three)
-    assert who_leaves(state.arrays, 0, 3, index, 4.0)[0] == -1, "an index at the bound is not above it"
+    assert find_victims(state.arrays, 0, 1, index, 0.0)[0] == state.slot_of(one)
+    assert find_victims(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(three)
+    assert find_victims(state.arrays, 0, 3, index, 4.0)[0] == -1, "an index at the bound is not above it"
 
 
 def test_a_gpu_stays_taken_where_one_of_those_who_share_it_must() -> None:
     state = modelled(node("n0", 1), node("n1", 1))
     first = running(state, LIGHT, [0])
     second = add(state, LIGHT)
-    state.start(second, [0], 0.0, beside=first)
+    state.start(second, [0], 0.0, share_with=first)
     index = np.full(state.arrays.job.shape[0], 1.0)
     running(state, LIGHT, [1])
     index[2:] = -math.inf
-    assert who_leaves(state.arrays, 0, 1, index, 0.0)[0] == state.slot_of(second)
+    assert find_victims(state.arrays, 0, 1, index, 0.0)[0] == state.slot_of(second)
     index[state.slot_of(first)] = -math.inf
-    assert who_leaves(state.arrays, 0, 1, index, 0.0)[0] == -1
+    assert find_victims(state.arrays, 0, 1, index, 0.0)[0] == -1

@@ -13,14 +13,14 @@ from rlsched.models.memory import FAULT_FRAC, is_device_fault
 from rlsched_envs.attempt_arrays import FAILED, NEIGHBOUR_FAULT
 from rlsched_envs.attempt_log import PreemptionCosts
 from rlsched_envs.modelling import Models, job_keys
-from tests.unit.lives.play import trace_of
-from tests.unit.lives.test_changing_speed import (
+from tests.unit.attempts.play import trace_of
+from tests.unit.attempts.test_changing_speed import (
     FREE_RESTARTS,
     GPT2,
     LIGHT,
     V100,
-    beside,
     draws,
+    paired,
     play,
     slower,
     trait,
@@ -32,12 +32,12 @@ from tests.unit.lives.test_changing_speed import (
 @pytest.mark.parametrize("second_s", [DWELL_S - 4.0, DWELL_S + 4.0])
 def test_a_clock_does_not_fall_soon_after_it_rose(second_s: float) -> None:
     """A newcomer raises the clock at 100 s. Where it is gone within the dwell time the clock stays up."""
-    x, speed, switch_s = 0.6, beside(LIGHT, LIGHT), float(V100.switch_s)
+    x, speed, switch_s = 0.6, paired(LIGHT, LIGHT), float(V100.switch_s)
     work_s = second_s * speed
     table = play(
         [(0, 1000, 1), (0, work_s, 1)],
         [LIGHT, LIGHT],
-        {0: [Start(0, (0,), sm_clock_frac=x)], 100: [Start(1, (0,), sm_clock_frac=1.0, beside=0)]},
+        {0: [Start(0, (0,), sm_clock_frac=x)], 100: [Start(1, (0,), sm_clock_frac=1.0, share_with=0)]},
     )
     low, left_at = 1 / slower(LIGHT, x), 100 + second_s
     done = (100 - switch_s) * low + work_s
@@ -63,12 +63,12 @@ def test_a_cap_lowers_the_clock_until_the_power_fits() -> None:
 
 
 def test_a_cap_counts_all_who_share_and_spares_those_below_it() -> None:
-    cap_frac, speed = 0.5, beside(GPT2, GPT2)
+    cap_frac, speed = 0.5, paired(GPT2, GPT2)
     models = Models(noise=False, power_cap_frac=cap_frac)
     both = play(
         [(0, 100, 1), (0, 200, 1)],
         [GPT2, GPT2],
-        {0: [Start(0, (0,)), Start(1, (0,), beside=0)]},
+        {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]},
         models=models,
     )
     gpu = np.array([V100], V100.dtype).view(np.recarray)
@@ -91,17 +91,17 @@ FAULTS = Models(noise=False, sharing_mode="mps", fault_frac=1.0)
 
 def test_under_mps_a_fault_ends_all_jobs_of_the_gpu() -> None:
     """The first fails after 30 s; its neighbour starts over with it, and has lost what it did."""
-    speed, actions = beside(GPT2, LIGHT), {0: [Start(0, (0,)), Start(1, (0,), beside=0)]}
+    speed, actions = paired(GPT2, LIGHT), {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]}
     fail_s = 30 / speed
-    actions[fail_s] = [Start(1, (0,)), Start(0, (0,), beside=1)]
+    actions[fail_s] = [Start(1, (0,)), Start(0, (0,), share_with=1)]
     table = play([(0, 100, 1), (0, 500, 1)], [GPT2, LIGHT], actions, models=FAULTS, fail_after_s=["30", ""])
-    assert table.segments is not None
-    assert [table.segments.reason_name(k) for k in (0, 1)] == ["failed", "neighbour_fault"]
-    assert table.segments.useful_s[:2].tolist() == [0.0, 0.0]
-    assert table.segments.end_s[:2] == pytest.approx([fail_s, fail_s], rel=1e-12)
+    assert table.log is not None
+    assert [table.log.reason_name(k) for k in (0, 1)] == ["failed", "neighbour_fault"]
+    assert table.log.useful_s[:2].tolist() == [0.0, 0.0]
+    assert table.log.end_s[:2] == pytest.approx([fail_s, fail_s], rel=1e-12)
     own = fail_s + 100 / speed
     assert table.end_s[0] == pytest.approx(own, rel=1e-12)
-    done = (own - fail_s) * beside(LIGHT, GPT2)
+    done = (own - fail_s) * paired(LIGHT, GPT2)
     assert table.end_s[1] == pytest.approx(own + 500 - done, rel=1e-9)
 
 
@@ -109,12 +109,12 @@ def test_under_mps_a_fault_ends_all_jobs_of_the_gpu() -> None:
     "models", [Models(noise=False), Models(noise=False, sharing_mode="mps", fault_frac=0.0)]
 )
 def test_by_turns_and_for_other_failures_the_neighbour_goes_on(models: Models) -> None:
-    speed = beside(GPT2, LIGHT)
-    actions = {0: [Start(0, (0,)), Start(1, (0,), beside=0)], 30 / speed: [Start(0, (0,), beside=1)]}
+    speed = paired(GPT2, LIGHT)
+    actions = {0: [Start(0, (0,)), Start(1, (0,), share_with=0)], 30 / speed: [Start(0, (0,), share_with=1)]}
     table = play([(0, 100, 1), (0, 500, 1)], [GPT2, LIGHT], actions, models=models, fail_after_s=["30", ""])
-    assert table.segments is not None
-    assert sorted(table.segments.reason.tolist()) == sorted([FAILED, 1, 1])
-    assert NEIGHBOUR_FAULT not in table.segments.reason
+    assert table.log is not None
+    assert sorted(table.log.reason.tolist()) == sorted([FAILED, 1, 1])
+    assert NEIGHBOUR_FAULT not in table.log.reason
 
 
 def test_the_part_of_failures_that_are_faults_is_drawn_by_job_and_failure() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Action, Start
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Decision
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.synth import synthesize
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_agents.heuristics.rollout import Rollout
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.fleet import Fleet
@@ -23,12 +23,12 @@ from rlsched_envs.lessons import WATCH_S
 from rlsched_envs.modelling import Models
 from rlsched_envs.physics import true_share
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from tests.unit.lives.play import trace_of
-from tests.unit.lives.test_changing_speed import Script
+from tests.unit.attempts.play import trace_of
+from tests.unit.attempts.test_changing_speed import Script
 
 CATALOGUE = load_catalogue()
 LIGHT, HEAVY = "a2c-b64", "gpt2-b4"
-ABLE = read_abilities("q", ["share"])
+SHARING = Policy("qssf-backfill", share={})
 A, B = CATALOGUE.number(LIGHT), CATALOGUE.number(HEAVY)
 
 
@@ -42,9 +42,9 @@ def together(
     jobs = [(0, lasts_s, 1), (0, 5000, 1), *((at, 0.5, 1) for at in looks)]
     trace = trace_of(jobs, workload=[LIGHT, HEAVY, *([LIGHT] * len(looks))])
     cluster = ClusterSpec(name="hand", nodes=(NodeGroup(count=2, gpus=1, gpu_type="V100"),))
-    engine = Engine(trace, cluster, order="submit", information="oracle", models=Models(seed=1, **models))
+    engine = Engine(trace, cluster, order=Order(), oracle=True, models=Models(seed=1, **models))
     todo: dict[float, list[Action]] = {0: [Start(0, (0,))]}
-    todo.setdefault(since_s, []).append(Start(1, (0,), beside=0))
+    todo.setdefault(since_s, []).append(Start(1, (0,), share_with=0))
     for k, at in enumerate(looks):
         todo[at] = [Start(2 + k, (1,))]
     script = Script(todo)
@@ -94,8 +94,8 @@ def test_a_job_that_its_cores_hold_up_says_nothing_of_the_gpu() -> None:
     fed = next(n for n in CATALOGUE.names if CATALOGUE.cell(n, "V100", "cores_each").value >= 6)  # type: ignore[union-attr]
     trace = trace_of([(0, 5000, 1), (0, 5000, 1)], workload=[fed, LIGHT], num_cpus=[1.0, 1.0])
     cluster = ClusterSpec(name="hand", nodes=(NodeGroup(gpus=1, gpu_type="V100", cpus=2),))
-    engine = Engine(trace, cluster, order="submit", information="oracle", models=Models())
-    engine.run(Script({0: [Start(0, (0,)), Start(1, (0,), beside=0)], 400: []}))
+    engine = Engine(trace, cluster, order=Order(), oracle=True, models=Models())
+    engine.run(Script({0: [Start(0, (0,)), Start(1, (0,), share_with=0)], 400: []}))
     seen = engine.state.arrays.models.trait.times_seen
     assert seen[CATALOGUE.number(fed), 0].sum() == 0
 
@@ -107,26 +107,26 @@ def crowd() -> tuple[Any, ClusterSpec, Any]:
 
 def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
     trace, spec, stamps = crowd()
-    scheduler = QueueOrder(RULES["qssf-backfill"]).with_abilities("q", ABLE)
-    rule: Rule = scheduler.rule
-    compiled = Engine(trace, spec, predictions=stamps, models=Models())
-    stepwise = Engine(trace, spec, predictions=stamps, models=Models())
-    one, other = compiled.run_rule(rule), stepwise.run(scheduler)
+    rule = SHARING.rule
+    compiled, stepwise, blind = (
+        Engine(trace, spec, order=rule.order, predictions=stamps, models=Models(learn=learn))
+        for learn in (True, True, False)
+    )
+    one, other = compiled.run_rule(rule), stepwise.run(RuleScheduler(SHARING))
     np.testing.assert_array_equal(one.end_s, other.end_s)
     learnt = compiled.state.arrays.models.trait
     assert learnt.times_seen.sum() > 20
     assert learnt.tobytes() == stepwise.state.arrays.models.trait.tobytes()
-    blind = Engine(trace, spec, predictions=stamps, models=Models(learn=False)).run_rule(rule)
-    assert (one.end_s != blind.end_s).any(), "decisions go by what was learnt"
+    assert (one.end_s != blind.run_rule(rule).end_s).any(), "decisions go by what was learnt"
 
 
-class Peeking:
+class Peeking(Scheduler):
     """Decides as another scheduler does, and looks ahead before each decision, for nothing."""
 
-    def __init__(self, inner: QueueOrder) -> None:
+    def __init__(self, inner: Scheduler) -> None:
         self._inner, self._rollout, self.looked = inner, Rollout(2, 0), 0
-        self.name, self.order, self.information = inner.name, inner.order, inner.information
-        self.shares = True
+        self.name, self.policy_id, self.order = inner.name, inner.policy_id, inner.order
+        self.abilities = inner.abilities
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """What the other decides."""
@@ -138,9 +138,11 @@ def test_what_is_imagined_teaches_nothing() -> None:
     """Beside jobs that share and teach, starts are tried on copies by the hundred."""
     trace, spec, stamps = crowd()
     few, known = trace.select(slice(0, 200)), type(stamps)(*(one[:200] for one in stamps))
-    scheduler = QueueOrder(RULES["qssf-backfill"]).with_abilities("q", ABLE)
+    scheduler = RuleScheduler(SHARING)
     peeking = Peeking(scheduler)
-    plain, peeked = (Engine(few, spec, predictions=known, models=Models()) for _ in range(2))
+    plain, peeked = (
+        Engine(few, spec, order=scheduler.order, predictions=known, models=Models()) for _ in range(2)
+    )
     np.testing.assert_array_equal(plain.run(scheduler).end_s, peeked.run(peeking).end_s)
     assert peeking.looked > 5
     learnt = plain.state.arrays.models.trait

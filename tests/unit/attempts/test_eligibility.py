@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.order.keys import Order
 from rlsched.errors import TraceError
 from rlsched.workload.load import runnable_mask
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_envs.engine import Engine
-from tests.unit.lives.play import Scripted, run, trace_of
+from tests.unit.attempts.play import Scripted, run, trace_of
 
 NAN = math.nan
 
@@ -151,10 +152,10 @@ def test_failures_are_seconds(cell: str) -> None:
         trace_of([(0, 1, 1)] * 2, fail_after_s=["3; 4.5", cell])
 
 
-def test_only_the_gate_keeps_a_job_from_a_scheduler_that_preempts() -> None:
+def test_only_eligibility_keeps_a_job_from_a_scheduler_that_preempts() -> None:
     trace = trace_of([(0, 10, 1), (1, 5, 1)], depends_on=["", "a"])
     scheduler = Scripted({})
-    engine = Engine(trace, ClusterSpec.uniform(1, 2), order="submit", information="oracle")
+    engine = Engine(trace, ClusterSpec.uniform(1, 2), order=Order(), oracle=True)
     table = engine.run(scheduler)
     assert scheduler.asked_at == [0, 10]
     np.testing.assert_array_equal(table.end_s, [10, 15])

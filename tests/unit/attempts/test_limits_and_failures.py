@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched_envs.engine import Engine, predict_trace
+from rlsched.decide.order.keys import Order
 from rlsched_envs.attempt_arrays import ENDED, FAILED, TIMEOUT
 from rlsched_envs.attempt_log import RunRules
-from tests.unit.lives.play import Scripted, attempts, run, trace_of
+from rlsched_envs.engine import Engine, predict_trace
+from tests.unit.attempts.play import Scripted, attempts, run, trace_of
 
 NAN = math.nan
 FAILING = [(0.0, 5000.0, 1.0)]
@@ -39,12 +40,12 @@ class TestTimeLimits:
 
     def test_are_part_of_the_true_run_time_that_an_oracle_tells(self) -> None:
         trace = trace_of([(0, 100, 1), (5, 10, 1)], time_limit_s=[60.0, NAN])
-        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), "oracle")
+        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), oracle=True)
         assert stamps.predicted_s.tolist() == [60, 10]
 
     def test_do_not_touch_ends_that_were_recorded(self) -> None:
         trace = trace_of([(0, 100, 1)], time_limit_s=[60.0])
-        engine = Engine(trace, ClusterSpec.uniform(1, 1), order="submit", fixed_end_s=np.array([61.5]))
+        engine = Engine(trace, ClusterSpec.uniform(1, 1), order=Order(), fixed_end_s=np.array([61.5]))
         table = engine.run(Scripted({}))
         assert table.end_s.tolist() == [61.5]
         assert table.ended_by is not None

@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.node_events import NodeEvent, read_node_events
-from tests.unit.lives.play import Scripted, attempts, run, trace_of
+from tests.unit.attempts.play import Scripted, attempts, run, trace_of
 
 
 def rules(*events: tuple[float, int, int]) -> RunRules:

@@ -14,17 +14,17 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.order.keys import Order
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.power import NodePower
 from rlsched.models.sharing import stranger_speed
+from rlsched_envs.attempt_arrays import ENDED, TIMEOUT
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.attempt_arrays import ENDED, TIMEOUT
-from rlsched_envs.attempt_log import RunRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
-from tests.unit.lives.play import trace_of
+from tests.unit.attempts.play import trace_of
 
 GPT2, LIGHT, INPUT_BOUND = "gpt2-b4", "a2c-b64", "resnet18-imagenet-b128"
 CATALOGUE = load_catalogue()
@@ -33,13 +33,13 @@ NO_NOISE = Models(noise=False)
 FREE_RESTARTS = PreemptionCosts(restart_s=0.0, restart_large_s=0.0)
 
 
-class Script:
+class Script(Scheduler):
     """Does what it is told, when it is told to."""
 
-    name = "script"
-    order: Order = "submit"
-    information: Information = "oracle"
-    preempts = shares = True
+    name = policy_id = "script"
+    order = Order()
+    oracle = True
+    abilities = Abilities(preempts=True, shares=True)
 
     def __init__(self, actions: Mapping[float, Sequence[Action]]) -> None:
         self._actions = {at: list(todo) for at, todo in actions.items()}
@@ -68,8 +68,8 @@ def play(
     engine = Engine(
         trace,
         ClusterSpec(name="hand", nodes=tuple(nodes)),
-        order="submit",
-        information="oracle",
+        order=Order(),
+        oracle=True,
         models=models,
         rules=RunRules(costs=costs, node_events=tuple(events)),
     )
@@ -82,7 +82,7 @@ def trait(name: str, field: str, kind: str = "V100") -> float:
     return cell.value
 
 
-def beside(name: str, other: str) -> float:
+def paired(name: str, other: str) -> float:
     return float(stranger_speed(trait(name, "util_frac"), trait(other, "util_frac")))
 
 
@@ -103,10 +103,10 @@ def draws(name: str, x: float = 1.0) -> float:
 
 def test_two_that_share_slow_each_other_while_both_are_there() -> None:
     """Both do 60 s of work at the shared speed; then the second has 40 s to itself."""
-    speed = beside(GPT2, GPT2)
+    speed = paired(GPT2, GPT2)
     assert speed < 0.7
     table = play(
-        [(0, 100, 1), (0, 100, 1)], [GPT2, GPT2], {0: [Start(0, (0,))], 40: [Start(1, (0,), beside=0)]}
+        [(0, 100, 1), (0, 100, 1)], [GPT2, GPT2], {0: [Start(0, (0,))], 40: [Start(1, (0,), share_with=0)]}
     )
     assert table.start_s.tolist() == [0, 40]
     np.testing.assert_allclose(table.end_s, [40 + 60 / speed, 40 + 60 / speed + 40], rtol=1e-12)
@@ -114,18 +114,18 @@ def test_two_that_share_slow_each_other_while_both_are_there() -> None:
 
 def test_a_time_limit_is_wall_time() -> None:
     """The first is killed at 70 s though it has work left; the second is alone from then on."""
-    speed = beside(GPT2, GPT2)
+    speed = paired(GPT2, GPT2)
     table = play(
         [(0, 100, 1), (0, 100, 1)],
         [GPT2, GPT2],
-        {0: [Start(0, (0,)), Start(1, (0,), beside=0)]},
+        {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]},
         time_limit_s=[70.0, math.nan],
     )
     assert table.ended_by is not None
     assert table.ended_by.tolist() == [TIMEOUT, ENDED]
     np.testing.assert_allclose(table.end_s, [70, 70 + 100 - 70 * speed], rtol=1e-12)
-    assert table.segments is not None
-    np.testing.assert_allclose(table.segments.useful_s, [70 * speed, 100], rtol=1e-12)
+    assert table.log is not None
+    np.testing.assert_allclose(table.log.useful_s, [70 * speed, 100], rtol=1e-12)
 
 
 def test_a_limit_that_full_speed_would_keep_kills_a_slow_job() -> None:
@@ -156,9 +156,9 @@ def test_a_change_of_clock_costs_those_who_run() -> None:
     table = play(
         [(0, 1000, 1), (0, 50, 1)],
         [LIGHT, LIGHT],
-        {0: [Start(0, (0,), sm_clock_frac=x)], 100: [Start(1, (0,), sm_clock_frac=y, beside=0)]},
+        {0: [Start(0, (0,), sm_clock_frac=x)], 100: [Start(1, (0,), sm_clock_frac=y, share_with=0)]},
     )
-    speed, switch_s = beside(LIGHT, LIGHT), float(V100.switch_s)
+    speed, switch_s = paired(LIGHT, LIGHT), float(V100.switch_s)
     assert switch_s > 0.1
     first_left_at = 100 + 50 / speed  # the newcomer pays nothing
     low = 1 / slower(LIGHT, x)
@@ -168,8 +168,8 @@ def test_a_change_of_clock_costs_those_who_run() -> None:
 
 def test_shared_power_is_split_and_adds_up() -> None:
     """Two alike that share from the start: each has half of all, and both end together."""
-    speed = beside(GPT2, GPT2)
-    table = play([(0, 100, 1)] * 2, [GPT2, GPT2], {0: [Start(0, (0,)), Start(1, (0,), beside=0)]})
+    speed = paired(GPT2, GPT2)
+    table = play([(0, 100, 1)] * 2, [GPT2, GPT2], {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]})
     busy_w = min(V100.static_w + 2 * speed * trait(GPT2, "dynamic_w"), V100.tdp_w)
     np.testing.assert_allclose(table.end_s, 100 / speed, rtol=1e-9)
     assert table.energy is not None
@@ -185,8 +185,8 @@ def test_a_preempted_job_keeps_what_it_did_not_how_long_it_took() -> None:
     done = 60 / slower(GPT2, 0.5)
     assert done < 45
     assert table.end_s[0] == pytest.approx(70 + 100 - done, rel=1e-12)
-    assert table.segments is not None
-    np.testing.assert_allclose(table.segments.useful_s, [done, 10, 100 - done], rtol=1e-12)
+    assert table.log is not None
+    np.testing.assert_allclose(table.log.useful_s, [done, 10, 100 - done], rtol=1e-12)
 
 
 def test_fewer_cores_feed_less_and_more_feed_more() -> None:

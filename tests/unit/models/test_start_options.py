@@ -1,4 +1,4 @@
-"""What rules may do beside starting jobs, on boards small enough to work out by hand."""
+"""How rules start jobs: whose GPUs they share, at which clock, with how many cores; worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,44 +9,56 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import (
-    LOOK_AT,
-    Abilities,
-    best_partner,
-    clock_for,
-    cores_for,
-    join_cores,
-    next_to_share,
-    pair_value,
-    read_abilities,
+from rlsched.decide.clocks import clock_for, cores_for, join_cores
+from rlsched.decide.compiled import for_state
+from rlsched.decide.move import BY_OPTIONS, Move
+from rlsched.decide.options import (
+    BLOCKED,
+    FIXED,
+    LUCID,
+    LULL,
+    PLAIN,
+    PLAIN_START,
+    SLOWDOWN,
+    WEIGHED,
+    StartOptions,
 )
-from rlsched.decide.rows.candidates import join_action, start_action
-from rlsched.decide.rules import Rule, next_move
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rules import greedy
+from rlsched.decide.sharing import LOOK_AT, best_partner, next_to_share, pair_value
+from rlsched.decide.start import join_action, start_action
 from rlsched.models.sharing import shared_speed, stranger_speed
 from tests.unit.models.board import CATALOGUE, add, modelled, node, running
 
-SHARE = Abilities(share="blocked")
-ANY = Abilities(share="blocked", keep_frac=0.0)
-LUCID = Abilities(share="lucid")
-CORES = Abilities(cores=True)
+SHARE = PLAIN_START._replace(share=BLOCKED)
+ANY = SHARE._replace(min_speed=0.0)
+FOUR = SHARE._replace(max_jobs=4)
+BY_LUCID = PLAIN_START._replace(share=LUCID)
+CORES = PLAIN_START._replace(cores=True)
 LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
 """Of which no pair is measured; solo utilisation 0.03, 0.57 and 0.96 on a V100."""
 
 
-def value(state: ClusterState, waiting: int, beside: int, can: Abilities = SHARE) -> float:
-    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(beside), can.code))
+def value(state: ClusterState, waiting: int, holder: int, o: StartOptions = SHARE) -> float:
+    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(holder), o))
 
 
-def partner(state: ClusterState, waiting: int, can: Abilities = SHARE) -> int:
-    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), can.code))
+def partner(state: ClusterState, waiting: int, o: StartOptions = SHARE) -> int:
+    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), o))
     return int(state.arrays.job.seq[slot]) if slot >= 0 else -1
 
 
-def pair(state: ClusterState, can: Abilities = SHARE, *, blocks: bool = False) -> tuple[int, int]:
-    one, other = next_to_share(state.arrays, 0, blocks, can.code)
+def pair(state: ClusterState, o: StartOptions = SHARE, *, blocks: bool = False) -> tuple[int, int]:
+    one, other = for_state(next_to_share, state)(state.arrays, 0, blocks, o)
     seq = state.arrays.job.seq
     return (int(seq[one]), int(seq[other])) if one >= 0 else (-1, -1)
+
+
+def move(state: ClusterState, o: StartOptions) -> Move:
+    """What `fifo-backfill` does next."""
+    next_move = for_state(greedy.next_move, state)
+    return Move(*next_move(state.arrays, 0, PLAIN._replace(start=o), 1.0))
 
 
 def trait(name: str, field: str) -> float:
@@ -61,39 +73,39 @@ def trait(name: str, field: str) -> float:
 def test_a_measured_pair_counts_as_measured() -> None:
     known = next(one for one in CATALOGUE.pairs if one.gpu_type == "V100" and one.a != one.b)
     state = modelled(node("n0", 1))
-    beside, waiting = running(state, known.b, [0]), add(state, known.a)
+    holder, waiting = running(state, known.b, [0]), add(state, known.a)
     low = min(known.speed_a, known.speed_b)
-    both = value(state, waiting, beside, Abilities(share="blocked", keep_frac=low - 1e-9))
+    both = value(state, waiting, holder, SHARE._replace(min_speed=low - 1e-9))
     assert both == pytest.approx(known.speed_a + known.speed_b, abs=1e-12)
-    assert value(state, waiting, beside, Abilities(share="blocked", keep_frac=low + 1e-9)) == 0.0
+    assert value(state, waiting, holder, SHARE._replace(min_speed=low + 1e-9)) == 0.0
 
 
 def test_strangers_count_by_the_formula() -> None:
     state = modelled(node("n0", 1))
-    beside, waiting = running(state, MEDIUM, [0]), add(state, LIGHT)
+    holder, waiting = running(state, MEDIUM, [0]), add(state, LIGHT)
     u, v = trait(LIGHT, "util_frac"), trait(MEDIUM, "util_frac")
     expected = stranger_speed(u, v) + stranger_speed(v, u)
-    assert value(state, waiting, beside) == pytest.approx(expected, abs=1e-12)
+    assert value(state, waiting, holder) == pytest.approx(expected, abs=1e-12)
     assert 1.9 < expected < 2.0
 
 
 def test_two_heavy_jobs_do_not_share_unless_little_is_asked() -> None:
     state = modelled(node("n0", 1))
-    beside, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
-    assert value(state, waiting, beside) == 0.0
+    holder, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
+    assert value(state, waiting, holder) == 0.0
     assert partner(state, waiting) == -1
-    assert value(state, waiting, beside, Abilities(share="blocked", keep_frac=0.5)) > 1.0
+    assert value(state, waiting, holder, SHARE._replace(min_speed=0.5)) > 1.0
 
 
 def test_memory_admits_all_but_a_tenth() -> None:
     state = modelled(node("n0", 1))
     big = "bert-large-squad-b8"
-    beside = running(state, big, [0])
+    holder = running(state, big, [0])
     limit = 0.9 * float(state.arrays.models.gpu.memory_mib[0])
     assert trait(big, "memory_mib") + trait(LIGHT, "memory_mib") > limit
-    assert value(state, add(state, LIGHT), beside, ANY) == 0.0
+    assert value(state, add(state, LIGHT), holder, ANY) == 0.0
     state.arrays.models.trait.memory_mib[CATALOGUE.number(big), 0] = limit - trait(LIGHT, "memory_mib")
-    assert value(state, add(state, LIGHT), beside, ANY) > 1.0
+    assert value(state, add(state, LIGHT), holder, ANY) > 1.0
 
 
 def test_who_is_no_partner() -> None:
@@ -113,7 +125,7 @@ def test_who_is_no_partner() -> None:
     state.drain_node(0)
     assert value(state, waiting, two) == 0.0  # it takes no new jobs
     state.resume_node(0)
-    state.start(add(state, LIGHT, 2), [0, 1], 1.0, beside=two)
+    state.start(add(state, LIGHT, 2), [0, 1], 1.0, share_with=two)
     assert value(state, waiting, two) == 0.0  # pairs only
 
 
@@ -134,7 +146,6 @@ def test_more_than_two_share_where_they_may_and_all_keep_enough() -> None:
     """Four light jobs, a gang of two GPUs each: the fifth finds the GPUs full."""
     state = modelled(node("n0", 2))
     first = running(state, LIGHT, [0, 1])
-    two, four = Abilities(share="blocked"), Abilities(share="blocked", tenants=4)
     numbers = CATALOGUE.number(LIGHT), state.kind_names.index("V100")
     for others in (1, 2, 3):
         waiting = add(state, LIGHT, 2)
@@ -143,26 +154,26 @@ def test_more_than_two_share_where_they_may_and_all_keep_enough() -> None:
             for count in (others - 1, others)
         ]
         gained = 1 + speeds[1] - others * (speeds[0] - speeds[1])
-        assert value(state, waiting, first, four) == pytest.approx(gained, abs=1e-12)
-        assert (value(state, waiting, first, two) > 0) == (others == 1)
-        assert partner(state, waiting, four) == first
-        strict = Abilities(share="blocked", tenants=4, keep_frac=speeds[1] + 1e-9)
+        assert value(state, waiting, first, FOUR) == pytest.approx(gained, abs=1e-12)
+        assert (value(state, waiting, first, SHARE) > 0) == (others == 1)
+        assert partner(state, waiting, FOUR) == first
+        strict = FOUR._replace(min_speed=speeds[1] + 1e-9)
         assert value(state, waiting, first, strict) == 0.0
-        state.start(waiting, [0, 1], 0.0, beside=first)
-    assert value(state, add(state, LIGHT, 2), first, four) == 0.0
+        state.start(waiting, [0, 1], 0.0, share_with=first)
+    assert value(state, add(state, LIGHT, 2), first, FOUR) == 0.0
 
 
 def test_memory_holds_all_who_share() -> None:
     state = modelled(node("n0", 1))
-    four = Abilities(share="blocked", tenants=4, keep_frac=0.0)
+    four = FOUR._replace(min_speed=0.0)
     memory = {name: trait(name, "memory_mib") for name in CATALOGUE.names}
-    room = 0.9 * state.arrays.models.gpu.memory_mib[0]
-    name = min(memory, key=lambda one: abs(memory[one] - room / 2.5))
-    assert 2 * memory[name] < room < 3 * memory[name]
+    capacity = 0.9 * state.arrays.models.gpu.memory_mib[0]
+    name = min(memory, key=lambda one: abs(memory[one] - capacity / 2.5))
+    assert 2 * memory[name] < capacity < 3 * memory[name]
     first = running(state, name, [0])
-    state.start(add(state, name), [0], 0.0, beside=first)
+    state.start(add(state, name), [0], 0.0, share_with=first)
     assert value(state, add(state, name), first, four) == 0.0
-    assert value(state, add(state, LIGHT), first, four) > 0.0 or memory[LIGHT] + 2 * memory[name] > room
+    assert value(state, add(state, LIGHT), first, four) > 0.0 or memory[LIGHT] + 2 * memory[name] > capacity
 
 
 def test_cores_of_all_who_share_are_counted() -> None:
@@ -174,22 +185,22 @@ def test_cores_of_all_who_share_are_counted() -> None:
     second = add(state, MEDIUM, cores=needs)
     brings = int(join_cores(state.arrays, state.slot_of(second), slot, 0))
     assert brings == pytest.approx(1000 * needs, abs=2)
-    state.start(second, [0], 0.0, beside=first, cpu_milli_each=brings)
+    state.start(second, [0], 0.0, share_with=first, cpu_milli_each=brings)
     third = add(state, MEDIUM, cores=needs)
     assert join_cores(state.arrays, state.slot_of(third), slot, 0) == pytest.approx(1000 * needs, abs=4)
 
 
-def test_short_cores_are_shared_by_need_and_can_close_the_gate() -> None:
+def test_short_cores_are_shared_by_need_and_can_keep_jobs_apart() -> None:
     """Both need 5.56 cores; with 8 for the two of them each has 8 / 11.12 of what it needs."""
     state = modelled(node("n0", 1, cpus=8))
     need = trait(MEDIUM, "cores_each")
-    beside, waiting = running(state, MEDIUM, [0], cores=8), add(state, MEDIUM, cores=8)
+    holder, waiting = running(state, MEDIUM, [0], cores=8), add(state, MEDIUM, cores=8)
     fed = (8 / (2 * need)) ** 0.83
     alone = stranger_speed(trait(MEDIUM, "util_frac"), trait(MEDIUM, "util_frac"))
     assert fed < alone
     expected = 2 * fed
-    assert value(state, waiting, beside, ANY) == pytest.approx(expected, abs=1e-9)
-    assert value(state, waiting, beside, Abilities(share="blocked", keep_frac=fed + 1e-6)) == 0.0
+    assert value(state, waiting, holder, ANY) == pytest.approx(expected, abs=1e-9)
+    assert value(state, waiting, holder, SHARE._replace(min_speed=fed + 1e-6)) == 0.0
 
 
 def test_lucid_packs_up_to_a_score_of_two() -> None:
@@ -202,63 +213,66 @@ def test_lucid_packs_up_to_a_score_of_two() -> None:
         (HEAVY, (True, False, False)),
     ):
         waiting = add(state, name)
-        got = tuple(value(state, waiting, other, LUCID) == 1.0 for other in (light, medium, heavy))
+        got = tuple(value(state, waiting, other, BY_LUCID) == 1.0 for other in (light, medium, heavy))
         assert got == allowed, name
 
 
 def test_lucid_packs_with_a_job_at_least_half_as_long() -> None:
     state = modelled(node("n0", 1))
-    beside = running(state, LIGHT, [0], predicted_s=100.0)
-    assert value(state, add(state, LIGHT, predicted_s=200.0), beside, LUCID) == 1.0
-    assert value(state, add(state, LIGHT, predicted_s=200.1), beside, LUCID) == 0.0
+    holder = running(state, LIGHT, [0], predicted_s=100.0)
+    assert value(state, add(state, LIGHT, predicted_s=200.0), holder, BY_LUCID) == 1.0
+    assert value(state, add(state, LIGHT, predicted_s=200.1), holder, BY_LUCID) == 0.0
 
 
 def test_lucid_packs_up_to_eight_gpus() -> None:
     for gpus, allowed in ((8, True), (9, False)):
         state = modelled(node("n0", gpus))
-        beside, waiting = running(state, LIGHT, range(gpus)), add(state, LIGHT, gpus)
-        assert (value(state, waiting, beside, LUCID) > 0.0) == allowed
+        holder, waiting = running(state, LIGHT, range(gpus)), add(state, LIGHT, gpus)
+        assert (value(state, waiting, holder, BY_LUCID) > 0.0) == allowed
 
 
 def test_the_first_of_the_order_that_has_a_partner() -> None:
     state = modelled(node("n0", 1))
-    beside = running(state, LIGHT, [0])
+    holder = running(state, LIGHT, [0])
     add(state, LIGHT, 2)
     second = add(state, LIGHT)
-    assert pair(state) == (second, beside)
+    assert pair(state) == (second, holder)
     assert pair(state, blocks=True) == (-1, -1)  # the first has nobody
-    assert pair(state, Abilities()) == (-1, -1)
+    assert pair(state, PLAIN_START) == (-1, -1)
 
 
 def test_only_so_many_jobs_are_looked_at() -> None:
     for before, found in ((LOOK_AT - 1, True), (LOOK_AT, False)):
         state = modelled(node("n0", 1))
-        beside = running(state, LIGHT, [0])
+        holder = running(state, LIGHT, [0])
         for _ in range(before):
             add(state, LIGHT, 2)
         last = add(state, LIGHT)
-        assert pair(state) == ((last, beside) if found else (-1, -1))
+        assert pair(state) == ((last, holder) if found else (-1, -1))
 
 
 def test_free_gpus_come_first_but_for_lucid() -> None:
-    for can, joins in ((SHARE, False), (LUCID, True)):
+    for o, joins in ((SHARE, False), (BY_LUCID, True)):
         state = modelled(node("n0", 2))
-        beside, waiting = running(state, LIGHT, [0]), add(state, LIGHT)
-        rule = Rule(name="x", order="submit", abilities=can)
-        slot, other = next_move(state.arrays, 0, rule.code, 1.0)
-        assert slot == state.slot_of(waiting)
-        assert other == (state.slot_of(beside) if joins else -1)
+        holder, waiting = running(state, LIGHT, [0]), add(state, LIGHT)
+        found = move(state, o)
+        assert found.start == state.slot_of(waiting)
+        assert found.share_with == (state.slot_of(holder) if joins else -1)
         state.start(add(state, HEAVY), [1], 0.0)
-        slot, other = next_move(state.arrays, 0, rule.code, 1.0)
-        assert (slot, other) == (state.slot_of(waiting), state.slot_of(beside))
+        found = move(state, o)
+        assert (found.start, found.share_with) == (state.slot_of(waiting), state.slot_of(holder))
 
 
 # ---- clocks ---------------------------------------------------------------------------------------
 
 
-def chosen_clock(state: ClusterState, seq: int, words: str) -> float:
-    can = read_abilities("x", [words]).code
-    return float(clock_for(state.arrays, 0, state.slot_of(seq), 0, can))
+def chosen_clock(state: ClusterState, seq: int, o: StartOptions) -> float:
+    return float(for_state(clock_for, state)(state.arrays, 0, state.slot_of(seq), 0, o))
+
+
+def by(rule: int, value: float) -> StartOptions:
+    """Options that choose clocks by a rule."""
+    return PLAIN_START._replace(clock=rule, clock_value=value)
 
 
 def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> float:
@@ -278,25 +292,25 @@ def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> fl
 def test_clocks_by_rule() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, HEAVY)
-    assert chosen_clock(state, seq, "clock=0.63") == 0.63
+    assert chosen_clock(state, seq, by(FIXED, 0.63)) == 0.63
     levels = state.arrays.models.gpu.levels_frac[0].tolist()
     for slowdown in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0):
         expected = level_of_least_energy(state, HEAVY, slowdown)
-        assert chosen_clock(state, seq, f"slowdown={slowdown}") == expected
-        assert chosen_clock(state, seq, f"lull={slowdown}") == expected
-    assert chosen_clock(state, seq, "slowdown=0") == 1.0
-    assert chosen_clock(state, seq, "slowdown=1") < 1.0
-    assert set(levels) >= {chosen_clock(state, seq, "slowdown=0.1")}
+        assert chosen_clock(state, seq, by(SLOWDOWN, slowdown)) == expected
+        assert chosen_clock(state, seq, by(LULL, slowdown)) == expected
+    assert chosen_clock(state, seq, by(SLOWDOWN, 0.0)) == 1.0
+    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
+    assert set(levels) >= {chosen_clock(state, seq, by(SLOWDOWN, 0.1))}
     add(state, LIGHT)  # somebody waits behind it
-    assert chosen_clock(state, seq, "lull=1") == 1.0
-    assert chosen_clock(state, seq, "slowdown=1") < 1.0
-    assert chosen_clock(state, seq, "share") == 1.0
+    assert chosen_clock(state, seq, by(LULL, 1.0)) == 1.0
+    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
+    assert chosen_clock(state, seq, SHARE) == 1.0
 
 
 def test_weighing_time_and_energy() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, HEAVY)
-    clocks = [chosen_clock(state, seq, f"weight={weight}") for weight in (0, 0.25, 0.5, 0.75, 1)]
+    clocks = [chosen_clock(state, seq, by(WEIGHED, weight)) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert clocks[0] == 1.0
     assert clocks == sorted(clocks, reverse=True)
     assert clocks[-1] == level_of_least_energy(state, HEAVY, 9.0) < 1.0
@@ -305,8 +319,8 @@ def test_weighing_time_and_energy() -> None:
 # ---- cores ----------------------------------------------------------------------------------------
 
 
-def given(state: ClusterState, seq: int, gpus: list[int], can: Abilities = CORES) -> int:
-    return int(cores_for(state.arrays, state.slot_of(seq), np.array(gpus, np.int32), can.code))
+def given(state: ClusterState, seq: int, gpus: list[int], o: StartOptions = CORES) -> int:
+    return int(for_state(cores_for, state)(state.arrays, state.slot_of(seq), np.array(gpus, np.int32), o))
 
 
 def test_cores_by_need() -> None:
@@ -358,88 +372,48 @@ def test_cores_that_nobody_told_are_never_short() -> None:
 
 def test_who_joins_brings_what_both_lack_and_the_node_can_spare() -> None:
     state = modelled(node("n0", 2, cpus=16))
-    beside, waiting = running(state, MEDIUM, [0], cores=4), add(state, MEDIUM, cores=4)
+    holder, waiting = running(state, MEDIUM, [0], cores=4), add(state, MEDIUM, cores=4)
 
     def brings() -> int:
-        return int(join_cores(state.arrays, state.slot_of(waiting), state.slot_of(beside), 0))
+        return int(join_cores(state.arrays, state.slot_of(waiting), state.slot_of(holder), 0))
 
     assert brings() == 4000  # 12 are free, 8 of them for the other GPU; 7.12 would be wanted
     state.start(add(state, HEAVY, cores=1), [1], 0.0)
     assert brings() == math.ceil(1000 * 2 * trait(MEDIUM, "cores_each")) - 4000
     nothing = add(state, MEDIUM)
-    assert join_cores(state.arrays, state.slot_of(nothing), state.slot_of(beside), 0) == 0
+    assert join_cores(state.arrays, state.slot_of(nothing), state.slot_of(holder), 0) == 0
 
 
 # ---- where models are not -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "words", ["share", "share=0", "clock=0.6", "slowdown=0.2", "lull=0.2", "cores", "weight=0.9"]
+    "o", [SHARE, ANY, by(FIXED, 0.6), by(SLOWDOWN, 0.2), by(LULL, 0.2), CORES, by(WEIGHED, 0.9)]
 )
-def test_abilities_do_nothing_without_models(words: str) -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), order="submit")
+def test_options_do_nothing_without_models(o: StartOptions) -> None:
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order()))
     first, second = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0) for _ in range(2))
-    can = read_abilities("x", [words])
-    action = start_action(state, 0, first, can=can)
-    assert (action.sm_clock_frac, action.beside) == (1.0, -1)
+    action = start_action(state, 0, first, start=o)
+    assert (action.sm_clock_frac, action.share_with) == (1.0, -1)
     state.start(first, action.gpus, 0.0, sm_clock_frac=1.0, cpu_milli_each=action.cpu_milli_each)
     assert state.arrays.job.cpu_milli_each[state.slot_of(first)] == 0
-    assert pair(state, can) == (-1, -1)
-    rule = Rule(name="x", order="submit", abilities=can)
-    assert next_move(state.arrays, 0, rule.code, 1.0) == (state.slot_of(second), -1)
+    assert pair(state, o) == (-1, -1)
+    assert move(state, o) == Move(-1, state.slot_of(second), -1, -1, -1, BY_OPTIONS)
 
 
 def test_an_action_to_join_is_legal_as_it_stands() -> None:
     state = modelled(node("n0", 2, cpus=16))
-    beside, waiting = running(state, MEDIUM, [1], cores=4), add(state, LIGHT, cores=4)
-    action = join_action(state, 0, waiting, beside, read_abilities("x", ["share", "clock=0.8"]))
-    assert (action.gpus, action.beside, action.sm_clock_frac) == ((1,), beside, 0.8)
+    holder, waiting = running(state, MEDIUM, [1], cores=4), add(state, LIGHT, cores=4)
+    action = join_action(state, 0, waiting, holder, SHARE._replace(clock=FIXED, clock_value=0.8))
+    assert (action.gpus, action.share_with, action.sm_clock_frac) == ((1,), holder, 0.8)
     state.start(
         action.seq,
         action.gpus,
         1.0,
         share_milli=action.share_milli,
         sm_clock_frac=action.sm_clock_frac,
-        beside=action.beside,
+        share_with=action.share_with,
         cpu_milli_each=action.cpu_milli_each,
     )
-    held = state.arrays.job.cpu_milli_each[[state.slot_of(beside), state.slot_of(waiting)]].sum()
+    held = state.arrays.job.cpu_milli_each[[state.slot_of(holder), state.slot_of(waiting)]].sum()
     assert held == math.ceil(1000 * (trait(MEDIUM, "cores_each") + trait(LIGHT, "cores_each")))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "share+share",
-        "tenants=3",
-        "share+tenants=5",
-        "share+tenants=2.5",
-        "clock=0.4",
-        "clock",
-        "slowdown=11",
-        "cores=1",
-        "lull=a",
-        "x",
-        "clock=0.8+lull=0.1",
-        "weight=0.5+reclock",
-        "weight=0.5+reclock=10",
-        "weight=0.5+reclock=9s",
-        "weight=0.5+reclock=31d",
-        "weight=0.5+reclock=m",
-        "weight=0.5+reclock=1m+reclock=2m",
-        "reclock=10m",
-        "slowdown=0.1+reclock=10m",
-    ],
-)
-def test_words_that_are_not_understood(words: str) -> None:
-    with pytest.raises(UnknownSchedulerError, match=r"expected each of|unknown ability|; add \+"):
-        read_abilities("x", words.split("+"))
-
-
-@pytest.mark.parametrize(
-    ("words", "dwell_s"), [("10s", 10.0), ("1.5m", 90.0), ("1h", 3600.0), ("30d", 2.592e6)]
-)
-def test_times_that_a_clock_is_kept(words: str, dwell_s: float) -> None:
-    assert read_abilities("x", ["weight=0.5", f"reclock={words}"]).dwell_s == dwell_s
-    assert read_abilities("x", ["lull=0.5", f"reclock={words}"]).dwell_s == dwell_s
-    assert read_abilities("x", ["weight=0.5"]).dwell_s == math.inf
