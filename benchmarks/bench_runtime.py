@@ -42,9 +42,10 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.loop import apply
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import has_startable
 from rlsched.decide.rows.schema import WINDOW_ROWS
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import BrokerUnavailableError
 
 COMMAND = "python benchmarks/bench_runtime.py"

@@ -27,7 +27,8 @@ import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs import simulation as sim

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import RlschedError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace

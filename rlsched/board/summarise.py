@@ -34,7 +34,7 @@ class Summary:
 
 
 def kind_of(action: Action) -> str:
-    """`start`, `wait`, `preempt`, `migrate` or `set_clock`."""
+    """`start`, `wait` or `preempt`."""
     return str(type(action).__struct_config__.tag)
 
 

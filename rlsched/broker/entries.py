@@ -222,7 +222,9 @@ def decode_entry(payload: bytes) -> Entry:
                 "a broker before this version changed the clock of a running job here (--reclock-s), which "
                 "is gone; let that version end the jobs, then begin with a new journal"
             ) from error
-        raise JournalError(f"damaged entry: {error}") from error
+        raise JournalError(
+            f"damaged entry: {error}; restore it from a copy, or move it away to begin anew"
+        ) from error
     return entry
 
 

@@ -22,7 +22,7 @@ from rlsched.broker.replay import JournalEvents, journal_events, records_by_numb
 from rlsched.client.client import OVER, Client
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint

@@ -21,7 +21,7 @@ from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.broker.serve import Broker, Settings
 from rlsched.cli.main import run
 from rlsched.client.client import Client
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")

@@ -23,7 +23,7 @@ from rlsched.broker.predictions import HEDGE
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.top import top
 from rlsched.client.client import Client
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import PredictionReport
 from tests.unit.broker_machine.hand import hello, run_one
 

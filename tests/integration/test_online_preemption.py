@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+from rlsched_agents.heuristics.preemptive import QuotaWalk, tiresias
 
 from rlsched.broker.entries import AttemptOver, Decided, RankEnded
 from rlsched.broker.journal import read_journal
@@ -25,8 +26,7 @@ from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.actions import Preempt
-from rlsched.decide.scheduler import load_scheduler
-from rlsched_agents.heuristics.preemptive import QuotaWalk, tiresias
+from rlsched.decide.registry import load_scheduler
 from tests.integration.node_daemon.processes import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")

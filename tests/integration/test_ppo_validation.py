@@ -8,6 +8,7 @@ import click
 import msgspec
 import numpy as np
 import pytest
+from rlsched_agents.heuristics.queue_order import RULES
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
@@ -15,7 +16,6 @@ from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli.train import train
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.ppo.callbacks import Table, score_of
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.replays import Replays, scorer

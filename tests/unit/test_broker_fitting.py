@@ -20,7 +20,7 @@ from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker, Settings
 from rlsched.client.client import Client
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from tests.unit.broker_machine.hand import draft, hello, run_one
 
 DEADLINE_S = 60.0

@@ -10,9 +10,10 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import first_in_order, has_startable, job_candidates
-from rlsched.decide.scheduler import Scheduler, load_scheduler
 from rlsched.decide.rows.schema import NUM_FEATURES, SCHEMA
+from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import CheckpointError
 from rlsched_agents.runtime import policy as module
 from rlsched_agents.runtime.card import Card

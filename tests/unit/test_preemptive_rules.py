@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from rlsched.decide.index_walk import IndexRule
+from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched_agents.heuristics.preemptive import clearing_tiresias, make_srtf, make_tiresias, srtf, tiresias
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.index_walk import IndexRule
-from rlsched.decide.quota_walk import PreemptiveRule
 from rlsched.decide.scheduler import Scheduler, may_preempt
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.preemptive import clearing_tiresias, make_srtf, make_tiresias, srtf, tiresias
-from rlsched_envs.engine import Engine
 from rlsched_envs.attempt_arrays import PREEMPTED
 from rlsched_envs.attempt_log import RunRules
+from rlsched_envs.engine import Engine
 from rlsched_envs.node_events import NodeEvent
 from tests.unit.lives.play import attempts, trace_of
 

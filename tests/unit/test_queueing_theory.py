@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from rlsched_agents.heuristics.queue_order import RULES
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_envs.engine import Engine, Predictions
 
 JOBS = 400_000

@@ -7,18 +7,19 @@ from itertools import combinations
 import msgspec
 import numpy as np
 import pytest
-
-from rlsched.cluster.arrays import WAITING
-from rlsched.decide.order.gittins import Gittins
-from rlsched.cluster.spec import ClusterSpec
-from rlsched.cluster.state import ClusterState
 from rlsched.decide.repack import Repack, wait_otherwise_s, who_moves
 from rlsched.decide.repack_walk import moved_jobs, owed
-from rlsched.decide.scheduler import load_scheduler, may_preempt, may_repack, revises_predictions
+from rlsched_agents.heuristics.gittins import gittins
+
+from rlsched.cluster.arrays import WAITING
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.gittins import Gittins
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import may_preempt, may_repack, revises_predictions
 from rlsched.errors import AllocationError, UnknownSchedulerError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
-from rlsched_agents.heuristics.gittins import gittins
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 from tests.unit.lives.play import attempts, trace_of

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rlsched.decide.repack import Repack
+from rlsched_agents.heuristics.gittins import ByIndex, gittins
 
 from rlsched.broker.clocks import Clocks
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.repack import Repack
 from rlsched.decide.scheduler import Decision
-from rlsched_agents.heuristics.gittins import ByIndex, gittins
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 

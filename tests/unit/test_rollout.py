@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from rlsched_agents.heuristics.queue_order import RULES
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
@@ -17,7 +18,6 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.heuristics.rollout import Rollout, make_rollout
 from rlsched_agents.search.futures import MAX_SIGMA, draw_time_left
 from rlsched_agents.search.race import FixedSamples, Raced, best_action, race

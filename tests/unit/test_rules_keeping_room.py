@@ -6,16 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-
-from rlsched.cluster.placement import fits_slot
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.cluster.state import ClusterState
 from rlsched.decide.easy import reservation
 from rlsched.decide.foresight import copy_nodes, let_end_until_fits
-from rlsched.decide.rules import Rule
-from rlsched.decide.rows.schema import MAX_HOLD_S
-from rlsched.errors import UnknownSchedulerError
-from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.keeping_room import (
     aging_rule,
     easy_rule,
@@ -25,6 +17,14 @@ from rlsched_agents.heuristics.keeping_room import (
     reserve_rule,
 )
 from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+
+from rlsched.cluster.placement import fits_slot
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.rows.schema import MAX_HOLD_S
+from rlsched.decide.rules import Rule
+from rlsched.errors import UnknownSchedulerError
+from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 
 # submit, duration, GPUs, predicted run time

@@ -8,19 +8,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from rlsched_agents.heuristics.queue_order import RULES
 
 from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, split_search
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.scheduler import Scheduler, add_search, split_search
 from rlsched.errors import InputError, UnknownSchedulerError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import _needs_seeds
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race

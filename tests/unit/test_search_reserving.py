@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rlsched.decide.easy import PATIENCE_S, next_by_easy
+from rlsched_agents.heuristics.keeping_room import easy_rule
+from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 
 from rlsched.broker.policy import load_policy
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import window_arrays
-from rlsched.decide.rows.candidates import Window, job_candidates
-from rlsched.decide.easy import PATIENCE_S, next_by_easy
 from rlsched.decide.holds import is_held
 from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rules import SKIPPING, Rule
-from rlsched.decide.scheduler import Decision, Information, add_search, load_scheduler
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import Window, job_candidates
 from rlsched.decide.rows.schema import HOLD_S
+from rlsched.decide.rules import SKIPPING, Rule
+from rlsched.decide.scheduler import Decision, Information, add_search
 from rlsched.errors import UnknownSchedulerError
 from rlsched.workload.synth import synthesize
-from rlsched_agents.heuristics.keeping_room import easy_rule
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.columns import rule_to_follow

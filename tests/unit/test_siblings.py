@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.demand import Demand
-from rlsched.decide.order.bursts import FIRST_COUNT, FIRST_SHARE, SHIFT_STEP, SIBLING_GAP_S, heard_age_s
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.bursts import FIRST_COUNT, FIRST_SHARE, SHIFT_STEP, SIBLING_GAP_S, heard_age_s
 
 STAMP_S = 600.0
 SPREAD = 1.5

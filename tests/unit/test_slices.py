@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from rlsched.decide.abilities import read_abilities
 
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import read_abilities
 from rlsched.decide.rules import Rule
 from rlsched.errors import AllocationError
 from rlsched.models.catalogue import load_catalogue

@@ -11,7 +11,7 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, Ended, PredictionReport, Stats, StatsReport
 from rlsched.workload.predict import RunningMean

@@ -6,22 +6,22 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt, Start
-from rlsched.decide.repack import Repack
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import Explanation, Kill, Launch, Why
-from rlsched_agents.heuristics.gittins import ByIndex, gittins
 from tests.unit.broker_machine.hand import ended, hello, launched, of_kind, state, submit
 from tests.unit.broker_machine.preempting import actions, killed, make_preempting, replayed, shape
 
 
-def repacking() -> ByIndex:
+def migrating() -> Scheduler:
     """Jobs are moved before any is preempted to wait."""
-    return ByIndex(gittins()).with_repack("gittins+repack", Repack(first=True))
+    return load_scheduler(Policy("gittins", migrate={"first": True}))
 
 
 def moved(journal: Journal, scheduler: Scheduler | None = None) -> HandBroker:
     """2 and 3 have had a GPU of either node for 11 minutes; 4 needs a whole node: 2 is told to leave."""
-    broker = make_preempting(journal, 2, scheduler or repacking())
+    broker = make_preempting(journal, 2, scheduler or migrating())
     for gpus in (3, 1, 1):
         broker.ask(submit(gpus, preemptible=True))
     for job in (1, 2, 3):
@@ -62,7 +62,7 @@ def test_who_comes_meanwhile_gets_what_was_not_promised(journal: Journal) -> Non
     assert actions(journal)[made] == Start(seq=1, gpus=(7,)), "before all others"
 
 
-def test_without_the_ability_the_gang_waits_or_they_wait(journal: Journal) -> None:
+def test_where_nobody_is_moved_the_gang_waits_or_they_wait(journal: Journal) -> None:
     broker = moved(journal, load_scheduler("gittins"))
     assert not any(isinstance(action, Preempt) and action.moved_for >= 0 for action in actions(journal))
     broker.ask(submit(3, preemptible=True))
@@ -93,7 +93,7 @@ def test_the_journal_tells_all_of_it_again(journal: Journal) -> None:
     broker.says("n0", killed(2))
     assert shape(replayed(journal)) == shape(broker.book)
     records = [record for kept in broker.records for record in kept.records]
-    made = redecide(journal_events(journal.path), repacking())
+    made = redecide(journal_events(journal.path), migrating())
     assert [record.action for record in made] == [record.action for record in records]
     assert [record.state_digest for record in made] == [record.state_digest for record in records]
 
@@ -127,6 +127,6 @@ def test_a_gang_that_is_lost_after_its_start_has_no_claim_any_more(journal: Jour
     assert state(broker, 4) == "queued"
     assert shape(replayed(journal)) == shape(broker.book)
     records = [record for kept in broker.records for record in kept.records]
-    made_again = redecide(journal_events(journal.path), repacking())
+    made_again = redecide(journal_events(journal.path), migrating())
     assert [record.action for record in made_again] == [record.action for record in records]
     assert [record.state_digest for record in made_again] == [record.state_digest for record in records]
