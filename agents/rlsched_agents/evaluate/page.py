@@ -18,7 +18,7 @@ from rlsched_agents.evaluate.report import Report
 
 if TYPE_CHECKING:
     from rlsched_agents.evaluate.metrics import Metrics
-    from rlsched_agents.evaluate.simulate import Jobs, Runs
+    from rlsched_agents.evaluate.simulate import Runs
 
 MOST_DRAWN = len(COLOURS)
 """Policies in one plot: there are no more colours that can be told apart. Tables have all of them."""
