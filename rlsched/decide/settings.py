@@ -77,6 +77,8 @@ class Preempt(_Part, frozen=True, kw_only=True):
             alone, 0: at every event.
         threshold_gpu_s: `service`, `quota`: attained service, GPU-seconds, above which a job is of the second
             level.
+        declared: Only jobs that declare it give way. Until the first of them is submitted, the queue goes by
+            `order`, with `reserve_after`, and from then on by the index.
     """
 
     by: Literal["gittins", "service", "quota"] = "gittins"
@@ -88,6 +90,7 @@ class Preempt(_Part, frozen=True, kw_only=True):
     first_age: Seconds = Seconds(60.0)
     tick: Seconds = Seconds(60.0)
     threshold_gpu_s: float = math.inf
+    declared: bool = False
 
 
 class Migrate(_Part, frozen=True, kw_only=True):
@@ -209,21 +212,25 @@ def check(settings: Settings, where: str) -> None:
     deciding = [
         name for name in ("reserve_after", "leave_free", "preempt") if getattr(settings, name) is not None
     ]
-    if len(deciding) > 1:
+    declared = settings.preempt is not None and settings.preempt.declared
+    if declared and settings.preempt is not None and settings.preempt.by == "quota":
+        raise InputError(f"{where}: preempt.declared: expected by gittins or by service, got by quota")
+    if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
     if settings.migrate is not None and not by_index and settings.rule != "ppo":
         raise InputError(
             f"{where}: migrate needs preempt by gittins or by service: add preempt, or leave it out"
         )
-    if (
-        settings.order not in (None, "index")
-        and settings.preempt is not None
-        and settings.preempt.by != "quota"
-    ):
+    if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(
-            f"{where}: order: preempt by {settings.preempt.by} goes by its own index; leave order out, got "
+            f"{where}: order: the queue goes by the index where jobs preempt by it; leave order out, got "
             f"{settings.order!r}"
+        )
+    if settings.rule == "ppo" and settings.order is not None:
+        raise InputError(
+            f"{where}: order: what the queue of ppo goes by follows from the cluster and the jobs; leave it "
+            f"out, got {settings.order!r}"
         )
     if settings.blocks and (deciding or settings.rule):
         raise InputError(f"{where}: blocks holds up the queue of a rule that does nothing else; leave it out")
