@@ -65,8 +65,8 @@ class Policy:
             return cls.read(text)
         if text.endswith(".py"):
             return cls(name=Path(text).stem, rule=text)
-        base, colon, argument = text.partition(":")
-        if base == "ppo" and colon and "+" not in argument:
+        base, _, argument = text.partition(":")
+        if base == "ppo" and argument and "+" not in argument:
             return cls("ppo", name=text, checkpoint=argument)
         return cls(text)
 
