@@ -83,6 +83,7 @@ class PpoScheduler(Scheduler):
         temperature: 0 for arg max, else that of the softmax that a row is drawn from.
         seed: Seed of the draws.
         permissions: What it may do, and by that which rule it follows; None: what the network says.
+        revised: Whether predictions of waiting jobs are revised; None: what the network says.
         migrate: When running jobs are moved for a gang, where it would wait; None: never.
         search: How it looks ahead; None: not at all.
 
@@ -100,6 +101,7 @@ class PpoScheduler(Scheduler):
         temperature: float = 0.0,
         seed: int = 0,
         permissions: Permissions | None = None,
+        revised: bool | None = None,
         migrate: Migrate | None = None,
         search: SearchSettings | None = None,
     ) -> None:
@@ -107,8 +109,9 @@ class PpoScheduler(Scheduler):
         self.temperature, self.seed = temperature, seed
         self.weights, self.network = weights, network
         self.permissions = permissions or network.permissions
-        self.reference = self.permissions.reference(revised=network.revises, migrate=migrate)
-        rule = self.permissions.rule(revised=network.revises)
+        revised = network.revises if revised is None else revised
+        self.reference = self.permissions.reference(revised=revised, migrate=migrate)
+        rule = self.permissions.rule(revised=revised)
         self.order = rule.order
         self._forward = Forward(weights, network)
         self._search = self._look_ahead_by(search)
@@ -353,7 +356,12 @@ def _asked_for(settings: Settings) -> dict[str, Any]:
         permissions = Permissions(
             preemption=settings.order == "index", reservations=settings.order == "area^0.7"
         )
-    return {"permissions": permissions, "migrate": settings.migrate, "search": settings.search}
+    return {
+        "permissions": permissions,
+        "revised": True if settings.predictions == "revised" else None,
+        "migrate": settings.migrate,
+        "search": settings.search,
+    }
 
 
 def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
@@ -368,7 +376,18 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
         CheckpointError: no usable checkpoint.
         InputError: its settings do not go together.
     """
+    policy.check_read("checkpoint", "order", "predictions", "migrate", "search")
     settings = policy.settings
+    if settings.order not in (None, "index", "area^0.7", "area"):
+        raise InputError(
+            f"policy {policy.name!r}: order: expected one that a network may keep, index, area^0.7 or area, "
+            f"got {settings.order!r}"
+        )
+    if policy.oracle:
+        raise InputError(
+            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network "
+            "is not fed the true run times"
+        )
     if settings.checkpoint == "untrained":
         network = NetworkConfig()
         return PpoScheduler(
