@@ -390,7 +390,7 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
         )
     if settings.checkpoint == "untrained":
         network = NetworkConfig()
-        return PpoScheduler(
+        made = PpoScheduler(
             initial_weights(network, seed),
             network,
             name=policy.name,
@@ -398,5 +398,9 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
             seed=seed,
             **_asked_for(settings),
         )
-    checkpoint = load_checkpoint(settings.checkpoint)
-    return PpoScheduler.from_checkpoint(checkpoint, name=policy.name, seed=seed, settings=settings)
+    else:
+        checkpoint = load_checkpoint(settings.checkpoint)
+        made = PpoScheduler.from_checkpoint(checkpoint, name=policy.name, seed=seed, settings=settings)
+    if settings != Settings(rule="ppo", checkpoint=settings.checkpoint, search=settings.search):
+        made.policy_id += f"+{policy.with_settings(checkpoint='default').digest}"
+    return made
