@@ -97,6 +97,17 @@ def _hook(kind: type, value: Any) -> Any:
     raise TypeError(kind)
 
 
+def encode_time(value: Any) -> str:
+    """A time as a person writes it; msgspec's `enc_hook`.
+
+    Raises:
+        TypeError: it is no time.
+    """
+    if isinstance(value, Seconds):
+        return value.text
+    raise TypeError(f"cannot encode {type(value).__name__}")
+
+
 def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> str:
     """msgspec's words for a wrong setting, with its path first and the nearest known name."""
     text, _, at = error.partition(" - at `$")

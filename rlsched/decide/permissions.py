@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
-from rlsched.decide.rules.steps import CompiledRule
-from rlsched.decide.settings import Migrate, Preempt
+from rlsched.decide.settings import Migrate
 
-_PREEMPTING: Final = Policy("gittins")
-_ONCE_DECLARED: Final = Preempt(declared=True)
-_RESERVING: Final = Policy("easy", order="area^0.7", reserve_after="1h")
-_PLAIN: Final = Policy("qssf-backfill")
+if TYPE_CHECKING:  # the runtime of a network has no use for kernels
+    from rlsched.decide.order.keys import Order
+    from rlsched.decide.rules.steps import CompiledRule
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,13 +35,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
             revised: Whether predictions of waiting jobs follow what jobs of their burst do.
             migrate: When running jobs are moved, where jobs may be preempted.
         """
-        base = _PREEMPTING if self.preemption else _RESERVING if self.reservations else _PLAIN
-        more: dict[str, Any] = {"predictions": "revised"} if revised else {}
-        if self.declared and not self.preemption:
-            more["preempt"] = _ONCE_DECLARED
-        if migrate is not None and (self.preemption or self.declared):
-            more["migrate"] = migrate
-        return base.with_settings(**more)
+        return _reference(self, revised, migrate)
 
     def rule(self, *, revised: bool = False) -> CompiledRule:
         """The same, compiled."""
@@ -52,3 +44,20 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     def order(self, *, revised: bool = False) -> Order:
         """What the queue of a policy goes by that may do this."""
         return self.rule(revised=revised).order
+
+
+@cache
+def _reference(permissions: Permissions, revised: bool, migrate: Migrate | None) -> Policy:
+    """See `Permissions.reference`."""
+    if permissions.preemption:
+        base = Policy("gittins")
+    elif permissions.reservations:
+        base = Policy("easy", order="area^0.7", reserve_after="1h")
+    else:
+        base = Policy("qssf-backfill")
+    more: dict[str, Any] = {"predictions": "revised"} if revised else {}
+    if permissions.declared and not permissions.preemption:
+        more["preempt"] = {"declared": True}
+    if migrate is not None and (permissions.preemption or permissions.declared):
+        more["migrate"] = migrate
+    return base.with_settings(**more)

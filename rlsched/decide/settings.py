@@ -232,5 +232,7 @@ def check(settings: Settings, where: str) -> None:
             f"{where}: order: what the queue of ppo goes by follows from the cluster and the jobs; leave it "
             f"out, got {settings.order!r}"
         )
+    if settings.share is not None and settings.preempt is not None and not by_index:
+        raise InputError(f"{where}: share: preempt by quota gives whole GPUs; leave one of them out")
     if settings.blocks and (deciding or settings.rule):
         raise InputError(f"{where}: blocks holds up the queue of a rule that does nothing else; leave it out")

@@ -84,6 +84,7 @@ class PpoScheduler(Scheduler):
         seed: Seed of the draws.
         permissions: What it may do, and by that which rule it follows; None: what cluster and jobs permit
             (`NetworkConfig.served`).
+        revised: Whether predictions of waiting jobs are revised; None: what the network says.
         migrate: When running jobs are moved for a gang, where it would wait; None: never.
         search: How it looks ahead; None: not at all.
 
@@ -101,6 +102,7 @@ class PpoScheduler(Scheduler):
         temperature: float = 0.0,
         seed: int = 0,
         permissions: Permissions | None = None,
+        revised: bool | None = None,
         migrate: Migrate | None = None,
         search: SearchSettings | None = None,
     ) -> None:
@@ -108,8 +110,9 @@ class PpoScheduler(Scheduler):
         self.temperature, self.seed = temperature, seed
         self.weights, self.network = weights, network
         self.permissions = permissions or network.served
-        self.reference = self.permissions.reference(revised=network.revises, migrate=migrate)
-        rule = self.permissions.rule(revised=network.revises)
+        revised = network.revises if revised is None else revised
+        self.reference = self.permissions.reference(revised=revised, migrate=migrate)
+        rule = self.permissions.rule(revised=revised)
         self.order = rule.order
         self._forward = Forward(weights, network)
         self._search = self._look_ahead_by(search)
@@ -352,7 +355,11 @@ class PpoScheduler(Scheduler):
 
 def _asked_for(settings: Settings) -> dict[str, Any]:
     """What a policy's settings ask of a network beside its checkpoint."""
-    return {"migrate": settings.migrate, "search": settings.search}
+    return {
+        "revised": True if settings.predictions == "revised" else None,
+        "migrate": settings.migrate,
+        "search": settings.search,
+    }
 
 
 def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
@@ -367,10 +374,16 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
         CheckpointError: no usable checkpoint.
         InputError: its settings do not go together.
     """
+    policy.check_read("checkpoint", "predictions", "migrate", "search")
     settings = policy.settings
+    if policy.oracle:
+        raise InputError(
+            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network "
+            "is not fed the true run times"
+        )
     if settings.checkpoint == "untrained":
         network = NetworkConfig(order="predicted_size")
-        return PpoScheduler(
+        made = PpoScheduler(
             initial_weights(network, seed),
             network,
             name=policy.name,
@@ -378,5 +391,9 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
             seed=seed,
             **_asked_for(settings),
         )
-    checkpoint = load_checkpoint(settings.checkpoint)
-    return PpoScheduler.from_checkpoint(checkpoint, name=policy.name, seed=seed, settings=settings)
+    else:
+        checkpoint = load_checkpoint(settings.checkpoint)
+        made = PpoScheduler.from_checkpoint(checkpoint, name=policy.name, seed=seed, settings=settings)
+    if settings != Settings(rule="ppo", checkpoint=settings.checkpoint, search=settings.search):
+        made.policy_id += f"+{policy.with_settings(checkpoint='default').digest}"
+    return made
