@@ -187,7 +187,7 @@ def test_energy_is_compared_on_the_same_jobs() -> None:
 def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
     table = by_hand()
     measured = np.ones(7, np.bool_)
-    models = Models(seed=4)
+    models = Models(workload_seed=4)
     catalogue = load_catalogue()
     workloads = catalogue.draw(table.trace, 4)[table.trace.num_gpus > 0]
     basis = Basis(table.trace, table.spec, measured, models)
