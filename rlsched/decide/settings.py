@@ -124,7 +124,7 @@ class Search(_Part, frozen=True, kw_only=True):
     """A network looks ahead before it decides: futures a contested decision, or a time for them.
 
     Attributes:
-        samples: So many futures; 0: as many as fit the time.
+        samples: So many futures, 2 or more; 0: as many as fit the time.
         time_ms: Time for them, milliseconds; 0: not bounded by time.
     """
 
@@ -176,6 +176,8 @@ class Settings(_Part, frozen=True, kw_only=True):
     own: tuple[float, ...] = ()
 
 
+_SAMPLES = "2 to 1000 futures, or 0 for as many as fit"
+"""By one future nothing is known of chance."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
     "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, alone = 1"),
@@ -191,7 +193,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "preempt.threshold_gpu_s": (0.0, math.inf, "GPU-seconds, 0 or more"),
     "migrate.gain": (0.0, 1e9, "a figure of 0 or more"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
-    "search.samples": (0, 1000, "0 to 1000 futures"),
+    "search.samples": (0, 1000, _SAMPLES),
     "search.time_ms": (0.0, 10_000.0, "0 to 10000 milliseconds"),
     "samples": (1, 1000, "1 to 1000 futures"),
 }
@@ -209,6 +211,10 @@ def check(settings: Settings, where: str) -> None:
             value = None if value is None else getattr(value, name)
         if value is not None and not low <= value <= high:
             raise InputError(f"{where}: {path}: expected {expected}, got {value:g}")
+    if settings.search is not None and settings.rule != "ppo":
+        raise InputError(f"{where}: search: only ppo looks ahead; leave it out")
+    if settings.search is not None and settings.search.samples == 1:
+        raise InputError(f"{where}: search.samples: expected {_SAMPLES}, got 1")
     deciding = [
         name for name in ("reserve_after", "leave_free", "preempt") if getattr(settings, name) is not None
     ]
