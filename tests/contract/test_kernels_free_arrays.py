@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from numba.core.runtime import _nrt_python, rtsys
 
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched_envs.engine import Engine
 from rlsched_envs.fleet import Fleet
