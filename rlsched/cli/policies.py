@@ -126,7 +126,12 @@ def policies(ctx: click.Context, as_json: bool) -> None:
 @setting
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
-    """Print all settings of a policy as TOML, and their digest."""
+    """Print all settings of a policy as TOML, and their digest.
+
+    \b
+    Example:
+      rlsched policies show easy --set order=area
+    """
     found = Policy.of(policy).changed(changes)
     if as_json:
         body: dict[str, Any] = {"name": found.name, "digest": found.digest, "toml": found.toml}

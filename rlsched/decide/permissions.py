@@ -10,7 +10,7 @@ import msgspec
 from rlsched.decide.policy import Policy
 from rlsched.decide.settings import Migrate
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the runtime of a network has no use for kernels
     from rlsched.decide.order.keys import Order
     from rlsched.decide.rules.steps import CompiledRule
 
@@ -21,10 +21,12 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         preemption: Preempt running jobs, but those that must not be.
         reservations: Keep GPUs for jobs that do not fit.
+        declared: Preempt jobs that declare it, once one has been submitted; nothing is reserved then.
     """
 
     preemption: bool = False
     reservations: bool = False
+    declared: bool = False
 
     def reference(self, *, revised: bool = False, migrate: Migrate | None = None) -> Policy:
         """The strongest rule that does no more than this: a policy before training decides as it does.
@@ -33,10 +35,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
             revised: Whether predictions of waiting jobs follow what jobs of their burst do.
             migrate: When running jobs are moved, where jobs may be preempted.
         """
-        more: dict[str, Any] = {"predictions": "revised"} if revised else {}
-        if migrate is not None and self.preemption:
-            more["migrate"] = migrate
-        return _base(self).with_settings(**more)
+        return _reference(self, revised, migrate)
 
     def rule(self, *, revised: bool = False) -> CompiledRule:
         """The same, compiled."""
@@ -48,10 +47,17 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _base(permissions: Permissions) -> Policy:
-    """The reference as it is by default; made when it is asked for, since that needs kernels."""
+def _reference(permissions: Permissions, revised: bool, migrate: Migrate | None) -> Policy:
+    """See `Permissions.reference`."""
     if permissions.preemption:
-        return Policy("gittins")
-    if permissions.reservations:
-        return Policy("easy", order="area^0.7", reserve_after="1h")
-    return Policy("qssf-backfill")
+        base = Policy("gittins")
+    elif permissions.reservations:
+        base = Policy("easy", order="area^0.7", reserve_after="1h")
+    else:
+        base = Policy("qssf-backfill")
+    more: dict[str, Any] = {"predictions": "revised"} if revised else {}
+    if permissions.declared and not permissions.preemption:
+        more["preempt"] = {"declared": True}
+    if migrate is not None and (permissions.preemption or permissions.declared):
+        more["migrate"] = migrate
+    return base.with_settings(**more)

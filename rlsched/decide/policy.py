@@ -65,8 +65,8 @@ class Policy:
             return cls.read(text)
         if text.endswith(".py"):
             return cls(name=Path(text).stem, rule=text)
-        base, colon, argument = text.partition(":")
-        if base == "ppo" and colon and "+" not in argument:
+        base, _, argument = text.partition(":")
+        if base == "ppo" and argument and "+" not in argument:
             return cls("ppo", name=text, checkpoint=argument)
         return cls(text)
 
@@ -179,6 +179,24 @@ class Policy:
         from rlsched.decide.rules.making import make_rule
 
         return make_rule(self.settings)
+
+    def check_read(self, *names: str) -> None:
+        """Find out whether the scheduler of this policy reads all that is set.
+
+        Args:
+            *names: The settings that it reads.
+
+        Raises:
+            InputError: another one is set, to what its preset does not say.
+        """
+        preset = PRESETS.get(self.scheduler)
+        usual = as_table(_settled(preset, {}, "")) if preset is not None else {}
+        for name, value in as_table(self.settings).items():
+            if name not in ("rule", *names) and value != usual.get(name):
+                raise InputError(
+                    f"policy {self.name!r}: {name}: {self.scheduler!r} chooses by itself and does not read "
+                    f"it; leave it out, got {value!r}"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings, "name": self.name}  # without kernels

@@ -171,6 +171,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     record: bytes | None = None
     """The last `DecisionRecord` (msgpack) in which this job was a candidate."""
 
+    def __str__(self) -> str:
+        """As `rlsched why` says it."""
+        return "\n".join([f"job {self.job}: {self.summary}", *(f"  {line}" for line in self.details)])
+
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     """A piece of output. `eof`: the attempt has ended and nothing follows."""

@@ -124,6 +124,8 @@ def evaluate(
     from rlsched_agents.evaluate.simulate import simulate
     from rlsched_agents.evaluate.tables import print_report
 
+    if html_path is not None:
+        import rlsched_agents.evaluate.page  # noqa: F401 - before a long run: a missing extra is said at once
     chosen = distinct(one.policy for one in said(ctx))
     names = [one.name for one in chosen]
     if baseline is not None and baseline not in names:

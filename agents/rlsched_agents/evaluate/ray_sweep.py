@@ -232,7 +232,8 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
         for name, content in order.files.items():
             path = Path(folder) / _FILE_NAMES[name]
             path.write_bytes(content)
-            task = replace(task, policy=task.policy.with_settings(**{name: str(path)}))
+            policy = task.policy.with_settings(**{name: str(path)})
+            task = replace(task, policy=policy.named(order.task.policy.name))
         try:
             outcome = run_task(task, _teller(order.number, reports))
         except RlschedError as failure:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
+from rlsched.settings import encode_time
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis
@@ -169,7 +170,7 @@ def write_json(report: Report, path: str | Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    body = msgspec.json.format(msgspec.json.encode(report), indent=2)
+    body = msgspec.json.format(msgspec.json.encode(report, enc_hook=encode_time), indent=2)
     try:
         Path(path).write_bytes(body + b"\n")
     except OSError as error:

@@ -37,7 +37,7 @@ from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import read_node_events
 
 if TYPE_CHECKING:
-    pass
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 Chosen = str | Path | Policy
@@ -206,6 +206,27 @@ class Runs(Mapping[str, Run]):
         """
         write_json(self.compare(baseline), path)
 
+    def to_html(self, path: str | Path, baseline: str | None = None) -> None:
+        """Write a page with plots: waiting by size, tails, utilisation over time, who gained and who lost.
+
+        Raises:
+            InputError: the file cannot be written, or the baseline is not among the policies.
+            ImportError: matplotlib is missing (`rlsched[report]`).
+        """
+        from rlsched_agents.evaluate.page import write_page
+
+        write_page(self, Path(path), baseline)
+
+    def plot(self) -> Figure:
+        """Draw how the policies compare: `runs.plot().savefig("runs.png")`.
+
+        Raises:
+            ImportError: matplotlib is missing (`rlsched[report]`).
+        """
+        from rlsched_agents.evaluate.plot import plot
+
+        return plot(self)
+
     def write_jobs(self, folder: str | Path) -> None:
         """Write the jobs of every policy and seed: `NAME.csv`, `NAME.segments.csv`, `NAME.seedK.csv`.
 
@@ -262,6 +283,7 @@ def simulate(
     >>> runs = simulate("t.csv.gz", "c.toml", ["fifo", "qssf-backfill"], load=0.9)  # doctest: +SKIP
     >>> print(runs.compare(baseline="fifo"))  # doctest: +SKIP
     """
+    sweep = _sweep(workers, ray)
     chosen = distinct(_named(policies))
     using = _models(models)
     check_policies(chosen, using)
@@ -284,7 +306,7 @@ def simulate(
         rules=RunRules(max_retries=spec.max_retries, node_events=events),
         models=using,
     )
-    return Runs(trace, spec, window, seeds, _run(tasks, workers, ray, progress), using)
+    return Runs(trace, spec, window, seeds, _run(tasks, sweep, progress), using)
 
 
 def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[Policy]:
@@ -307,16 +329,20 @@ def _models(models: Models | str | Path | None) -> Models | None:
     return Models() if str(models) == "default" else Models.read(models)
 
 
-def _run(tasks: list[Task], workers: int, ray: str | None, progress: bool | None) -> list[Outcome]:
+def _sweep(workers: int, ray: str | None) -> Any:
+    """What runs tasks. Asked for first: where Ray is missing, that is said before a long read."""
+    if ray is None:
+        return partial(run_tasks, workers=max(workers, 1))
+    from rlsched_agents.evaluate.ray_sweep import run_on_ray
+
+    return partial(run_on_ray, address=ray, workers=workers or None)
+
+
+def _run(tasks: list[Task], sweep: Any, progress: bool | None) -> list[Outcome]:
     """Run the tasks, under a bar each where somebody looks."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    sweep: Any = partial(run_tasks, workers=max(workers, 1))
-    if ray is not None:
-        from rlsched_agents.evaluate.ray_sweep import run_on_ray
-
-        sweep = partial(run_on_ray, address=ray, workers=workers or None)
     shown = sys.stderr.isatty() if progress is None else progress
     with Progress(
         TextColumn("{task.description}"),

@@ -90,4 +90,5 @@ class Clairvoyant(Scheduler):
 
 def make_clairvoyant(policy: Policy, _seed: int) -> Clairvoyant:
     """The bound that knows what comes."""
+    policy.check_read()
     return Clairvoyant(name=policy.name)

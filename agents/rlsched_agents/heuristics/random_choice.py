@@ -50,4 +50,5 @@ class RandomChoice(Scheduler):
 
 def make_random(policy: Policy, seed: int) -> RandomChoice:
     """The random scheduler; draws are keyed by the seed and the decision's number."""
+    policy.check_read()
     return RandomChoice(seed, policy.name)

@@ -71,4 +71,5 @@ class Rollout(Scheduler):
 
 def make_rollout(policy: Policy, seed: int) -> Rollout:
     """The scheduler of a policy that looks ahead in sampled futures."""
+    policy.check_read("samples")
     return Rollout(policy.settings.samples, seed, name=policy.name)

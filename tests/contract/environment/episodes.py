@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide import features
+from rlsched.decide.rows import features
 from rlsched.decide.rows.schema import CRITIC_FEATURES
 from rlsched_envs.sources import EpisodeConfig
 

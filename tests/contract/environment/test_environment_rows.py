@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide import features
+from rlsched.decide.rows import features
 from rlsched.decide.rows.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_envs import batch

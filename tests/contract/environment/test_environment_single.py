@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env as check_gymnasium
 from stable_baselines3.common.env_checker import check_env as check_sb3
 
-from rlsched.decide import schema
+from rlsched.decide.rows import schema
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs.gym_env import ClusterEnv
 from rlsched_envs.sources import EpisodeSource

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide import features
+from rlsched.decide.rows import features
 from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched_envs.engine import Predictions
