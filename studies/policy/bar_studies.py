@@ -24,7 +24,6 @@ from studies.policy.opponents import (
     BASE,
     GRIDS,
     MORE_GRIDS,
-    PREEMPTING,
     REFERENCES,
     Entry,
     Grid,
@@ -61,6 +60,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         measure: What policies are ranked by: mean JCT, or mean delay (`measures`).
         models: Whether it runs under models.
         preemptible_frac: Share of the jobs that may be preempted.
+        declared: Where that is all of them: whether they say so, so that `ppo` preempts too.
         predictions: How well durations are predicted.
         loads: Offered loads.
         tested: Whether policies under test are rows of it: always, where they are named (the default policy
@@ -76,6 +76,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     measure: Literal["jct", "delay"] = "delay"
     models: bool = False
     preemptible_frac: float = 1.0
+    declared: bool = False
     predictions: Foresight = "causal"
     loads: tuple[float, ...] = LOADS
     tested: Literal["always", "named", "never"] = "named"
@@ -101,6 +102,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             [self.part or part],
             self.loads if loads is None else loads,
             preemptible_frac=self.preemptible_frac,
+            declared=self.declared,
             predictions=self.predictions,
         )
 
@@ -111,10 +113,10 @@ STUDIES: Final = {
         Study(
             name="preempt100",
             title="Preemption, all jobs preemptible",
+            declared=True,
             goal="mean JCT 10 % below tuned `tiresias` and never above it; within 10 % of `srtf`",
             measure="jct",
             tested="always",
-            default=(PREEMPTING,),
         ),
         Study(
             name="preempt50",
@@ -123,7 +125,6 @@ STUDIES: Final = {
             measure="jct",
             preemptible_frac=0.5,
             tested="always",
-            default=(PREEMPTING,),
         ),
         Study(
             name="sharing",
@@ -173,11 +174,11 @@ STUDIES: Final = {
         Study(
             name="unseen100",
             title="Clusters that nothing was tuned on, all jobs preemptible",
+            declared=True,
             goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
             measure="jct",
             loads=HEADLINE_LOADS,
             tested="always",
-            default=(PREEMPTING,),
             own=UNSEEN,
         ),
         Study(
@@ -188,17 +189,16 @@ STUDIES: Final = {
             preemptible_frac=0.5,
             loads=HEADLINE_LOADS,
             tested="always",
-            default=(PREEMPTING,),
             own=UNSEEN,
         ),
         Study(
             name="sizes",
             title="From 16 to 10,000 GPUs, synthetic, all jobs preemptible",
+            declared=True,
             goal="half of the gain is kept at sizes 8 times larger, no case over 2 % worse than best QSSF",
             measure="jct",
             loads=SIZES_LOADS,
             tested="always",
-            default=(Policy("ppo"), PREEMPTING),
             own=tuple(SEQUENCES),
             part=SYNTHETIC,
         ),

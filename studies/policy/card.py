@@ -70,9 +70,8 @@ def _rows(out: Path, policy: Policy) -> Iterator[tuple[str, dict[str, float]]]:
     for name in MEASURED:
         study = STUDIES[name]
         todo = study.cases(study.traces((), TRACES), TEST, HEADLINE_LOADS)
-        served = study.default[0].with_settings(checkpoint=policy.settings.checkpoint).named(policy.name)
         what = "JCT" if study.measure == "jct" else "delay"
-        row = row_of(todo, out / "bar" / TEST, served, partial(value_of, study))
+        row = row_of(todo, out / "bar" / TEST, policy, partial(value_of, study))
         yield f"{study.title[0].lower()}{study.title[1:]}, mean {what}", row
 
 

@@ -194,8 +194,6 @@ def all_grids() -> Iterator[tuple[str, str, Grid]]:
 FIXED: Final = ("fifo-backfill",)
 ORACLES: Final = ("sjf-backfill", "srtf")
 """Fed the true durations: bounds, not opponents."""
-PREEMPTING: Final = Policy("ppo", name="ppo-preempt", order="index")
-"""The default checkpoint where it may preempt."""
 
 
 def default_of(rule: str) -> Policy:

@@ -45,7 +45,7 @@ class TestSettings:
             for case in study.cases(["t/a"], "validation", [0.95])
         ]
         settings = {
-            (study.models, study.preemptible_frac, study.predictions, study.part)
+            (study.models, study.preemptible_frac, study.declared, study.predictions, study.part)
             for study in bar_studies.STUDIES.values()
         }
         assert len(set(paths)) == len(settings) < len(bar_studies.STUDIES)  # two of them differ in rows alone
@@ -75,9 +75,8 @@ class TestSettings:
             assert scheduler.oracle == (one.role == "oracle")
             assert study.models or not scheduler.abilities.needs_models
         assert ("fifo" in labels) == (study.tested != "never")
-        alone, preempting = [Policy("ppo")], [opponents.PREEMPTING]
-        default = {"good": alone, "unseen": alone, "sizes": alone + preempting}
-        default |= dict.fromkeys(("preempt100", "preempt50", "unseen100", "unseen50"), preempting)
+        names = ("good", "unseen", "sizes", "preempt100", "preempt50", "unseen100", "unseen50")
+        default = {name: [Policy("ppo")] for name in names}
         assert bar_studies.tested_in(study, []) == default.get(study.name, [])
 
     def test_a_value_tuned_in_the_setting_counts_and_a_stale_one_does_not(self) -> None:
