@@ -327,7 +327,7 @@ def _blank_batch(
     models = one.sim.state.models
     learners = num_envs if config.learning and config.modelled_frac > 0 else 1
     models = models._replace(trait=batch.stack(models.trait, learners))
-    order = stacked.sim.state.order._replace(cost=one.sim.state.order.cost)
+    order = stacked.sim.state.order._replace(later=one.sim.state.order.later, cost=one.sim.state.order.cost)
     state = stacked.sim.state._replace(models=models, order=order)
     return stacked._replace(window=window, sim=stacked.sim._replace(state=state), quiet=one.quiet)
 
