@@ -290,7 +290,7 @@ class ClusterState(ClusterShape):
         job = self.arrays.job.view(np.ndarray)
         live = np.flatnonzero(job["status"] != SLOT_EMPTY)
         live = live[np.argsort(job["seq"][live])]
-        unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm", "clocked_s")
+        unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm",)
         if not self.arrays.order.code[0].revises:
             unread += ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         if (job["moved_for"][live] < 0).all():
