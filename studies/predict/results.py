@@ -8,8 +8,8 @@ time, `workload.split`), as `rlsched evaluate --load` does, and the replay start
 is predicted at its arrival with what had ended by then: before the replay as recorded, in it by
 `fifo-backfill`; with --as-recorded, as recorded throughout, for the running mean too.
 `qssf-backfill` then runs under the predictions of the running mean (0 % of the gap), under true durations
-(100 %), and under those of each predictor. A case's result is a file in OUT/cases; those that are there are not run
-again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.
+(100 %), and under those of each predictor. A case's result is a file in OUT/cases; those that are there are
+not run again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.
 """
 
 from __future__ import annotations
