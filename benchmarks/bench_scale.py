@@ -52,9 +52,9 @@ SIZES, SIZE_ODDS = (1, 2, 4, 8), (0.6, 0.15, 0.1, 0.15)
 def replay(trace: Trace, spec: ClusterSpec, name: str) -> float:
     """CPU seconds of a replay under a compiled rule, the job table included."""
     rule = Policy(name).rule
-    stamps = Predictions(trace.predicted_s, np.nan_to_num(trace.predicted_spread))
+    predictions = Predictions(trace.predicted_s, np.nan_to_num(trace.predicted_spread))
     began_s = time.process_time()
-    table = Engine(trace, spec, order=rule.order, predictions=stamps).run_rule(rule)
+    table = Engine(trace, spec, order=rule.order, predictions=predictions).run_rule(rule)
     cpu_s = time.process_time() - began_s
     assert np.isfinite(table.end_s).all()
     return cpu_s
@@ -139,8 +139,8 @@ def cost_of_rule(name: str, gpus: int, waiting: int) -> tuple[float, float]:
     rule = Policy(name).rule
     more = 20_000
     trace, spec = crowd(gpus, waiting, more)
-    stamps = Predictions(trace.predicted_s, np.ones(len(trace)))
-    engine = Engine(trace, spec, order=rule.order, predictions=stamps, keep_placements=False)
+    predictions = Predictions(trace.predicted_s, np.ones(len(trace)))
+    engine = Engine(trace, spec, order=rule.order, predictions=predictions, keep_placements=False)
     engine.state.sort_queue(False)
 
     play = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)

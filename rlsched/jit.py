@@ -24,7 +24,7 @@ import numba  # noqa: E402 - see above
 from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
 
 from rlsched.kernel_cache import KernelCache  # noqa: E402
-from rlsched.linking import DoorCompiler, InsideCompiler  # noqa: E402
+from rlsched.linking import EntryCompiler, InsideCompiler  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ class Kernel:
             "_nrt": kind == "array_kernel",
             "no_cfunc_wrapper": True,
         }
-        self._door: Any = None
+        self._entry: Any = None
         self._inside = self._dispatcher(
             "inside",
             forceinline=kind == "kernel",
@@ -78,9 +78,9 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call it from Python."""
-        if self._door is None:
-            self._door = self._dispatcher("doors", pipeline_class=DoorCompiler)
-        return self._door(*args)
+        if self._entry is None:
+            self._entry = self._dispatcher("entries", pipeline_class=EntryCompiler)
+        return self._entry(*args)
 
 
 def widened(argument: Any) -> Any:

@@ -63,7 +63,7 @@ _REFERENCE = Policy("fifo-backfill")
 
 
 class Predictions(NamedTuple):
-    """What each job was stamped with at its arrival."""
+    """What was predicted of each job at its submission."""
 
     predicted_s: NDArray[np.float64]  # (J,)
     spread: NDArray[np.float64]  # (J,)
@@ -76,7 +76,7 @@ def predict_trace(
     oracle: bool = False,
     recorded_until_s: float = -math.inf,
 ) -> Predictions:
-    """The stamps that every policy under comparison gets.
+    """The predictions that every policy under comparison gets.
 
     With `oracle` the true run times. Else the trace's own predictions where it has them, elsewhere a
     running mean over the jobs that had ended by then in one reference history: the trace run by
@@ -496,7 +496,7 @@ def run_time_s(trace: Trace) -> NDArray[np.float64]:
 def truth_records(
     trace: Trace,
     rows: NDArray[np.intp],
-    stamps: Predictions,
+    predictions: Predictions,
     state: ClusterState,
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,
@@ -518,7 +518,7 @@ def truth_records(
     classes = state.reserve_demands([with_fair_cores(demands[number], fair_milli) for number in used])
     truth.demand = np.array(classes, np.int32)[kind]
     truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
-    truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
+    truth.predicted_s, truth.spread = predictions.predicted_s[rows], predictions.spread[rows]
     truth.vc = vc_numbers[inverse]
     truth.reference_kind = -1
     truth.pinned = flags(trace, "preemptible")[rows] == 0

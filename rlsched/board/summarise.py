@@ -137,12 +137,10 @@ def _done(record: DecisionRecord) -> str:
             node = _chosen_node(record)
             at = f", clock {clock:.2f}" if clock != 1.0 else ""
             return f"start job {seq} on {count}" + (f", node {node}" if node >= 0 else "") + at
-        case Wait(until_s=None, for_seq=None):
+        case Wait(until_s=None):
             return "wait"
-        case Wait(until_s=until_s, for_seq=None):
+        case Wait(until_s=until_s):
             return f"wait until {until_s:.0f} s"
-        case Wait(for_seq=for_seq):
-            return f"wait for job {for_seq}"
         case other:
             return kind_of(other)
 

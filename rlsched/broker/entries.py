@@ -63,7 +63,7 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job arrived, with its prediction as stamped then; it is read ever after, and never made again.
+    """A job arrived, with the prediction that it got then; it is read ever after, and never made again.
     `rejected`: why it can never run, "" if it can."""
 
     job: int

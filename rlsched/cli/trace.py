@@ -157,8 +157,8 @@ def synth(
       rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --gpus-per-node 8 --seed 1 \\
           --predictability informative -o t.csv.gz --cluster-out c.toml
     """
-    from rlsched.workload.foresight import parse_predictability
     from rlsched.workload.load import offered_load
+    from rlsched.workload.predictability import parse_predictability
     from rlsched.workload.synth import synthesize
 
     drawn, spec = synthesize(

@@ -201,7 +201,6 @@ JOB: Final = np.dtype(
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),
-        ("clocked_s", np.float64),  # when that was last changed while it ran, -inf if never
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),

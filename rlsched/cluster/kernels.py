@@ -142,7 +142,7 @@ def add_job(
     job.rate[slot] = 1.0
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
-    job.energy_ppm[slot], job.clocked_s[slot] = -1, -np.inf
+    job.energy_ppm[slot] = -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
     return slot
@@ -446,7 +446,6 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
-    s.job.clocked_s[slot] = -np.inf
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
 
 

@@ -65,7 +65,7 @@ class ClusterState(ClusterShape):
             demand: Everything that it asks for.
             vc: Its virtual cluster.
             submit_s: When it was submitted.
-            predicted_s: Its stamp: the predicted run time ...
+            predicted_s: Its prediction: the predicted run time ...
             spread: ... and the standard deviation of ln(run time / prediction).
             time_limit_s: The user's limit, nan where there is none.
             preemptible: Whether it may be stopped for another job's sake.
@@ -219,7 +219,7 @@ class ClusterState(ClusterShape):
             seq: Its number.
             now_s: When.
             moved_for: Number of the waiting job that it makes room for, where it is to go on elsewhere at
-                once (`decide.repack`); -1: it just gives way.
+                once (`rules.migration`); -1: it just gives way.
 
         Raises:
             AllocationError: see `check_preempt`.
@@ -290,7 +290,7 @@ class ClusterState(ClusterShape):
         job = self.arrays.job.view(np.ndarray)
         live = np.flatnonzero(job["status"] != SLOT_EMPTY)
         live = live[np.argsort(job["seq"][live])]
-        unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm", "clocked_s")
+        unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm",)
         if not self.arrays.order.code[0].revises:
             unread += ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         if (job["moved_for"][live] < 0).all():

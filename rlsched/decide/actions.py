@@ -53,11 +53,9 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     Attributes:
         until_s: Ask again at this time, even if nothing has happened by then; a later *wait* of the same
             partition replaces it. None: ask at the next decision point.
-        for_seq: Do not ask again before this job can start.
     """
 
     until_s: float | None = None
-    for_seq: int | None = None
 
     def check(self, now_s: float) -> None:
         """Raise an AllocationError if the time to ask again at is not still to come."""

@@ -53,6 +53,7 @@ class RuleScheduler(Scheduler):
             self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)
         self.abilities = Abilities(
             preempts=rule.options.preempts,
+            reserve_after_s=rule.options.reserve_after_s,
             migrates=rule.options.migration.wanted,
             shares=rule.options.start.share != NEVER,
             needs_models=rule.needs_models,

@@ -96,7 +96,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     submit_s: float
     predicted_s: float | None
-    """What the queue goes by, stamped at submission."""
+    """What the queue goes by, predicted at submission."""
     start_s: float | None
     end_s: float | None
     exit_code: int | None
@@ -227,7 +227,7 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     """Who predicts run times, and how well that went lately. Times are Unix seconds, None where not yet."""
 
     model: str
-    """`running-mean` or `hedge`: what the next job is stamped by."""
+    """`running-mean` or `hedge`: what the next job is predicted by."""
     note: str
     """What does not serve yet, or not at all, and why; "" where everything does."""
     ended: int

@@ -139,7 +139,7 @@ def jct_s(work: Workload, policy: Policy, models: Models) -> float:
 
 def tasks(work: Workload, policy: Policy, models: Models) -> list[Task]:
     """The one task of a policy under these models."""
-    return replay_tasks(work.trace, work.spec, work.window, work.stamps, [policy], [0], models=models)
+    return replay_tasks(work.trace, work.spec, work.window, work.predictions, [policy], [0], models=models)
 
 
 def show(folder: Path, name: str) -> None:

@@ -39,7 +39,7 @@ WANTED_JOBS: Final = 4000
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
 Foresight = Literal["causal", "good"]
-"""Predictions as they can be made of the trace, or as good as published ones (`stamps.good_predictions`)."""
+"""Predictions as they can be made of the trace, or as good as published ones (`predictions.py`)."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,7 +101,7 @@ class Workload:
         spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
         self.spec = scaled_cluster(self.trace, spec, self.window, nodes=None, load=LOAD)
         self.load = offered_load(self.trace.select(self.window.measured(self.trace)), self.spec)
-        self.stamps = predict_trace(self.trace, self.spec, recorded_until_s=self.window.replay_from_s)
+        self.predictions = predict_trace(self.trace, self.spec, recorded_until_s=self.window.replay_from_s)
         self.use(models)
 
     def use(self, models: Models) -> None:
@@ -114,7 +114,7 @@ class Workload:
 
     def _replay(self, policy: Policy) -> JobTable:
         [task] = replay_tasks(
-            self.trace, self.spec, self.window, self.stamps, [policy], [0], models=self.models
+            self.trace, self.spec, self.window, self.predictions, [policy], [0], models=self.models
         )
         return run_task(task, partial(say_nothing, policy.name, 0)).table
 

@@ -31,7 +31,7 @@ from rlsched_envs.engine import Predictions
 from studies.policy.cases import PARTS, TRACES, TUNING_LOADS, Case, Workload, cases, workload_of
 from studies.policy.opponents import REFERENCES, policy_id
 from studies.policy.options import add_common, add_policy, policies_of, reported
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 
 GANG_GPUS: Final = 8
 LEAST_S: Final = 100.0
@@ -56,20 +56,20 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
-def shortened(work: Workload, stamps: Predictions, jobs: int) -> tuple[Workload, Predictions]:
+def shortened(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
     """The same case with so many measured jobs at most, and half as many behind them."""
     measured = np.flatnonzero(work.window.measured(work.trace))
     if len(measured) <= jobs:
-        return work, stamps
+        return work, predictions
     last = min(len(work.trace), int(measured[jobs]) + jobs // 2)
     window = Window(work.window.since_s, float(work.trace.submit_s[measured[jobs]]))
     short = replace(work, trace=work.trace.select(slice(0, last)), window=window)
-    return short, Predictions(stamps.predicted_s[:last], stamps.spread[:last])
+    return short, Predictions(predictions.predicted_s[:last], predictions.spread[:last])
 
 
-def waited(work: Workload, stamps: Predictions, policy: Policy) -> Waited:
+def waited(work: Workload, predictions: Predictions, policy: Policy) -> Waited:
     """Replay a policy with seed 0."""
-    tasks = replay_tasks(work.trace, work.spec, work.window, stamps, [policy], [0])
+    tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     (outcome,) = run_tasks(tasks, workers=1)
     trace = outcome.table.trace
     queue_s = outcome.table.start_s - trace.submit_s
@@ -156,10 +156,10 @@ def _run(arguments: argparse.Namespace) -> int:
         missing = [name for name, path in paths.items() if not path.exists()]
         if missing and time.monotonic() < deadline:
             work = workload_of(arguments.traces, case)
-            work, stamps = shortened(work, stamps_of(case, work), arguments.jobs)
+            work, predictions = shortened(work, stamps_of(case, work), arguments.jobs)
             for name in missing:
                 if time.monotonic() < deadline:
-                    encoded = msgspec.json.encode(waited(work, stamps, policies[name]))
+                    encoded = msgspec.json.encode(waited(work, predictions, policies[name]))
                     half_written = paths[name].with_suffix(".part")
                     half_written.write_bytes(encoded)
                     half_written.replace(paths[name])

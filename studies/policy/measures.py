@@ -91,7 +91,7 @@ def measures_of(
     tables: Sequence[JobTable],
     references: dict[str, list[JobTable]],
     measured: Mask,
-    stamps: Predictions,
+    predictions: Predictions,
     spec: ClusterSpec,
 ) -> Measures:
     """Measure a policy's replays, one a seed.
@@ -100,7 +100,7 @@ def measures_of(
         tables: The policy's.
         references: Those of the references, on the same jobs.
         measured: (J,) jobs of the window.
-        stamps: (J,) what these jobs were predicted to take.
+        predictions: (J,) what these jobs were predicted to take.
         spec: The cluster.
     """
     run_s = run_time_s(tables[0].trace)
@@ -120,7 +120,7 @@ def measures_of(
         groups={
             label: _group(tables, measured & mine) for label, mine in groups(tables[0], measured).items()
         },
-        rank_correlation=spearman(stamps.predicted_s[measured], run_s[measured]),
+        rank_correlation=spearman(predictions.predicted_s[measured], run_s[measured]),
         shared_jobs=len(shared) / len(speeds) if speeds else None,
         kept_frac=float(np.mean(shared >= KEPT_FRAC)) if len(shared) else None,
         gpu_kwh=float(np.mean([one.cluster_j for one in energies])) / J_PER_KWH if energies else None,

@@ -42,11 +42,11 @@ class Run(NamedTuple):
     records: list[DecisionRecord]
 
 
-def play(trace: Trace, stamps: Predictions, policy: Policy, weight: float) -> Run:
+def play(trace: Trace, predictions: Predictions, policy: Policy, weight: float) -> Run:
     """Replay a policy with models that choose clocks alone."""
     scheduler = load_scheduler(policy)
     models = Models(energy_weight=weight, noise=False)
-    engine = Engine(trace, SPEC, order=scheduler.order, predictions=stamps, models=models)
+    engine = Engine(trace, SPEC, order=scheduler.order, predictions=predictions, models=models)
     engine.state.arrays.config[0].modelled = CLOCKS_ALONE
     records: list[DecisionRecord] = []
     table = engine.run(scheduler, on_record=records.append)
@@ -76,10 +76,10 @@ def _dial(arguments: argparse.Namespace) -> int:
     print("\n".join(header(*head, "job as the reference", "clock, place as the reference")))
     for like in LIKE:
         trace, _ = synthesize(like, jobs=arguments.jobs, load=0.9, gpus=SPEC.num_gpus, seed=3)
-        stamps = predict_trace(trace, SPEC)
+        predictions = predict_trace(trace, SPEC)
         full: Run | None = None
         for weight in WEIGHTS:
-            rule, policy = (play(trace, stamps, one, weight) for one in (RULE, tested))
+            rule, policy = (play(trace, predictions, one, weight) for one in (RULE, tested))
             full = full or rule
             pairs = [(one.jct_s / full.jct_s, one.energy_j / full.energy_j) for one in (rule, policy)]
             cells = [f"{ratio:.3f}" for pair in pairs for ratio in pair]

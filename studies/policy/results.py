@@ -131,8 +131,8 @@ def run_case(case: Case, traces: Path, folder: Path) -> Path:
     trace, spec, window, seeds = workload_of(case, traces)
     policies = [Policy(REFERENCE), case.policy, UNTRAINED, *map(Policy, CONTEXT)]
     policies = list({one.name: one for one in policies}.values())
-    stamps = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
-    tasks = replay_tasks(trace, spec, window, stamps, policies, seeds)
+    predictions = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
+    tasks = replay_tasks(trace, spec, window, predictions, policies, seeds)
     outcomes = run_tasks(tasks, workers=1)
     tables = {
         policy.name: [one.table for one in outcomes if one.policy.name == policy.name] for policy in policies

@@ -4,7 +4,7 @@
     .venv/bin/python -m studies.policy.revised --predictions good --part validation --policy easy
 
 Each case is replayed by a rule with revised predictions. Of every measured job that starts after having
-waited for more than `LEAST_WAIT_S`, the prediction as stamped and as revised are held against the true run
+waited for more than `LEAST_WAIT_S`, the prediction as predicted and as revised are held against the true run
 time. With `--time` the compiled replays by the rule, with revision and without, are timed instead. The test
 split is not offered.
 """
@@ -34,7 +34,7 @@ from studies.policy.abilities import REVISED, able
 from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
 from studies.policy.opponents import followed
 from studies.policy.options import add_policy, add_trace, add_traces, policies_of, reported
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.tables import header
 
 DEFAULT: Final = followed(Permissions(reservations=True), revises=False)
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     name: str
     jobs: int
     revised_frac: float | None  # share of the jobs whose prediction was another by then
-    rank: tuple[float | None, float | None]  # Spearman with the true run time, as stamped and as revised
+    rank: tuple[float | None, float | None]  # Spearman with the true run time, as predicted and as revised
     error: tuple[float | None, float | None]  # median of abs ln(true / prediction), likewise
 
 
@@ -66,7 +66,7 @@ class NotesStarts(Scheduler):
     """Decides as another scheduler does, and notes of each job what it was predicted to take at its start.
 
     Attributes:
-        noted: By number of the job: (prediction as stamped, prediction as revised), seconds.
+        noted: By number of the job: (prediction as predicted, prediction as revised), seconds.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -84,7 +84,7 @@ class NotesStarts(Scheduler):
         return decision
 
 
-def started(work: Workload, stamps: Predictions, rule: Policy) -> Started:
+def started(work: Workload, predictions: Predictions, rule: Policy) -> Started:
     """Replay a case by a rule that starts jobs once, with revision.
 
     Raises:
@@ -93,7 +93,7 @@ def started(work: Workload, stamps: Predictions, rule: Policy) -> Started:
     scheduler = NotesStarts(load_scheduler(able(rule, REVISED)))
     kept = work.trace.submit_s >= work.window.replay_from_s
     trace = work.trace.select(kept)
-    fed = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
+    fed = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     engine = Engine(trace, work.spec, order=scheduler.order, predictions=fed, keep_placements=False)
     engine.run(scheduler, until_started=trace.submit_s < work.window.until_s)
     truth, start_s = engine.arrays.truth, engine.arrays.progress.outcome.start_s
@@ -138,7 +138,7 @@ def pooled(rows: Sequence[Row]) -> Row:
 
 # «error» is the median of abs ln(true / prediction)
 HEADER: Final = """\
-| case | jobs that waited | revised | Spearman, stamped | revised | error, stamped | revised |
+| case | jobs that waited | revised | Spearman, predicted | revised | error, predicted | revised |
 |---|---:|---:|---:|---:|---:|---:|"""
 
 
@@ -149,9 +149,9 @@ def line(row: Row) -> str:
     return f"| {row.name} | {row.jobs:,} | {share} | {' | '.join(figures)} |"
 
 
-def replay_cpu_s(work: Workload, stamps: Predictions, policy: Policy) -> float:
+def replay_cpu_s(work: Workload, predictions: Predictions, policy: Policy) -> float:
     """CPU seconds that a compiled replay takes, the least of `TIMED_RUNS`."""
-    tasks = replay_tasks(work.trace, work.spec, work.window, stamps, [policy], [0])
+    tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     took_s = []
     for _ in range(TIMED_RUNS):
         began_s = time.process_time()
@@ -194,13 +194,13 @@ def _show(arguments: argparse.Namespace) -> int:
     rows = []
     for case in todo:
         work = workload_of(arguments.traces, case)
-        stamps, title = stamps_of(case, work), f"{case.trace}, {case.part}, {case.load:g}"
+        predictions, title = stamps_of(case, work), f"{case.trace}, {case.part}, {case.load:g}"
         if arguments.time:
             jobs = int(np.count_nonzero(work.trace.submit_s >= work.window.replay_from_s))
-            took_s = [replay_cpu_s(work, stamps, one) for one in both]
+            took_s = [replay_cpu_s(work, predictions, one) for one in both]
             print(f"| {title} | {jobs:,} | {took_s[0]:.2f} | {took_s[1]:.2f} |", flush=True)
             continue
-        rows.append(row_of(title, started(work, stamps, rule)))
+        rows.append(row_of(title, started(work, predictions, rule)))
         print(line(rows[-1]), flush=True)
     if rows:
         print(line(pooled(rows)))

@@ -29,7 +29,7 @@ from rlsched_envs.engine import Predictions
 from studies.policy.cases import SYNTHETIC, Case, Workload, workload_of
 from studies.policy.measures import GPUS_ALONE, Measures, measures_of
 from studies.policy.opponents import REFERENCES, policy_id
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.synthetic import synthetic_workload
 
 DRAW_SEEDS: Final = (0, 1, 2)
@@ -109,7 +109,7 @@ class Prepared:
     """A case that this process has read, and its references' runs."""
 
     work: Workload
-    stamps: Predictions
+    predictions: Predictions
     references: dict[str, list[Outcome]]
 
     def run(self, policy: Policy, *, models: bool) -> list[Outcome]:
@@ -117,15 +117,15 @@ class Prepared:
         for name, there in self.references.items():
             if policy == Policy(name):
                 return there
-        return _replay(self.work, self.stamps, policy, models=models)
+        return _replay(self.work, self.predictions, policy, models=models)
 
 
-def _replay(work: Workload, stamps: Predictions, policy: Policy, *, models: bool) -> list[Outcome]:
+def _replay(work: Workload, predictions: Predictions, policy: Policy, *, models: bool) -> list[Outcome]:
     tasks = replay_tasks(
         work.trace,
         work.spec,
         work.window,
-        stamps,
+        predictions,
         [policy],
         list(DRAW_SEEDS),
         rules=RunRules(costs=PreemptionCosts(restart_s=RESTART_S, restart_large_s=RESTART_S)),
@@ -138,9 +138,9 @@ def _replay(work: Workload, stamps: Predictions, policy: Policy, *, models: bool
 def prepare(traces: Path, case: Case, models: bool) -> Prepared:
     """Read a case, predict its durations and run its references."""
     work = synthetic_workload(case) if case.part == SYNTHETIC else workload_of(traces, case)
-    stamps = stamps_of(case, work)
-    references = {name: _replay(work, stamps, Policy(name), models=models) for name in REFERENCES}
-    return Prepared(work, stamps, references)
+    predictions = stamps_of(case, work)
+    references = {name: _replay(work, predictions, Policy(name), models=models) for name in REFERENCES}
+    return Prepared(work, predictions, references)
 
 
 def run_job(job: Job, traces: Path, folder: Path) -> Path:
@@ -179,9 +179,9 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
 
 
 def _replayed(ready: Prepared, jobs: int) -> Predictions:
-    """The stamps of the jobs of the replays' tables."""
+    """The predictions of the jobs of the replays' tables."""
     kept = ready.work.trace.submit_s >= ready.work.window.replay_from_s
-    return Predictions(ready.stamps.predicted_s[kept][:jobs], ready.stamps.spread[kept][:jobs])
+    return Predictions(ready.predictions.predicted_s[kept][:jobs], ready.predictions.spread[kept][:jobs])
 
 
 def read_result(path: Path) -> Result:

@@ -75,8 +75,8 @@ def run_case(case: Case, traces: Path, path: Path, jobs: int) -> None:
         window = Window(window.since_s, float(submit_s[jobs]))
     behind = np.flatnonzero(trace.submit_s >= window.until_s)[: jobs // 2]
     trace = trace.select(slice(0, int(behind[-1]) + 1 if len(behind) else len(trace)))
-    stamps = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
-    tasks = replay_tasks(trace, spec, window, stamps, list(POLICIES), seeds[:1])
+    predictions = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
+    tasks = replay_tasks(trace, spec, window, predictions, list(POLICIES), seeds[:1])
     outcomes = run_tasks(tasks, workers=1)
     report = build_report(trace, spec, window, seeds[:1], outcomes, ALONE.name)
     half_written = path.with_suffix(".part")

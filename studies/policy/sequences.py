@@ -17,7 +17,7 @@ import numpy as np
 
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
-from rlsched.workload.foresight import Predictability
+from rlsched.workload.predictability import Predictability
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.report import Report, build_report

@@ -54,7 +54,7 @@ from studies.policy.opponents import (
     write_tuned,
 )
 from studies.policy.options import add_folders, add_trace, reported
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.tune import Tried, known_values, score, tuning_cases, with_choice
 
 RULE: Final = "rollout"
@@ -115,10 +115,10 @@ def median_stretch(queue_s: NDArray[np.float64], jobs: int) -> int:
     return int(crowded[crowded.size // 2])
 
 
-def cut(work: Workload, stamps: Predictions, jobs: int) -> tuple[Workload, Predictions]:
+def cut(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
     """The stretch of a case: its jobs are measured, half as many come behind, and all before are replayed."""
     measured = np.flatnonzero(work.window.measured(work.trace))
-    table = _engine(work, stamps).run_rule(_REFERENCE.rule)
+    table = _engine(work, predictions).run_rule(_REFERENCE.rule)
     queue_s = (table.start_s - table.trace.submit_s)[-len(measured) :]
     first = median_stretch(queue_s, jobs)
     inside = measured[first : first + jobs]
@@ -126,23 +126,23 @@ def cut(work: Workload, stamps: Predictions, jobs: int) -> tuple[Workload, Predi
     after = float(work.trace.submit_s[inside[-1] + 1]) if inside[-1] + 1 < len(work.trace) else np.inf
     window = Window(float(work.trace.submit_s[inside[0]]), after)
     return replace(work, trace=work.trace.select(slice(0, end)), window=window), Predictions(
-        stamps.predicted_s[:end], stamps.spread[:end]
+        predictions.predicted_s[:end], predictions.spread[:end]
     )
 
 
-def _engine(work: Workload, stamps: Predictions) -> Engine:
+def _engine(work: Workload, predictions: Predictions) -> Engine:
     """The replay of a case from its warm-up on."""
     kept = work.trace.submit_s >= work.window.replay_from_s
-    predictions = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
+    predictions = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     return Engine(work.trace.select(kept), work.spec, order=AfterWarmUp.order, predictions=predictions)
 
 
-def run_stretch(work: Workload, stamps: Predictions, values: Sequence[Policy]) -> Stretch:
+def run_stretch(work: Workload, predictions: Predictions, values: Sequence[Policy]) -> Stretch:
     """Every value and the reference on one stretch."""
     submit_s = work.trace.submit_s[work.trace.submit_s >= work.window.replay_from_s]
     until_started, waited, took = submit_s < work.window.until_s, dict[str, float](), dict[str, float]()
     for policy in (_REFERENCE, *values):
-        engine, scheduler, began = _engine(work, stamps), load_scheduler(policy), time.perf_counter()
+        engine, scheduler, began = _engine(work, predictions), load_scheduler(policy), time.perf_counter()
         if isinstance(scheduler, Rollout):
             table = engine.run(AfterWarmUp(scheduler, work.window.since_s), until_started=until_started)
         else:
@@ -183,9 +183,9 @@ def _tune(arguments: argparse.Namespace) -> int:
         path = arguments.out / f"{case.name}-{arguments.jobs}.json"
         if not path.exists() and time.monotonic() < deadline:
             work = workload_of(arguments.traces, case)
-            work, stamps = cut(work, stamps_of(case, work), arguments.jobs)
+            work, predictions = cut(work, stamps_of(case, work), arguments.jobs)
             half_written = path.with_suffix(".part")
-            half_written.write_bytes(msgspec.json.encode(run_stretch(work, stamps, GRIDS[RULE].values)))
+            half_written.write_bytes(msgspec.json.encode(run_stretch(work, predictions, GRIDS[RULE].values)))
             half_written.replace(path)
         if path.exists():
             found[case] = one = msgspec.json.decode(path.read_bytes(), type=Stretch)

@@ -87,11 +87,11 @@ def test_random_choices_cost_more(source: EpisodeSource) -> None:
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: float) -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7)
-    stamps, models = predict_trace(trace, spec), Models(energy_weight=weight)
+    predictions, models = predict_trace(trace, spec), Models(energy_weight=weight)
     clock = {"rule": "weighed", "energy_weight": weight}
     rule = Policy("qssf-backfill", share={}, clock=clock, cores=True).rule
-    by_rule = engine(trace, spec, predictions=stamps, models=models).run_rule(rule)
-    by_policy = engine(trace, spec, predictions=stamps, models=models).run(make_ppo(UNTRAINED, 0))
+    by_rule = engine(trace, spec, predictions=predictions, models=models).run_rule(rule)
+    by_policy = engine(trace, spec, predictions=predictions, models=models).run(make_ppo(UNTRAINED, 0))
     np.testing.assert_array_equal(by_rule.start_s, by_policy.start_s)
     np.testing.assert_array_equal(by_rule.end_s, by_policy.end_s)
     assert by_rule.energy is not None
@@ -102,16 +102,16 @@ def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: fl
 
 def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.0, gpus=32, seed=7)
-    stamps, energy, jct = predict_trace(trace, spec), [], []
+    predictions, energy, jct = predict_trace(trace, spec), [], []
     for weight in (0.0, 0.5, 1.0):
-        run = engine(trace, spec, predictions=stamps, models=Models(energy_weight=weight))
+        run = engine(trace, spec, predictions=predictions, models=Models(energy_weight=weight))
         table = run.run(make_ppo(UNTRAINED, 0))
         assert table.energy is not None
         energy.append(float(table.energy.job_j.sum()))
         jct.append(float((table.end_s - trace.submit_s).mean()))
     assert energy[0] > energy[1] > energy[2]
     assert jct[0] < jct[2]
-    assert engine(trace, spec, predictions=stamps).run(make_ppo(UNTRAINED, 0)).energy is None
+    assert engine(trace, spec, predictions=predictions).run(make_ppo(UNTRAINED, 0)).energy is None
 
 
 def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -> None:

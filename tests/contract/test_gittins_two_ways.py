@@ -80,10 +80,10 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     """With virtual clusters, jobs that must not be preempted, and nodes that fail and drain."""
     scheduler, rng = SCHEDULERS[name], np.random.default_rng(seed)
     jobs = len(case.trace)
-    stamps = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
+    predictions = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
     rules = RunRules(costs=COSTS, node_events=case.events, always=True)
     one, two = (
-        Engine(case.trace, case.spec, order=scheduler.order, predictions=stamps, rules=rules)
+        Engine(case.trace, case.spec, order=scheduler.order, predictions=predictions, rules=rules)
         for _ in range(2)
     )
     table = one.run_rule(scheduler.rule)
@@ -155,13 +155,13 @@ def test_compiled_equals_interface_under_models(name: str) -> None:
     seen: dict[str, int] = defaultdict(int)
     one = RuleScheduler(Policy("gittins", preempt={"margin": 0.2}, **SHARING[name]))
     for seed in range(8):
-        trace, spec, stamps = crowd(seed)
+        trace, spec, predictions = crowd(seed)
         compiled, stepped = (
             Engine(
                 trace,
                 spec,
                 order=one.order,
-                predictions=stamps,
+                predictions=predictions,
                 models=Models(workload_seed=seed),
                 rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
             )

@@ -63,10 +63,10 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     """With virtual clusters, jobs that must not be preempted, and nodes that fail and drain."""
     scheduler, rng = RuleScheduler(POLICIES[name]), np.random.default_rng(seed)
     jobs = len(case.trace)
-    stamps = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
+    predictions = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
     rules = RunRules(costs=COSTS, node_events=case.events)
     one, two = (
-        Engine(case.trace, case.spec, order=scheduler.order, predictions=stamps, rules=rules)
+        Engine(case.trace, case.spec, order=scheduler.order, predictions=predictions, rules=rules)
         for _ in range(2)
     )
     table, records = one.run_rule(scheduler.rule), list[DecisionRecord]()
@@ -110,13 +110,13 @@ def test_under_models_too() -> None:
     migrate = {"dwell": "1m", "gain": 0.0, "first": True}
     one = RuleScheduler(Policy("gittins", share={"min_speed": 0.5}, migrate=migrate))
     for seed in range(6):
-        trace, spec, stamps = crowd(seed)
+        trace, spec, predictions = crowd(seed)
         compiled, stepped = (
             Engine(
                 trace,
                 spec,
                 order=one.order,
-                predictions=stamps,
+                predictions=predictions,
                 models=Models(workload_seed=seed),
                 rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
             )

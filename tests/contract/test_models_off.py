@@ -37,9 +37,9 @@ def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> 
 def test_the_same_run_as_without_models(like: str, name: str) -> None:
     trace, spec = synthesize(like, jobs=1500, load=1.0, gpus=64, seed=7)
     policy = Policy(name)
-    stamps = predict_trace(trace, spec, oracle=policy.oracle)
-    plain = Engine(trace, spec, order=policy.rule.order, predictions=stamps).run_rule(policy.rule)
-    modelled = with_models(trace, spec, name, predictions=stamps)
+    predictions = predict_trace(trace, spec, oracle=policy.oracle)
+    plain = Engine(trace, spec, order=policy.rule.order, predictions=predictions).run_rule(policy.rule)
+    modelled = with_models(trace, spec, name, predictions=predictions)
     np.testing.assert_array_equal(modelled.start_s, plain.start_s)
     np.testing.assert_array_equal(modelled.end_s, plain.end_s)
     assert plain.energy is None
@@ -50,10 +50,12 @@ def test_the_same_run_as_without_models(like: str, name: str) -> None:
 def test_rules_that_preempt_too(name: str) -> None:
     trace, spec = synthesize("philly", jobs=600, load=1.1, gpus=64, seed=3)
     policy = Policy(name)
-    rule, stamps = policy.rule, predict_trace(trace, spec, oracle=policy.oracle)
+    rule, predictions = policy.rule, predict_trace(trace, spec, oracle=policy.oracle)
     rules = RunRules(costs=PreemptionCosts())  # models have restart costs of their own
     tables = [
-        Engine(trace, spec, order=rule.order, predictions=stamps, models=models, rules=rules).run_rule(rule)
+        Engine(trace, spec, order=rule.order, predictions=predictions, models=models, rules=rules).run_rule(
+            rule
+        )
         for models in (None, Models())
     ]
     for field in ("start_s", "end_s"):

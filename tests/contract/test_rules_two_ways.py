@@ -37,16 +37,18 @@ GROUP = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([None, N
 
 @dataclass
 class Case:
-    """A workload on a cluster, with the stamps that everyone gets."""
+    """A workload on a cluster, with the predictions that everyone gets."""
 
     trace: Trace
     spec: ClusterSpec
-    stamps: Predictions
+    predictions: Predictions
 
     def engine(self, who: Policy | Scheduler) -> Engine:
         oracle = Predictions(self.trace.duration_s.copy(), np.zeros(len(self.trace)))
         order = who.rule.order if isinstance(who, Policy) else who.order
-        return Engine(self.trace, self.spec, order=order, predictions=oracle if who.oracle else self.stamps)
+        return Engine(
+            self.trace, self.spec, order=order, predictions=oracle if who.oracle else self.predictions
+        )
 
     def run_rule(self, policy: Policy, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
         return self.engine(policy).run_rule(policy.rule, until_started=until_started)
@@ -96,7 +98,7 @@ def naive(case: Case, policy: Policy) -> tuple[list[float], list[float], list[tu
     free = {n: list(range(first[n], first[n + 1])) for n in range(len(nodes))}
     owners = [*sorted({node.vc for node in nodes if node.vc is not None}), None]
     rejected = case.run_rule(policy).rejected
-    predicted = trace.duration_s if policy.oracle else case.stamps.predicted_s
+    predicted = trace.duration_s if policy.oracle else case.predictions.predicted_s
     key = {
         None: trace.submit_s,
         "predicted": predicted,

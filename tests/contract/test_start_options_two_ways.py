@@ -59,17 +59,17 @@ MORE = {
 
 @cache
 def workload(like: str, jobs: int = 400) -> tuple[Trace, ClusterSpec, Predictions]:
-    """Jobs on 32 V100 with 6 cores each, and their stamps."""
+    """Jobs on 32 V100 with 6 cores each, and their predictions."""
     trace, spec = synthesize(like, jobs=jobs, load=1.1, gpus=32, seed=7)
     spec = ClusterSpec(name="v", nodes=(NodeGroup(count=4, gpus=8, gpu_type="V100", cpus=48),))
     return trace, spec, predict_trace(trace, spec)
 
 
 def engine(like: str, policy: Policy, models: Models | None, rules: RunRules | None = None) -> Engine:
-    trace, spec, stamps = workload(like)
+    trace, spec, predictions = workload(like)
     if policy.oracle:
-        stamps = predict_trace(trace, spec, oracle=True)
-    return Engine(trace, spec, order=policy.rule.order, predictions=stamps, models=models, rules=rules)
+        predictions = predict_trace(trace, spec, oracle=True)
+    return Engine(trace, spec, order=policy.rule.order, predictions=predictions, models=models, rules=rules)
 
 
 def run_rule(like: str, policy: Policy, models: Models | None, rules: RunRules | None = None) -> JobTable:
@@ -157,11 +157,13 @@ def test_both_ways_on_random_jobs_and_mixed_clusters(
             for count, each, kind, cpus, owner in groups
         ),
     )
-    stamps = Predictions(trace.predicted_s.copy(), np.ones(len(trace)))
+    predictions = Predictions(trace.predicted_s.copy(), np.ones(len(trace)))
     if policy.oracle:
-        stamps = Predictions(trace.duration_s.copy(), np.zeros(len(trace)))
+        predictions = Predictions(trace.duration_s.copy(), np.zeros(len(trace)))
     compiled, stepped = (
-        Engine(trace, spec, order=policy.rule.order, predictions=stamps, models=Models(workload_seed=seed))
+        Engine(
+            trace, spec, order=policy.rule.order, predictions=predictions, models=Models(workload_seed=seed)
+        )
         for _ in range(2)
     )
     check_equal(compiled.run_rule(policy.rule), stepped.run(RuleScheduler(policy)))

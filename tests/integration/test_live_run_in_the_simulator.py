@@ -1,7 +1,7 @@
 """One state, two drivers: a live run's journal, played through the simulator's engine, decides the same.
 
-A real broker places real processes; then the engine gets the journal's arrivals, stamps and ends, and every
-decision has to agree bit for bit: state, candidates, mask, observation, logits, choice.
+A real broker places real processes; then the engine gets the journal's arrivals, predictions and ends.
+Every decision has to agree bit for bit: state, candidates, mask, observation, logits, choice.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def live_run(folder: Path, policy: str) -> Path:
 
 
 def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions, np.ndarray]:
-    """The journal's jobs as a trace, its nodes as a cluster, its stamps, and its ends as recorded."""
+    """The journal's jobs as a trace, its nodes as a cluster, its predictions, and its ends as recorded."""
     nodes: list[NodeGroup] = []
     submitted: list[tuple[float, JobSubmitted]] = []
     ends: dict[int, float] = {}
@@ -131,13 +131,13 @@ def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions,
         num_gpus=[job.num_gpus for _, job in submitted],
         time_limit_s=[math.nan if job.time_limit_s is None else job.time_limit_s for _, job in submitted],
     )
-    stamps = Predictions(
+    predictions = Predictions(
         np.array([job.predicted_s for _, job in submitted]), np.array([job.spread for _, job in submitted])
     )
     return (
         trace,
         ClusterSpec(name="live", nodes=tuple(nodes)),
-        stamps,
+        predictions,
         np.array([ends[job.job] for _, job in submitted]),
     )
 
@@ -150,8 +150,8 @@ def test_the_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path
     assert len(contested) >= MIN_CONTESTED
     assert {decision.source for decision in contested} == {"policy"}
 
-    trace, spec, stamps, ends_s = as_workload(events)
-    engine = Engine(trace, spec, predictions=stamps, fixed_end_s=ends_s)
+    trace, spec, predictions, ends_s = as_workload(events)
+    engine = Engine(trace, spec, predictions=predictions, fixed_end_s=ends_s)
     replayed: list[DecisionRecord] = []
     engine.run(load_scheduler(policy), on_record=replayed.append)
 

@@ -106,11 +106,11 @@ def test_nothing_is_given_twice_and_nobody_is_lost(
 ) -> None:
     trace, spec = case[0], msgspec.structs.replace(case[1], placement=placement)
     scheduler = load_scheduler(policy)
-    stamps = predict_trace(trace, spec, oracle=True)
-    table = Engine(trace, spec, order=scheduler.order, predictions=stamps).run(scheduler)
+    predictions = predict_trace(trace, spec, oracle=True)
+    table = Engine(trace, spec, order=scheduler.order, predictions=predictions).run(scheduler)
     check_valid(table)
     if scheduler.rule is not None:
-        engine = Engine(trace, spec, order=scheduler.order, predictions=stamps)
+        engine = Engine(trace, spec, order=scheduler.order, predictions=predictions)
         compiled = engine.run_rule(scheduler.rule)
         np.testing.assert_array_equal(compiled.start_s, table.start_s)
         assert compiled.gpus == table.gpus

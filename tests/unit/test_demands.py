@@ -36,10 +36,10 @@ def play(
 ) -> JobTable:
     """The compiled loop, checked against the interface."""
     policy, spec = Policy(name), msgspec.structs.replace(spec, placement=placement)
-    stamps = Predictions(trace.duration_s, np.ones(len(trace)))
+    predictions = Predictions(trace.duration_s, np.ones(len(trace)))
     tables = []
     for compiled in (True, False):
-        engine = Engine(trace, spec, order=policy.rule.order, predictions=stamps)
+        engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions)
         tables.append(engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy)))
     np.testing.assert_array_equal(tables[0].start_s, tables[1].start_s)
     assert tables[0].gpus == tables[1].gpus

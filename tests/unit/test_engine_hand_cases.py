@@ -42,12 +42,12 @@ def play(
     compiled: bool = True,
 ) -> JobTable:
     trace, policy = trace_of(jobs, vc), Policy(name)
-    stamps = None
+    predictions = None
     if not policy.oracle:
-        stamps = Predictions(
+        predictions = Predictions(
             np.array([job[3] if len(job) > 3 else job[1] for job in jobs], float), np.ones(len(jobs))
         )
-    engine = Engine(trace, spec, order=policy.rule.order, predictions=stamps, oracle=policy.oracle)
+    engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions, oracle=policy.oracle)
     return engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy))
 
 

@@ -336,7 +336,7 @@ def test_job_files(tmp_path: Path) -> None:
 
 def test_only_policies_that_differ_by_seed_run_more_than_once() -> None:
     trace = a_trace()
-    stamps = Predictions(trace.duration_s, np.zeros(len(trace)))
+    predictions = Predictions(trace.duration_s, np.zeros(len(trace)))
     policies = distinct([Policy("fifo"), Policy("random"), Policy("fifo")])
-    tasks = replay_tasks(trace, ClusterSpec.uniform(1), Window(), stamps, policies, [4, 5])
+    tasks = replay_tasks(trace, ClusterSpec.uniform(1), Window(), predictions, policies, [4, 5])
     assert [(task.policy.name, task.seed) for task in tasks] == [("fifo", 4), ("random", 4), ("random", 5)]

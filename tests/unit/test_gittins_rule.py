@@ -38,9 +38,11 @@ def spans(
     """Every attempt, by start, then job."""
     rule = Policy("gittins").rule
     rule = replace(rule, options=rule.options._replace(preempts=preempts))
-    stamps = Predictions(np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace)))
+    predictions = Predictions(
+        np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace))
+    )
     rules = RunRules(always=True)
-    table = Engine(trace, spec, order=rule.order, predictions=stamps, rules=rules).run_rule(rule)
+    table = Engine(trace, spec, order=rule.order, predictions=predictions, rules=rules).run_rule(rule)
     return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(table)]
 
 

@@ -60,7 +60,6 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
     [
         Start(seq=1, gpus=(2,), share_milli=500),
         Wait(until_s=7.0),
-        Wait(for_seq=3),
         Preempt(seq=4),
         Preempt(seq=5, moved_for=2),
         Start(seq=6, gpus=(1, 2), sm_clock_frac=0.8, share_with=3),

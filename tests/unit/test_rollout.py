@@ -45,11 +45,11 @@ def trace_of(*jobs: tuple[float, float, int]) -> Trace:
 def replay(
     trace: Trace, spec: ClusterSpec, scheduler: Scheduler, predicted_s: np.ndarray | None = None
 ) -> tuple[JobTable, list[DecisionRecord]]:
-    stamps = Predictions(
+    predictions = Predictions(
         trace.duration_s.copy() if predicted_s is None else predicted_s, np.full(len(trace), 0.2)
     )
     records: list[DecisionRecord] = []
-    table = Engine(trace, spec, order=AREA, predictions=stamps).run(scheduler, on_record=records.append)
+    table = Engine(trace, spec, order=AREA, predictions=predictions).run(scheduler, on_record=records.append)
     return table, records
 
 
@@ -59,8 +59,10 @@ def test_it_waits_for_a_blocked_gang_where_that_is_right() -> None:
     Waiting costs 580 s for the long job and 290 s for the gang; backfill lets the gang wait 36,010 s.
     """
     trace = trace_of((0, 300, 3), (10, 600, 4), (20, 36_000, 1))
-    stamps = Predictions(trace.duration_s.copy(), np.full(3, 0.2))
-    plain = Engine(trace, ONE_NODE, order=AREA, predictions=stamps).run_rule(Policy("qssf-backfill").rule)
+    predictions = Predictions(trace.duration_s.copy(), np.full(3, 0.2))
+    plain = Engine(trace, ONE_NODE, order=AREA, predictions=predictions).run_rule(
+        Policy("qssf-backfill").rule
+    )
     assert plain.start_s.tolist() == [0, 36_020, 20]
     table, records = replay(trace, ONE_NODE, Rollout(8, 0))
     assert table.start_s.tolist() == [0, 300, 900]
@@ -83,7 +85,7 @@ def test_it_never_keeps_back_a_job_for_longer_than_a_hold() -> None:
 
 
 def contended(seed: int) -> tuple[Trace, np.ndarray]:
-    """40 jobs in 100 s on eight GPUs, and their stamps; only those that end later differ by the seed."""
+    """40 jobs in 100 s on eight GPUs, and their predictions; only those that end later differ by the seed."""
     common = np.random.default_rng(1)
     submit_s = np.sort(common.integers(0, 100, 40)).astype(float)
     duration_s = common.integers(3, 40, 40).astype(float)
@@ -99,11 +101,11 @@ def contended(seed: int) -> tuple[Trace, np.ndarray]:
 
 
 def test_decisions_depend_neither_on_true_durations_nor_on_what_comes_later() -> None:
-    (one, stamps), (two, _) = contended(5), contended(6)
+    (one, predictions), (two, _) = contended(5), contended(6)
     assert (one.duration_s != two.duration_s).sum() > 15
     until = 38
-    first = replay(one, TWO_NODES, Rollout(4, 0), stamps)[1]
-    other = replay(two.select(slice(0, until)), TWO_NODES, Rollout(4, 0), stamps[:until])[1]
+    first = replay(one, TWO_NODES, Rollout(4, 0), predictions)[1]
+    other = replay(two.select(slice(0, until)), TWO_NODES, Rollout(4, 0), predictions[:until])[1]
     end_s = float(one.submit_s[until])
     early = [
         [(record.state_digest, record.action, record.source) for record in records if record.now_s < end_s]
@@ -115,10 +117,10 @@ def test_decisions_depend_neither_on_true_durations_nor_on_what_comes_later() ->
 
 def test_the_same_seed_decides_the_same_and_another_draws_otherwise() -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.1, gpus=16, seed=4, predictability="informative")
-    stamps = predict_trace(trace, spec)
+    predictions = predict_trace(trace, spec)
 
     def starts(seed: int) -> list[float]:
-        table = Engine(trace, spec, order=AREA, predictions=stamps).run(Rollout(4, seed))
+        table = Engine(trace, spec, order=AREA, predictions=predictions).run(Rollout(4, seed))
         found: list[float] = table.start_s.tolist()
         return found
 

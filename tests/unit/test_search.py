@@ -74,9 +74,9 @@ def replay(
     """Jobs as (submission, duration, GPUs) on one node of four GPUs, predicted well."""
     submit, duration, gpus = zip(*jobs, strict=True)
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
-    stamps = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
+    predictions = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
     records: list[DecisionRecord] = []
-    engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=stamps)
+    engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=predictions)
     table = engine.run(scheduler, on_record=records.append)
     return table, records
 
@@ -95,8 +95,10 @@ class Ticks:
 def crowd(jobs: int = 150) -> Callable[[Scheduler], JobTable]:
     """Runs a scheduler on the same contended jobs."""
     trace, spec = synthesize("helios", jobs=jobs, load=1.1, gpus=16, seed=4, predictability="informative")
-    stamps = predict_trace(trace, spec)
-    return lambda scheduler: Engine(trace, spec, order=scheduler.order, predictions=stamps).run(scheduler)
+    predictions = predict_trace(trace, spec)
+    return lambda scheduler: Engine(trace, spec, order=scheduler.order, predictions=predictions).run(
+        scheduler
+    )
 
 
 def test_without_time_it_is_the_network_job_for_job() -> None:
@@ -271,8 +273,8 @@ def test_schedules_are_valid_on_any_cluster(case: Case) -> None:
 def test_under_models_sharing_stays_the_networks() -> None:
     trace, spec = synthesize("helios", jobs=120, load=1.3, gpus=16, seed=4, predictability="informative")
     policy = load_scheduler(searching(samples=2))
-    stamps = predict_trace(trace, spec)
-    engine = Engine(trace, spec, order=policy.order, predictions=stamps, models=Models())
+    predictions = predict_trace(trace, spec)
+    engine = Engine(trace, spec, order=policy.order, predictions=predictions, models=Models())
     records: list[DecisionRecord] = []
     table = engine.run(policy, on_record=records.append)
     assert np.isfinite(table.end_s).all()

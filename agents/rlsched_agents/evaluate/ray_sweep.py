@@ -1,7 +1,7 @@
 """The sweep of `run` over a Ray cluster: every policy and seed that is not a compiled rule is a Ray task.
 
-A worker gets the jobs, the stamps and a checkpoint's bytes from here, and gives back bytes; nothing has to
-be on the nodes but the same rlsched. A worker with other code refuses, because its numbers would differ.
+A worker gets the jobs, the predictions and a checkpoint's bytes from here, and gives back bytes. A node
+needs the same rlsched, and nothing else. A worker with other code refuses, because its numbers would differ.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Order:
 
     Attributes:
         number: The task's position in the sweep.
-        task: The task without jobs and stamps, which all tasks share, and without files to write.
+        task: The task without jobs and predictions, which all tasks share, and without files to write.
         wants_records: Whether to send the decision records back.
         files: By the name of a setting: the content of the file that it names.
         build: `build_id()` of the side that asks.

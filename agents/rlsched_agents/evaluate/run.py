@@ -49,7 +49,7 @@ class Task:
         trace: The jobs from the warm-up on.
         spec: The cluster.
         window: Which of them are measured.
-        predictions: The stamps of `trace`, the same for every policy that is fed causal predictions.
+        predictions: The predictions of `trace`, the same for every policy that is fed causal predictions.
         records: File for the decision records; None: none are made.
         logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
         rules: Restart costs, retries and node events.
@@ -133,7 +133,7 @@ def replay_tasks(
     check_policies(policies, models)
     kept = trace.submit_s >= window.replay_from_s
     replayed = trace.select(kept)
-    stamps = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    predictions = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     tasks = []
     for policy in policies:
         for seed in seeds if _needs_seeds(policy, seeds) else seeds[:1]:
@@ -145,7 +145,7 @@ def replay_tasks(
                     replayed,
                     spec,
                     window,
-                    stamps,
+                    predictions,
                     _record_path(stem, records, logdir),
                     logdir / stem if logdir else None,
                     rules or RunRules(),
@@ -162,10 +162,10 @@ def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path |
     return logdir / stem / "decisions.msgpack" if logdir is not None else None
 
 
-def stamps_for(
+def predictions_for(
     policies: Iterable[Policy], trace: Trace, spec: ClusterSpec, window: Window, *, looked_at: bool = False
 ) -> Predictions:
-    """The stamps of a trace, or the prior for every job where none of the policies is fed any.
+    """The predictions of a trace, or the prior for every job where none of the policies is fed any.
 
     Rules that keep the order of submission look at none, and rules for an oracle at others. A history to
     predict from is a replay of its own, and takes longer than that of such a rule.
@@ -175,7 +175,7 @@ def stamps_for(
         trace: The whole trace.
         spec: The cluster.
         window: Which jobs are measured; those that are not replayed ended as recorded.
-        looked_at: Somebody else looks at the stamps: models, or records of the decisions.
+        looked_at: Somebody else looks at the predictions: models, or records of the decisions.
     """
     if looked_at or any(_is_fed(load_scheduler(policy)) for policy in policies):
         return predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
@@ -218,7 +218,7 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
         replace(
             task,
             trace=task.trace.select(slice(0, 2)),
-            predictions=Predictions(*(stamp[:2] for stamp in task.predictions)),
+            predictions=Predictions(*(prediction[:2] for prediction in task.predictions)),
             rules=replace(task.rules, always=needs_log(task.trace, task.rules)),
         ),
         None,
@@ -249,14 +249,14 @@ def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], 
     interrupted, the replay goes on until those jobs have ended.
     """
     scheduler = load_scheduler(task.policy, seed=task.seed)
-    trace, stamps = task.trace, task.predictions
+    trace, predictions = task.trace, task.predictions
     if scheduler.oracle:
-        stamps = predict_trace(trace, task.spec, oracle=True)
+        predictions = predict_trace(trace, task.spec, oracle=True)
     engine = Engine(
         trace,
         task.spec,
         order=scheduler.order,
-        predictions=stamps,
+        predictions=predictions,
         rules=task.rules,
         models=task.models,
     )

@@ -26,9 +26,9 @@ from rlsched_agents.evaluate.run import (
     Task,
     check_policies,
     distinct,
+    predictions_for,
     replay_tasks,
     run_tasks,
-    stamps_for,
 )
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
 from rlsched_envs.attempt_log import RunRules
@@ -298,7 +298,7 @@ def simulate(
         trace,
         spec,
         window,
-        stamps_for(chosen, trace, spec, window, looked_at=looked_at),
+        predictions_for(chosen, trace, spec, window, looked_at=looked_at),
         chosen,
         seeds,
         records=Path(records) if records else None,

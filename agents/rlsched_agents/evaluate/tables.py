@@ -65,7 +65,7 @@ def print_report(report: Report, console: Console) -> None:
         },
         spare=_SPARE_TAILS,
     )
-    _print_lives(report, console)
+    _print_attempts(report, console)
     _print_energy(report, console)
     _print_power_down(report, console)
     if report.paired:
@@ -104,7 +104,7 @@ def print_report(report: Report, console: Console) -> None:
     )
 
 
-def _print_lives(report: Report, console: Console) -> None:
+def _print_attempts(report: Report, console: Console) -> None:
     """What happened to jobs besides running to their end, if anything did under any policy."""
     rows: dict[str, tuple[str, ...]] = {
         name: (

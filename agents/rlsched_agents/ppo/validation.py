@@ -37,7 +37,7 @@ class ValidationWindow:
     """Jobs on a cluster of their own.
 
     Attributes:
-        trace: The jobs, with the stamps that every policy is fed.
+        trace: The jobs, with the predictions that every policy is fed.
         spec: The cluster.
         measured: (J,) jobs that count: those after the warm-up.
         drawn: The same jobs as arrays.

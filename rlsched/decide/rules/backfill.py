@@ -9,8 +9,8 @@ now only if it will have ended by then, or leaves the room that the reservation 
 Where ours differs:
 
 - Run times are predicted, the same for every policy, not estimated by users. A job that outlives its
-  prediction is not killed; its end is predicted anew (`foresight.predicted_end_s`), which Tsafrir, Etsion and
-  Feitelson call correction («Backfilling Using System-Generated Predictions Rather than User Runtime
+  prediction is not killed; its end is predicted anew (`reservation.predicted_end_s`), which Tsafrir, Etsion
+  and Feitelson call correction («Backfilling Using System-Generated Predictions Rather than User Runtime
   Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, ours adds half of the time that it has run.
 - Nodes with gangs, not a flat pool: GPUs come free node by node, and whether a job leaves room is asked with
   it on the very GPUs that the placement rule gives it now.

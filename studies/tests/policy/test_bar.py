@@ -13,8 +13,8 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
-from rlsched.workload.foresight import CAUSAL_CORRELATION, predict, predict_known
 from rlsched.workload.predict.informed import TraceQuantiles, size_classes
+from rlsched.workload.predictability import CAUSAL_CORRELATION, predict, predict_known
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import Metrics, schedule_metrics
@@ -22,7 +22,7 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_envs.engine import Engine, predict_trace, run_time_s
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
-from studies.policy import bar_studies, bar_tables, dial_tables, measures, opponents, stamps
+from studies.policy import bar_studies, bar_tables, dial_tables, measures, opponents, predictions
 from studies.policy.abilities import CORES, SHARING, able, lull, share, weighed
 from studies.policy.cases import Case
 from studies.policy.dial_tables import Point
@@ -136,7 +136,7 @@ def a_tuned_file(
 class TestGoodPredictions:
     def test_they_correlate_as_published_ones_and_never_leave_what_a_class_holds(self) -> None:
         trace = a_trace()
-        found, truth_s = stamps.good_predictions(trace), run_time_s(trace)
+        found, truth_s = predictions.good_predictions(trace), run_time_s(trace)
         rank = spearman(found.predicted_s, truth_s)
         assert rank is not None
         assert 0.6 < rank < 0.8
@@ -159,7 +159,7 @@ class TestGoodPredictions:
             duration_s=np.rint(rng.lognormal(8, 2, 1000)),
             num_gpus=[1.0] * 1000,
         )
-        noise = np.log(stamps.good_predictions(trace).predicted_s)
+        noise = np.log(predictions.good_predictions(trace).predicted_s)
         truth = np.log(run_time_s(trace))
         left = noise - np.polyval(np.polyfit(truth, noise, 1), truth)
         assert np.corrcoef(left[::2], left[1::2])[0, 1] == pytest.approx(0.7, abs=0.1)
@@ -173,7 +173,10 @@ class TestGoodPredictions:
             duration_s=trace.duration_s,
             num_gpus=trace.num_gpus,
         )
-        first, second = stamps.good_predictions(trace), stamps.good_predictions(stretched, stretch=1.37)
+        first, second = (
+            predictions.good_predictions(trace),
+            predictions.good_predictions(stretched, stretch=1.37),
+        )
         np.testing.assert_array_equal(first.predicted_s, second.predicted_s)
 
     def test_a_small_class_is_part_of_the_one_below(self) -> None:

@@ -32,10 +32,10 @@ def test_a_job_that_waited_has_its_prediction_as_submitted_and_as_started() -> N
 def test_jobs_start_as_under_the_compiled_rule() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.2, gpus=32, seed=3, predictability="causal")
     work = Workload(trace, spec, Window(float(trace.submit_s[100]), float(trace.submit_s[300])), 1.0)
-    stamps = predict_trace(trace, spec)
-    found = revised.started(work, stamps, revised.DEFAULT)
+    predictions = predict_trace(trace, spec)
+    found = revised.started(work, predictions, revised.DEFAULT)
     kept = trace.submit_s >= work.window.replay_from_s
-    fed = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
+    fed = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     rule = able(revised.DEFAULT, REVISED).rule
     table = Engine(trace.select(kept), spec, order=rule.order, predictions=fed).run_rule(rule)
     waited = work.window.measured(table.trace) & (table.start_s - table.trace.submit_s > revised.LEAST_WAIT_S)

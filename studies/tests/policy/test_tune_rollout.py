@@ -16,7 +16,7 @@ from rlsched_envs.job_table import JobTable
 from studies.policy import journal, tune_rollout
 from studies.policy.cases import Case, read_trace, workload_of
 from studies.policy.opponents import GRIDS, SHORT_TRACES, Tuned, TunedFile, entries, read_tuned, write_tuned
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.tune import Tried
 from studies.policy.tune_rollout import Stretch, median_stretch, tried_of
 
@@ -58,7 +58,7 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = workload_of(folder, CASES[1])
-    work, stamps = tune_rollout.cut(whole, stamps_of(CASES[1], whole), 20)
+    work, predictions = tune_rollout.cut(whole, stamps_of(CASES[1], whole), 20)
     measured = work.window.measured(work.trace)
     assert measured.sum() == 20
     assert len(work.trace) == np.flatnonzero(measured)[-1] + 1 + 10, "half as many come behind"
@@ -77,12 +77,12 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
     monkeypatch.setattr(
         tune_rollout.Engine, "run", lambda *words, **more: tables.append(run(*words, **more)) or tables[-1]
     )
-    found = tune_rollout.run_stretch(work, stamps, [Policy("rollout", name="rollout 2", samples=2)])
+    found = tune_rollout.run_stretch(work, predictions, [Policy("rollout", name="rollout 2", samples=2)])
     assert found.jobs == 20
     assert min(asked_s) >= work.window.since_s
     assert set(found.queue_mean_s) == set(found.wall_s) == {"qssf-backfill", "rollout 2"}
     assert found.queue_mean_s["qssf-backfill"] >= 100.0
-    reference = tune_rollout._engine(work, stamps).run_rule(Policy("qssf-backfill").rule)
+    reference = tune_rollout._engine(work, predictions).run_rule(Policy("qssf-backfill").rule)
     before = reference.start_s < work.window.since_s
     assert 20 < before.sum() < len(before)
     np.testing.assert_array_equal(tables[0].start_s[before], reference.start_s[before])

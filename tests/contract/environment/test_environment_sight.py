@@ -113,8 +113,8 @@ def test_scheduler_and_environment_see_the_same_bytes(
         seen.append((actor.tobytes(), fleet.masks[0].tolist(), fleet.reference_row(0)))
         info = fleet.step(np.array([choose(fleet.masks[0])]), restart=False)[0]
 
-    trace, spec, stamps = trace_of(window)
-    engine = Engine(trace, spec, order=REFERENCE.rule.order, predictions=stamps)
+    trace, spec, predictions = trace_of(window)
+    engine = Engine(trace, spec, order=REFERENCE.rule.order, predictions=predictions)
     driver = Driver(engine, random_row(seed), drains)
     table = engine.run(driver, on_instant=driver.on_instant)
     assert driver.windows == seen
@@ -124,7 +124,9 @@ def test_scheduler_and_environment_see_the_same_bytes(
     np.testing.assert_array_equal(table.start_s, outcome.start_s[0])
     np.testing.assert_array_equal(table.end_s, outcome.end_s[0])
 
-    reference = Engine(trace, spec, order=REFERENCE.rule.order, predictions=stamps).run_rule(REFERENCE.rule)
+    reference = Engine(trace, spec, order=REFERENCE.rule.order, predictions=predictions).run_rule(
+        REFERENCE.rule
+    )
     agents = slice(CONFIG.warmup_jobs, None)
     schedule = info["schedule"]
 

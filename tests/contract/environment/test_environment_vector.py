@@ -120,8 +120,8 @@ def test_reseeding_repeats(sources: list[EpisodeSource]) -> None:
 def test_nothing_to_decide_is_an_error() -> None:
     """One job of one GPU every hour: nobody ever waits."""
     hours = np.arange(200) * 3600.0
-    stamps = Predictions(np.full(200, 60.0), np.ones(200))
-    idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), stamps)
+    predictions = Predictions(np.full(200, 60.0), np.ones(200))
+    idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), predictions)
     with pytest.raises(InputError, match="no contested decision in 100 windows of idle: raise the load"):
         ClusterVecEnv([idle], 1, config=msgspec.structs.replace(CONFIG, load_low=0.1, load_high=0.1)).reset()
 

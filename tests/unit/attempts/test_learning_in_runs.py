@@ -106,10 +106,10 @@ def crowd() -> tuple[Any, ClusterSpec, Any]:
 
 
 def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
-    trace, spec, stamps = crowd()
+    trace, spec, predictions = crowd()
     rule = SHARING.rule
     compiled, stepwise, blind = (
-        Engine(trace, spec, order=rule.order, predictions=stamps, models=Models(learning=learn))
+        Engine(trace, spec, order=rule.order, predictions=predictions, models=Models(learning=learn))
         for learn in (True, True, False)
     )
     one, other = compiled.run_rule(rule), stepwise.run(RuleScheduler(SHARING))
@@ -136,8 +136,8 @@ class Peeking(Scheduler):
 
 def test_what_is_imagined_teaches_nothing() -> None:
     """Beside jobs that share and teach, starts are tried on copies by the hundred."""
-    trace, spec, stamps = crowd()
-    few, known = trace.select(slice(0, 200)), type(stamps)(*(one[:200] for one in stamps))
+    trace, spec, predictions = crowd()
+    few, known = trace.select(slice(0, 200)), type(predictions)(*(one[:200] for one in predictions))
     scheduler = RuleScheduler(SHARING)
     peeking = Peeking(scheduler)
     plain, peeked = (

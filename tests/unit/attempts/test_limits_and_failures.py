@@ -40,8 +40,8 @@ class TestTimeLimits:
 
     def test_are_part_of_the_true_run_time_that_an_oracle_tells(self) -> None:
         trace = trace_of([(0, 100, 1), (5, 10, 1)], time_limit_s=[60.0, NAN])
-        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), oracle=True)
-        assert stamps.predicted_s.tolist() == [60, 10]
+        predictions = predict_trace(trace, ClusterSpec.uniform(1, 1), oracle=True)
+        assert predictions.predicted_s.tolist() == [60, 10]
 
     def test_do_not_touch_ends_that_were_recorded(self) -> None:
         trace = trace_of([(0, 100, 1)], time_limit_s=[60.0])

@@ -298,7 +298,7 @@ def test_the_hedge_learns_from_preempted_jobs_and_is_rebuilt_from_them(journal: 
     assert {job.state for job in broker.book.jobs.values()} == {"completed"}
     again = Book(Predictions(HEDGE), Order())
     again.replay(journal.rows())
-    ours, theirs = (book.predictions.stamped([draft(99)], broker.now_s)[0] for book in (broker.book, again))
+    ours, theirs = (book.predictions.predict([draft(99)], broker.now_s)[0] for book in (broker.book, again))
     assert (ours.predicted_s, ours.spread) == (theirs.predicted_s, theirs.spread)
 
 

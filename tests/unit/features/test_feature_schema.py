@@ -153,18 +153,18 @@ class Watcher(Scheduler):
 
 class TestNoTruthInFeatures:
     def windows_of(
-        self, trace: Trace, spec: ClusterSpec, stamps: Predictions, name: str
+        self, trace: Trace, spec: ClusterSpec, predictions: Predictions, name: str
     ) -> tuple[Watcher, np.ndarray]:
         watcher = Watcher(name)
-        table = Engine(trace, spec, order=watcher.order, predictions=stamps).run(watcher)
+        table = Engine(trace, spec, order=watcher.order, predictions=predictions).run(watcher)
         return watcher, table.start_s
 
     @pytest.mark.parametrize("name", ["qssf-backfill", "random"])
     @pytest.mark.parametrize("restamp", [False, True])
     def test_windows_are_the_same_until_the_first_end_that_differs(self, name: str, restamp: bool) -> None:
         trace, spec = synthesize("helios", jobs=300, load=1.3, gpus=32, seed=2)
-        stamps = predict_trace(trace, spec)
-        before, start_s = self.windows_of(trace, spec, stamps, name)
+        predictions = predict_trace(trace, spec)
+        before, start_s = self.windows_of(trace, spec, predictions, name)
         longer = trace.duration_s.copy()
         changed = np.flatnonzero(start_s > np.quantile(start_s, 0.5))
         longer[changed] = np.where(
@@ -183,11 +183,11 @@ class TestNoTruthInFeatures:
         first_end_s = (start_s + np.minimum(longer, trace.duration_s))[longer != trace.duration_s].min()
         if restamp:
             new = predict_trace(other, spec)
-            later = new.predicted_s != stamps.predicted_s
+            later = new.predicted_s != predictions.predicted_s
             assert later.any()
             first_end_s = min(first_end_s, trace.submit_s[later].min())
-            stamps = new
-        after, _ = self.windows_of(other, spec, stamps, name)
+            predictions = new
+        after, _ = self.windows_of(other, spec, predictions, name)
         one = [seen for seen in before.seen if seen[0] < first_end_s]
         two = [seen for seen in after.seen if seen[0] < first_end_s]
         assert len(one) > 30

@@ -35,8 +35,8 @@ def starts(
     optional = {} if vc is None else {"vc": list(vc)}
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus, **optional)
     assert trace.submit_s.tolist() == submit, "rows are given in order"
-    stamps = Predictions(np.array(predicted, float), np.ones(len(jobs)))
-    engine = Engine(trace, spec, order=policy.rule.order, predictions=stamps)
+    predictions = Predictions(np.array(predicted, float), np.ones(len(jobs)))
+    engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions)
     table = engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy))
     return list(table.start_s.tolist())
 

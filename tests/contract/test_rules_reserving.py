@@ -54,7 +54,7 @@ class Plain:
         return place(self.nodes, free, self.members, int(self.case.trace.num_gpus[row]))
 
     def predicted(self, row: int) -> float:
-        return float(self.case.stamps.predicted_s[row])
+        return float(self.case.predictions.predicted_s[row])
 
     def predicted_end(self, row: int) -> float:
         end, ran = self.starts[row] + self.predicted(row), self.now - self.starts[row]
@@ -123,7 +123,7 @@ def naive(case: Case, policy: Policy) -> tuple[list[float], list[tuple[int, ...]
     order = policy.rule.order
     key = trace.submit_s
     if order.by == "area":
-        key = case.stamps.predicted_s * trace.num_gpus**order.gpus_power
+        key = case.predictions.predicted_s * trace.num_gpus**order.gpus_power
     starts, ends = [math.nan] * len(trace), [math.nan] * len(trace)
     given_gpus: list[tuple[int, ...]] = [()] * len(trace)
     todo = [row for row in range(len(trace)) if not rejected[row]]

@@ -38,15 +38,15 @@ def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytes
 
     monkeypatch.setattr(run, "predict_trace", history)
     window = Window(since_s=10.0 + WARMUP_S)
-    unfed = run.stamps_for(UNFED, trace, spec, window)
+    unfed = run.predictions_for(UNFED, trace, spec, window)
     assert not asked
     assert set(unfed.predicted_s.tolist()) == {PRIOR_S}
     assert set(unfed.spread.tolist()) == {PRIOR_SPREAD}
     for policy in FED:
-        fed = run.stamps_for([Policy("fifo"), policy], trace, spec, window)
+        fed = run.predictions_for([Policy("fifo"), policy], trace, spec, window)
         assert asked.pop() == 10.0, policy
     assert fed.predicted_s.tolist() == predict_trace(trace, spec, recorded_until_s=10.0).predicted_s.tolist()
-    run.stamps_for([Policy("fifo")], trace, spec, window, looked_at=True)
+    run.predictions_for([Policy("fifo")], trace, spec, window, looked_at=True)
     assert len(asked) == 1
 
 
@@ -55,8 +55,10 @@ def test_who_is_fed_no_history_decides_alike_with_any(policy: Policy) -> None:
     trace, spec = synthesize("helios", 400, 1.1, 32, seed=2)
     rng, found = np.random.default_rng(0), []
     for predicted_s in (np.full(400, PRIOR_S), rng.exponential(3600, 400), rng.exponential(60, 400)):
-        stamps = Predictions(predicted_s, np.ones(400))
-        tasks = run.replay_tasks(trace, spec, Window(), stamps, [policy], [0], rules=RunRules(max_retries=1))
+        predictions = Predictions(predicted_s, np.ones(400))
+        tasks = run.replay_tasks(
+            trace, spec, Window(), predictions, [policy], [0], rules=RunRules(max_retries=1)
+        )
         found.append(run.run_tasks(tasks, workers=1)[0].table)
     assert (found[0].start_s > trace.submit_s).any(), "jobs wait"
     for table in found[1:]:

@@ -1,4 +1,4 @@
-"""Stamps a whole trace with what `Predictor` would have said at each arrival, given a reference history."""
+"""What `Predictor` would have said of each job of a trace at its submission, given a reference history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.predict.distribution import BINS, Floats, p_longer, quantile_s, spread_around, stamp
+from rlsched.workload.predict.distribution import (
+    BINS,
+    Floats,
+    p_longer,
+    point_and_spread,
+    quantile_s,
+    spread_around,
+)
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.history import Query
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
@@ -26,7 +33,7 @@ Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Stamps:
+class AtSubmission:
     """What was predicted of J jobs at their arrivals.
 
     Attributes:
@@ -46,7 +53,7 @@ class Stamps:
     @property
     def mean_s(self) -> Floats:
         """(J,) expected run times, s."""
-        return stamp(self.probabilities, self.limit_s)[0]
+        return point_and_spread(self.probabilities, self.limit_s)[0]
 
     @property
     def median_s(self) -> Floats:
@@ -56,7 +63,7 @@ class Stamps:
     @property
     def spread(self) -> Floats:
         """(J,) root mean square of ln(true / mean)."""
-        return stamp(self.probabilities, self.limit_s)[1]
+        return point_and_spread(self.probabilities, self.limit_s)[1]
 
     @property
     def p_longer(self) -> Floats:
@@ -64,21 +71,21 @@ class Stamps:
         return p_longer(self.probabilities)
 
 
-def stamped(trace: Trace, stamps: Stamps, point: str = "mean") -> Trace:
+def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "mean") -> Trace:
     """The trace with predictions: `predicted_duration` (`mean` or `median`), its spread, and `x_` columns.
 
     P(longer) and the median are no columns of the normal form, because no policy reads them: they pass
     through as text, `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
-    predicted_s = stamps.mean_s if point == "mean" else stamps.median_s
+    predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
     extra = dict(trace.extra)
-    extra["x_predicted_median_s"] = np.array([f"{value:.1f}" for value in stamps.median_s.tolist()])
-    for name, column in zip(LONGER, stamps.p_longer.T.tolist(), strict=True):
+    extra["x_predicted_median_s"] = np.array([f"{value:.1f}" for value in predictions.median_s.tolist()])
+    for name, column in zip(LONGER, predictions.p_longer.T.tolist(), strict=True):
         extra[f"x_p_longer_{name}"] = np.array([f"{value:.4f}" for value in column])
     return replace(
         trace,
         predicted_s=predicted_s.round(1),
-        predicted_spread=spread_around(stamps.probabilities, predicted_s).round(3),
+        predicted_spread=spread_around(predictions.probabilities, predicted_s).round(3),
         extra=extra,
     )
 
@@ -92,15 +99,15 @@ def facts_of(trace: Trace) -> list[JobFacts]:
     return [JobFacts(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def stamp_trace(
+def predict_at_submission(
     trace: Trace,
     end_s: Floats,
     *,
     model: str = "hedge",
     seed: int = 0,
     progress: Progress | None = None,
-) -> Stamps:
-    """Stamp every job at its arrival with what was known by then.
+) -> AtSubmission:
+    """Predict every job at its arrival with what was known by then.
 
     Args:
         trace: J jobs.
@@ -139,7 +146,7 @@ class _Run:
         self._weights = np.empty((len(trace), len(EXPERTS)))
         self._fits = 0
 
-    def run(self) -> Stamps:
+    def run(self) -> AtSubmission:
         """Go through all events."""
         predictor = self._predictor
         for count, (now_s, kind, row) in enumerate(self._events):
@@ -160,7 +167,7 @@ class _Run:
             if self._say is not None and count % 1000 == 0:
                 self._say(count / len(self._events))
         self._settle()
-        return Stamps(self._out, self._experts, self._weights, self._limit_s, self._fits)
+        return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
         """Let boosting and the hedge catch up with the history."""

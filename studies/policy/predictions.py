@@ -1,7 +1,7 @@
 """What the jobs of a case are predicted to take: causally, or as well as published predictors do it.
 
 Published predictions come from users and job names, which these traces do not have. A diagnostic says what a
-policy is worth where they are there: the good stamps know the true durations through a noisy look
+policy is worth where they are there: the good predictions know the true durations through a noisy look
 (`rlsched.workload.predict.informed`), and jobs of one burst share most of its error.
 """
 
@@ -25,14 +25,14 @@ GOOD_SEED: Final = 0
 
 
 def stamps_of(case: Case, work: Workload) -> Predictions:
-    """The stamps of a case, the same for all policies."""
+    """The predictions of a case, the same for all policies."""
     if case.predictions == "good":
         return good_predictions(work.trace, stretch=work.stretch)
     return predict_trace(work.trace, work.spec, recorded_until_s=work.window.replay_from_s)
 
 
 def good_predictions(trace: Trace, *, stretch: float = 1.0) -> Predictions:
-    """Stamps whose rank correlation with the true run times is about `GOOD_CORRELATION`.
+    """AtSubmission whose rank correlation with the true run times is about `GOOD_CORRELATION`.
 
     They are calibrated, and never outside of what the jobs of a size class take. Only the jobs that are given
     are looked at; loads of one part of a trace have the same draws.
