@@ -15,6 +15,7 @@ import time
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import RlschedError
 from rlsched.workload.synth import synthesize
@@ -40,12 +41,12 @@ def rules(jobs: int) -> None:
     trace, spec = synthesize("helios", jobs, LOAD, 512, seed=1, predictability="informative")
     stamps = predict_trace(trace, spec)
     for name in RULES:
-        scheduler = load_scheduler(name)
+        rule = Policy(name).rule
         few = trace.select(slice(0, 64))
-        Engine(few, spec, order=scheduler.order).run_rule(scheduler.rule)  # type: ignore[attr-defined]
-        engine = Engine(trace, spec, order=scheduler.order, predictions=stamps)
+        Engine(few, spec, order=rule.order).run_rule(rule)
+        engine = Engine(trace, spec, order=rule.order, predictions=stamps)
         began_s = time.process_time()
-        engine.run_rule(scheduler.rule)  # type: ignore[attr-defined]
+        engine.run_rule(rule)
         cpu_s = time.process_time() - began_s
         row(
             f"compiled rule `{name}`",

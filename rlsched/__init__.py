@@ -69,8 +69,9 @@ def _above(name: str) -> Any:
     """What stands in a package above this one: it is found through its entry point."""
     from importlib.metadata import entry_points
 
-    (point,) = entry_points(group="rlsched.interface", name=name)
-    return point.load()
+    for point in entry_points(group="rlsched.interface", name=name):
+        return point.load()
+    raise ImportError(f"this installation has no {name!r}: install rlsched again (pip install)")
 
 
 def _register() -> None:

@@ -39,10 +39,10 @@ class Seconds(float):
 
     @property
     def text(self) -> str:
-        """The shortest text with a unit that says the same."""
+        """The shortest text with a unit, which says the same where it is whole seconds."""
         for unit, size_s in reversed(_UNIT_S.items()):
             if self >= size_s and self % size_s == 0:
-                return f"{self / size_s:g}{unit}"
+                return f"{int(self // size_s)}{unit}"
         return f"{self:g}s"
 
 
@@ -144,7 +144,7 @@ def as_table(settings: msgspec.Struct) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Seconds):
-        return value.text
+        return value.text if value.is_integer() else float(value)
     return list(value) if isinstance(value, tuple) else value
 
 

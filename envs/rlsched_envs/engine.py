@@ -169,6 +169,8 @@ class Engine:
         self.state = ClusterState.from_spec(spec, queue, slots=slots)
         fair_milli = fair_cores_milli(spec) if models else 0
         truth = truth_records(fitted, self._rows, made, self.state, fixed_end_s, fair_milli)
+        if queue.order.until_declared and spec.preemptible == "declared":
+            truth.pinned = flags(trace, "preemptible")[self._rows] != 1
         progress = new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
@@ -266,7 +268,10 @@ class Engine:
         """Make ready for a scheduler, or for a rule."""
         if order != self.state.ordering.order:
             raise ValueError(f"the scheduler goes by {order}, this engine by {self.state.ordering.order}")
-        if (preempts or (rule is not None and rule.options.preempts)) and self.log is None:
+        preempts = preempts or (rule is not None and rule.options.preempts)
+        if order.until_declared:
+            preempts = preempts and not self.arrays.truth.pinned.all()
+        if preempts and self.log is None:
             self._begin_log()
         if rule is None:
             return

@@ -144,7 +144,7 @@ class Fleet:
             )
             self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
-            self._draw_permissions(k, rng, modelled)
+            self._draw_permissions(k, rng)
             if self._kernels.begin_one(
                 self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
             ):
@@ -187,7 +187,7 @@ class Fleet:
     def _permit(self, k: int, permissions: Permissions) -> None:
         """What may be done in cluster `k`; its queue goes by the order of the rule that does the same."""
         state, rule = self._arrays.sim.state, permissions.rule(revised=self.config.revising)
-        rule.order.write(state.order, k)
+        rule.order.write(state.order.code[k])
         state.config.preempts[k, 0] = permissions.preemption
         state.config.reserve_after_s[k, 0] = rule.options.reserve_after_s
 
@@ -223,7 +223,7 @@ class Fleet:
         self._arrays.sim.progress.books.luck[k, 0] = key % MOST_LUCK
         keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
-    def _draw_permissions(self, k: int, rng: np.random.Generator, modelled: bool) -> None:
+    def _draw_permissions(self, k: int, rng: np.random.Generator) -> None:
         """Draw whether jobs may be preempted in cluster `k`, and which, or whether they have reservations."""
         config, permissions = self.config, NOTHING_MORE
         if config.preempting_frac == config.reserving_frac == 0:
@@ -232,7 +232,7 @@ class Fleet:
         truth = self._arrays.sim.truth
         if lot < config.preempting_frac:
             permissions = PREEMPTION
-        elif lot < config.preempting_frac + config.reserving_frac and not modelled:
+        elif lot < config.preempting_frac + config.reserving_frac:
             permissions = RESERVATIONS
         self._permit(k, permissions)
         truth.pinned[k] = rng.random(truth.pinned.shape[1]) < (0.5 if half else 0.0)
@@ -365,7 +365,7 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     if config.modelled_frac > 0:
         state.use_models(load_catalogue().arrays(GPU_TYPES))
         set_watts(state, spec)
-    NOTHING_MORE.order(revised=config.revising).write(state.arrays.order)
+    NOTHING_MORE.order(revised=config.revising).write(state.arrays.order.code)
     truth = records(rows, TRUTH)
     truth.fixed_end_s = truth.limit_s = np.nan
     truth.vc = truth.own_partition = truth.reference_kind = -1

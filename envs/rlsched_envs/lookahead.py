@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
+    ORDER,
     RUNNING,
     SLOT_EMPTY,
     OrderArrays,
@@ -199,7 +200,7 @@ class LookAhead:
         if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
             slots = -(-rows // _ROOM) * _ROOM
             self._shape = shape
-            order = OrderArrays(like.order.code.copy(), like.order.cost.copy())
+            order = OrderArrays(like.order.code.copy(), records(0, ORDER), like.order.cost.copy())
             state = empty_state(
                 shape[0], shape[1], slots, partitions, sizes - 1, order=order, demands=shape[4]
             )

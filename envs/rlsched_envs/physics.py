@@ -31,9 +31,8 @@ from rlsched.models.speed import (
     added_power_w,
     at_work_frac,
     cores_used,
-    fed_rate,
     gpu_kind,
-    gpu_rate,
+    placed_rate,
     shared_on,
 )
 from rlsched_envs.sim_arrays import ProgressArrays
@@ -220,30 +219,6 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     return shared
 
 
-@large_kernel
-def _rate(x: ProgressArrays, s: StateArrays, slot: int, clock: float) -> float:
-    """True rate of a job: of the slowest of its GPUs, fed by its cores."""
-    head, g = s.job.head[slot], x.work.first_gpu[slot]
-    shared = true_share(x, s, slot, g)
-    nodes, last_node, place = 0, -1, head
-    while place >= 0:
-        n = s.gpu.node[place // MAX_TENANTS]
-        nodes += n != last_node
-        last_node = n
-        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    size = max(s.derived.class_queue.node_size[s.job.placed_in[slot], s.job.demand[slot]], 1)
-    fewest = min((s.job.gpus[slot] + size - 1) // size, nodes)
-    rate, last_kind, place = np.inf, -1, head
-    while place >= 0:
-        kind = gpu_kind(s, place // MAX_TENANTS)
-        if kind != last_kind:
-            allowed = gpu_rate(s, slot, kind, clock, shared, nodes, fewest)
-            rate = min(rate, fed_rate(s, slot, kind, allowed))
-            last_kind = kind
-        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    return rate
-
-
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """Settle all jobs of a group; those that run already pay for a change of its clock."""
@@ -333,7 +308,8 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            rate = _rate(x, s, slot, s.gpu.clock_frac[g])
+            shared = true_share(x, s, slot, s.job.head[slot] // MAX_TENANTS)
+            rate = placed_rate(s, slot, s.gpu.clock_frac[g], shared)
             if rate != x.work.rate[slot]:
                 x.books[0].lost_rate += x.work.rate[slot] - rate
                 x.work.rate[slot] = s.job.rate[slot] = rate

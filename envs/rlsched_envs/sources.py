@@ -46,7 +46,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             jobs may.
         restart_s: What a preempted job pays to go on, seconds.
         reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
-            reference is `easy:size` there. Of those that would have models, none.
+            reference is `easy` by area^0.7 there.
         revising: Whether predictions of waiting jobs are revised by what jobs of their burst do
             (`rlsched.decide.order.bursts`), for the agent and for the reference.
         block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement

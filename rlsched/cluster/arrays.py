@@ -298,6 +298,7 @@ class OrderArrays(NamedTuple):
     """What the queue goes by."""
 
     code: Records  # (1,) ORDER
+    later: Records  # (1,) ORDER once a job may be preempted, (0,) where it does not change
     cost: NDArray[np.float64]  # (spreads, ages) `decide.order.gittins.gittins_table`, (0, 0) without an index
 
 
@@ -329,7 +330,7 @@ def bit_set_words(nodes: int) -> int:
 
 def by_submission() -> OrderArrays:
     """The order of submission; predictions stay as they are."""
-    return OrderArrays(records(1, ORDER), np.zeros((0, 0)))
+    return OrderArrays(records(1, ORDER), records(0, ORDER), np.zeros((0, 0)))
 
 
 def empty_state(

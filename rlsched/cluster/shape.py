@@ -210,11 +210,13 @@ class ClusterShape:
         """What a policy may do on this cluster, which its rows show; rules do what they do.
 
         Args:
-            preemption: Preempt running jobs.
+            preemption: Preempt running jobs; where the order says so, once one declares that it may be.
             reserve_after_s: Reserve GPUs for the first job that has waited so long and does not fit.
         """
-        self.arrays.config[0].preempts = preemption
-        self.arrays.config[0].reserve_after_s = reserve_after_s
+        config = self.arrays.config[0]
+        waits = len(self.arrays.order.later) > 0
+        config.preempts = preemption and (config.preempts or not waits)
+        config.reserve_after_s = math.inf if waits and config.preempts else reserve_after_s
         self.needs = self.needs._replace(preemption=preemption, reservations=not math.isinf(reserve_after_s))
 
     def fix_clocks(self, n: int, is_fixed: bool) -> None:

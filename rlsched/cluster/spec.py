@@ -132,6 +132,7 @@ class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     placement: Placement = "consolidate"
     max_retries: int | None = None
     node_events: str = ""
+    preemptible: Literal["declared", "all"] = "declared"
 
 
 class _File(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,6 +150,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         max_retries: How often a job that fails is queued again; None: always.
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
             (`rlsched_envs.node_events`); in a cluster file, as seen from there. "": they stay up.
+        preemptible: Which jobs count as declared preemptible: those that say so, or all that do not refuse.
         nodes: Its nodes.
     """
 
@@ -173,7 +175,8 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
         except msgspec.ValidationError as error:
             raise ClusterSpecError(
-                f"{path}: {error}; expected name, placement, max_retries, node_events, and [[nodes]] with "
+                f"{path}: {error}; expected name, placement, max_retries, node_events, preemptible, and "
+                "[[nodes]] with "
                 "count, gpus, gpu_type, cpus, memory_mib, vc, mig"
             ) from error
         groups = []
@@ -187,6 +190,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
             placement=file.placement,
             max_retries=file.max_retries,
             node_events=str(path.parent / file.node_events) if file.node_events else "",
+            preemptible=file.preemptible,
             nodes=tuple(groups),
         )
         spec.check(str(path))

@@ -24,7 +24,8 @@ def decide_all(
     """
     can = scheduler.abilities
     shares = can.shares and state.needs.models and int(state.arrays.config["modelled"][0]) != CLOCKS_ALONE
-    always = can.preempts or shares
+    waits = len(state.arrays.order.later) > 0 and not state.arrays.config[0].preempts
+    always = (can.preempts and not waits) or shares
     first, started, preempted = True, True, False
     while started:
         everywhere = first or preempted

@@ -21,10 +21,12 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         preemption: Preempt running jobs, but those that must not be.
         reservations: Keep GPUs for jobs that do not fit.
+        declared: Preempt jobs that declare it, once one has been submitted; nothing is reserved then.
     """
 
     preemption: bool = False
     reservations: bool = False
+    declared: bool = False
 
     def reference(self, *, revised: bool = False, migrate: Migrate | None = None) -> Policy:
         """The strongest rule that does no more than this: a policy before training decides as it does.
@@ -54,6 +56,8 @@ def _reference(permissions: Permissions, revised: bool, migrate: Migrate | None)
     else:
         base = Policy("qssf-backfill")
     more: dict[str, Any] = {"predictions": "revised"} if revised else {}
-    if migrate is not None and permissions.preemption:
+    if permissions.declared and not permissions.preemption:
+        more["preempt"] = {"declared": True}
+    if migrate is not None and (permissions.preemption or permissions.declared):
         more["migrate"] = migrate
     return base.with_settings(**more)

@@ -99,6 +99,5 @@ class Scheduler(ABC):
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
     """Let the rows of a state offer what a scheduler may do."""
     can = scheduler.abilities
-    state.permit(
-        preemption=can.preempts and scheduler.order.by == "index", reserve_after_s=can.reserve_after_s
-    )
+    by_index = scheduler.order.by == "index" or scheduler.order.until_declared
+    state.permit(preemption=can.preempts and by_index, reserve_after_s=can.reserve_after_s)

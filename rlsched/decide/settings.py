@@ -77,6 +77,8 @@ class Preempt(_Part, frozen=True, kw_only=True):
             alone, 0: at every event.
         threshold_gpu_s: `service`, `quota`: attained service, GPU-seconds, above which a job is of the second
             level.
+        declared: Only jobs that declare it give way. Until the first of them is submitted, the queue goes by
+            `order`, with `reserve_after`, and from then on by the index.
     """
 
     by: Literal["gittins", "service", "quota"] = "gittins"
@@ -88,6 +90,7 @@ class Preempt(_Part, frozen=True, kw_only=True):
     first_age: Seconds = Seconds(60.0)
     tick: Seconds = Seconds(60.0)
     threshold_gpu_s: float = math.inf
+    declared: bool = False
 
 
 class Migrate(_Part, frozen=True, kw_only=True):
@@ -121,7 +124,7 @@ class Search(_Part, frozen=True, kw_only=True):
     """A network looks ahead before it decides: futures a contested decision, or a time for them.
 
     Attributes:
-        samples: So many futures; 0: as many as fit the time.
+        samples: So many futures, 2 or more; 0: as many as fit the time.
         time_ms: Time for them, milliseconds; 0: not bounded by time.
     """
 
@@ -173,6 +176,8 @@ class Settings(_Part, frozen=True, kw_only=True):
     own: tuple[float, ...] = ()
 
 
+_SAMPLES = "2 to 1000 futures, or 0 for as many as fit"
+"""By one future nothing is known of chance."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
     "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, alone = 1"),
@@ -188,7 +193,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "preempt.threshold_gpu_s": (0.0, math.inf, "GPU-seconds, 0 or more"),
     "migrate.gain": (0.0, 1e9, "a figure of 0 or more"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
-    "search.samples": (0, 1000, "0 to 1000 futures"),
+    "search.samples": (0, 1000, _SAMPLES),
     "search.time_ms": (0.0, 10_000.0, "0 to 10000 milliseconds"),
     "samples": (1, 1000, "1 to 1000 futures"),
 }
@@ -206,24 +211,32 @@ def check(settings: Settings, where: str) -> None:
             value = None if value is None else getattr(value, name)
         if value is not None and not low <= value <= high:
             raise InputError(f"{where}: {path}: expected {expected}, got {value:g}")
+    if settings.search is not None and settings.rule != "ppo":
+        raise InputError(f"{where}: search: only ppo looks ahead; leave it out")
+    if settings.search is not None and settings.search.samples == 1:
+        raise InputError(f"{where}: search.samples: expected {_SAMPLES}, got 1")
     deciding = [
         name for name in ("reserve_after", "leave_free", "preempt") if getattr(settings, name) is not None
     ]
-    if len(deciding) > 1:
+    declared = settings.preempt is not None and settings.preempt.declared
+    if declared and settings.preempt is not None and settings.preempt.by == "quota":
+        raise InputError(f"{where}: preempt.declared: expected by gittins or by service, got by quota")
+    if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
     if settings.migrate is not None and not by_index and settings.rule != "ppo":
         raise InputError(
             f"{where}: migrate needs preempt by gittins or by service: add preempt, or leave it out"
         )
-    if (
-        settings.order not in (None, "index")
-        and settings.preempt is not None
-        and settings.preempt.by != "quota"
-    ):
+    if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(
-            f"{where}: order: preempt by {settings.preempt.by} goes by its own index; leave order out, got "
+            f"{where}: order: the queue goes by the index where jobs preempt by it; leave order out, got "
             f"{settings.order!r}"
+        )
+    if settings.rule == "ppo" and settings.order is not None:
+        raise InputError(
+            f"{where}: order: what the queue of ppo goes by follows from the cluster and the jobs; leave it "
+            f"out, got {settings.order!r}"
         )
     if settings.share is not None and settings.preempt is not None and not by_index:
         raise InputError(f"{where}: share: preempt by quota gives whole GPUs; leave one of them out")

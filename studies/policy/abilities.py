@@ -1,4 +1,4 @@
-"""What a rule may be given beside its own settings, under short names: sharing, clocks, cores, revised predictions."""
+"""What a rule may be given beside its own settings, under short names: sharing, clocks, cores, ..."""
 
 from __future__ import annotations
 

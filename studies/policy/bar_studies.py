@@ -8,7 +8,17 @@ from typing import Final, Literal
 import msgspec
 
 from rlsched.decide.policy import Policy
-from studies.policy.abilities import CORES, REVISED, Ability, able, fixed_clock, lull, share, slowdown, weighed
+from studies.policy.abilities import (
+    CORES,
+    REVISED,
+    Ability,
+    able,
+    fixed_clock,
+    lull,
+    share,
+    slowdown,
+    weighed,
+)
 from studies.policy.cases import SYNTHETIC, UNSEEN, Case, Foresight, cases
 from studies.policy.opponents import (
     BASE,

@@ -24,7 +24,9 @@ from rlsched_envs.engine import Predictions, run_time_s
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 
-GPUS_ALONE: Final = Models(power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0))
+GPUS_ALONE: Final = Models(
+    node_power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0)
+)
 """The default draw of workloads; of all that draws power the GPUs alone are counted. Nothing decides by the
 rest."""
 KEPT_FRAC: Final = 0.85

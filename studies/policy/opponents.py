@@ -90,7 +90,9 @@ _THRESHOLDS: Final = (900, 3250, 9000, 18000, 36000, 72000, 144000, 288000, 5760
 GRIDS: Final[dict[str, Grid]] = {
     "reserve": Grid(
         values=tuple(
-            Policy("reserve", name=f"reserve {time} {share:g}", leave_free={"longer_than": time, "share": share})
+            Policy(
+                "reserve", name=f"reserve {time} {share:g}", leave_free={"longer_than": time, "share": share}
+            )
             for time in ("30m", "1h", "4h", "12h", "1d", "2d")
             for share in (0.05, 0.1, 0.25, 0.4)
         )

@@ -116,10 +116,9 @@ def _over_all_row(
 ) -> str:
     pairs: list[tuple[Metrics, Metrics]] = []
     for case in cases:
-        policy = next(
-            (one.policy.name for one in entries[case.trace] if one.label == label and one.models == models), None
-        )
-        ours = results.get((case.name, policy or "", models))
+        mine = (one for one in entries[case.trace] if one.label == label and one.models == models)
+        entry = next(mine, None)
+        ours = results.get((case.name, entry.policy.name if entry is not None else "", models))
         best = best_reference(results, case, models=models)
         if ours and best:
             pairs.append((ours.metrics, best.metrics))

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.predict import causal_predictions
 from rlsched.workload.predict.distribution import mean_s, quantile_s, spread_around
@@ -43,7 +44,7 @@ from rlsched_envs.engine import Predictions, predict_trace, reference_end_s
 from rlsched_envs.job_table import JobTable
 from studies.predict.tables import CaseResult, Worth, write_tables
 
-POLICY = "qssf-backfill"
+POLICY = Policy("qssf-backfill")
 LOADS = (0.85, 1.0)
 REAL = (
     "philly", "helios_venus", "ms_itp_02", "ms_itp_06", "ms_itp_07", "ms_itp_08", "ms_itp_09",
@@ -119,7 +120,7 @@ def run_case(case: Case, traces: Path) -> CaseResult:
         name: stamps.experts[:, k].astype(np.float64) for k, name in enumerate(EXPERTS)
     }
     base = run(trace, spec, window, zero)
-    truth = run(trace, spec, window, predict_trace(trace, spec, "oracle"))
+    truth = run(trace, spec, window, predict_trace(trace, spec, oracle=True))
     none, full = mean_queue_s(base, window), mean_queue_s(truth, window)
     worth = {}
     for name, probabilities in of.items():

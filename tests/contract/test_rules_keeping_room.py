@@ -1,4 +1,4 @@
-"""`easy`, `sgf-age` and `reserve`: compiled, by the interface and in plain Python, and what they promise."""
+"""`easy` and `reserve`: compiled, by the interface and in plain Python, and what they promise."""
 
 from __future__ import annotations
 
@@ -12,34 +12,28 @@ from hypothesis import strategies as st
 
 from rlsched.cluster.spec import NodeSpec
 from rlsched.decide.actions import Start
-from rlsched.decide.easy import reservation
 from rlsched.decide.loop import decide_all
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rules import Rule
-from rlsched_agents.heuristics.keeping_room import aging_rule, easy_rule, reserve_rule
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs import simulation as sim
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.rules.backfill import reservation
+from rlsched_envs import loop, moves
 from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
 from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic
 
 SMALL = (
-    easy_rule(),
-    easy_rule("sjf 5 s", "predicted", 5),
-    easy_rule("qssf", "predicted_gpu_time"),
-    easy_rule("size 20 s", "predicted_size", 20),
-    aging_rule("5 s", 5),
-    aging_rule("20 s", 20),
-    reserve_rule("10 s", 10, 0.25),
+    Policy("easy"),
+    Policy("easy", order="predicted", reserve_after="5s"),
+    Policy("easy", order="area"),
+    Policy("easy", order="area^0.7", reserve_after="20s"),
+    Policy("reserve", leave_free={"longer_than": "10s"}),
 )
-LARGE = (
-    easy_rule(),
-    easy_rule("sjf 1 min", "predicted", 60),
-    aging_rule(),
-    aging_rule("1 h", 3600),
-    reserve_rule("20 min", 1200, 0.25),
-    reserve_rule("10 min", 600, 0.1),
-)
+LARGE = {
+    "easy": Policy("easy"),
+    "sjf 1 min": Policy("easy", order="predicted", reserve_after="1m"),
+    "reserve 20 min": Policy("reserve", leave_free={"longer_than": "20m"}),
+    "reserve 10 min": Policy("reserve", leave_free={"longer_than": "10m", "share": 0.1}),
+}
 
 
 @dataclass
@@ -47,7 +41,7 @@ class Plain:
     """A partition at one instant, in plain Python: who waits there, who runs there, what is free."""
 
     case: Case
-    rule: Rule
+    policy: Policy
     nodes: list[NodeSpec]
     members: list[int]
     free: dict[int, list[int]]
@@ -89,49 +83,47 @@ class Plain:
 
     def pick(self, waiting: list[int]) -> int | None:
         """The row that the rule starts next."""
-        if self.rule.kind == "reserve":
+        if self.policy.settings.leave_free is not None:
             return self.pick_by_reserve(waiting)
-        overdue = []
-        if self.rule.kind == "aging":
-            submit = self.case.trace.submit_s
-            overdue = sorted(row for row in waiting if self.now - submit[row] >= self.rule.bound_s)
-            waiting = overdue + [row for row in waiting if row not in overdue]
         head, shadow, then = -1, math.inf, self.free
         for row in waiting:
             if self.where(row, self.free):
                 if head < 0 or self.leaves_alone(row, head, shadow, then):
                     return row
-            elif head < 0 and (self.may_reserve(row) or row in overdue):
+            elif head < 0 and self.may_reserve(row):
                 shadow, then = self.reserve(row)
                 head = row if shadow < math.inf else -1
         return None
 
     def may_reserve(self, row: int) -> bool:
-        return self.rule.kind == "easy" and self.now - self.case.trace.submit_s[row] >= self.rule.bound_s
+        after_s = self.policy.settings.reserve_after
+        return after_s is not None and self.now - self.case.trace.submit_s[row] >= after_s
 
     def pick_by_reserve(self, waiting: list[int]) -> int | None:
         everything = sum(self.nodes[n].gpus for n in self.members)
         room = sum(len(self.free[n]) for n in self.members)
-        share = self.rule.free_frac * everything
+        leave = self.policy.settings.leave_free
+        assert leave is not None
+        share = leave.share * everything
         for row in waiting:
             gpus = int(self.case.trace.num_gpus[row])
-            short = self.predicted(row) <= self.rule.bound_s
+            short = self.predicted(row) <= leave.longer_than
             if self.where(row, self.free) and (short or room - gpus >= share or everything - gpus < share):
                 return row
         return None
 
 
-def naive(case: Case, rule: Rule) -> tuple[list[float], list[tuple[int, ...]]]:
+def naive(case: Case, policy: Policy) -> tuple[list[float], list[tuple[int, ...]]]:
     """Starts and GPUs of the runnable jobs."""
     trace, nodes = case.trace, case.spec.expand()
     first = np.cumsum([0] + [node.gpus for node in nodes]).tolist()
     free = {n: list(range(first[n], first[n + 1])) for n in range(len(nodes))}
     owners = [*sorted({node.vc for node in nodes if node.vc is not None}), None]
-    rejected = case.engine(rule).run_rule(rule).rejected
-    power = {"predicted": 0.0, "predicted_size": 0.7, "predicted_gpu_time": 1.0}
+    rejected = case.run_rule(policy).rejected
+    order = policy.rule.order
     key = trace.submit_s
-    if rule.order != "submit":
-        key = case.stamps.predicted_s * trace.num_gpus ** power[rule.order]
+    if order.by == "area":
+        key = case.stamps.predicted_s * trace.num_gpus**order.gpus_power
     starts, ends = [math.nan] * len(trace), [math.nan] * len(trace)
     given_gpus: list[tuple[int, ...]] = [()] * len(trace)
     todo = [row for row in range(len(trace)) if not rejected[row]]
@@ -150,7 +142,7 @@ def naive(case: Case, rule: Rule) -> tuple[list[float], list[tuple[int, ...]]]:
         for number, owner in enumerate(owners):
             members = [n for n, node in enumerate(nodes) if node.vc == owner]
             while members:
-                plain = Plain(case, rule, nodes, members, free, running[number], starts, now, first)
+                plain = Plain(case, policy, nodes, members, free, running[number], starts, now, first)
                 row = plain.pick([row for row in waiting if owner is None or trace.vc[row] == owner])
                 if row is None:
                     break
@@ -165,22 +157,24 @@ def naive(case: Case, rule: Rule) -> tuple[list[float], list[tuple[int, ...]]]:
 
 @settings(max_examples=120, deadline=None)
 @given(cases(), st.sampled_from(SMALL))
-def test_compiled_equals_interface_equals_plain_python(case: Case, rule: Rule) -> None:
-    compiled = case.engine(rule).run_rule(rule)
-    check_equal(compiled, case.engine(rule).run(QueueOrder(rule)))
+def test_compiled_equals_interface_equals_plain_python(case: Case, policy: Policy) -> None:
+    compiled = case.run_rule(policy)
+    check_equal(compiled, case.engine(policy).run(RuleScheduler(policy)))
     check_valid(compiled)
-    starts, gpus = naive(case, rule)
+    starts, gpus = naive(case, policy)
     np.testing.assert_array_equal(compiled.start_s, starts)
     assert compiled.gpus == gpus
 
 
 @pytest.mark.parametrize("like", ["helios", "philly", "itp"])
-@pytest.mark.parametrize("rule", LARGE, ids=[rule.name for rule in LARGE])
-def test_compiled_equals_interface_on_synthetic_traces(rule: Rule, like: str) -> None:
-    case = synthetic(like, seed=7)
-    compiled = case.engine(rule).run_rule(rule)
+@pytest.mark.parametrize("name", LARGE)
+def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> None:
+    case, policy = synthetic(like, seed=7), LARGE[name]
+    compiled = case.run_rule(policy)
     records: list[DecisionRecord] = []
-    stepped = case.engine(rule).run(QueueOrder(rule), on_record=records.append if like == "helios" else None)
+    stepped = case.engine(policy).run(
+        RuleScheduler(policy), on_record=records.append if like == "helios" else None
+    )
     check_equal(compiled, stepped)
     check_valid(compiled)
     assert compiled.decisions == int((~compiled.rejected).sum())
@@ -192,44 +186,39 @@ def test_compiled_equals_interface_on_synthetic_traces(rule: Rule, like: str) ->
 
 def test_they_differ_from_each_other_and_from_the_plain_rules() -> None:
     case = synthetic("helios", seed=11)
-    rules = [*LARGE, RULES["fifo"], RULES["fifo-backfill"], RULES["qssf-backfill"]]
-    starts = {case.engine(rule).run_rule(rule).start_s.tobytes() for rule in rules}
-    assert len(starts) == len(rules)
+    policies = [*LARGE.values(), Policy("fifo"), Policy("fifo-backfill"), Policy("qssf-backfill")]
+    starts = {case.run_rule(policy).start_s.tobytes() for policy in policies}
+    assert len(starts) == len(policies)
 
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_settings_at_their_ends_are_other_rules(case: Case) -> None:
-    """A bound of no time is EASY, an infinite one QSSF; so is a reserve for no job, or of nothing."""
-
-    def run(rule: Rule) -> JobTable:
-        return case.engine(rule).run_rule(rule)
-
-    check_equal(run(aging_rule("0", 0.0)), run(easy_rule()))
-    qssf = run(RULES["qssf-backfill"])
-    for rule in (
-        aging_rule("never", math.inf),
-        reserve_rule("none", math.inf, 0.9),
-        reserve_rule("0", 0.0, 0),
+    """A reservation that nobody waits for is none; so is a reserve for no job, or of nothing."""
+    qssf = case.run_rule(Policy("qssf-backfill"))
+    for policy in (
+        Policy("easy", order="area", reserve_after=math.inf),
+        Policy("reserve", leave_free={"longer_than": math.inf, "share": 0.9}),
+        Policy("reserve", leave_free={"longer_than": 0.0, "share": 0.0}),
     ):
-        check_equal(run(rule), qssf)
+        check_equal(case.run_rule(policy), qssf)
 
 
 def promises(case: Case) -> int:
     """Run EASY with exact predictions, and check that no reservation is ever missed. How many there were."""
-    rule = easy_rule()
-    engine = Engine(case.trace, case.spec, order=rule.order, information="oracle")
-    scheduler, state = QueueOrder(rule), engine.state
+    scheduler = RuleScheduler(Policy("easy"))
+    engine = Engine(case.trace, case.spec, order=scheduler.order, oracle=True)
+    state, note_start = engine.state, loop.for_run(moves.note_start, None, logged=False, modelled=False)
     promised: dict[int, dict[int, float]] = {}  # job: partition: first reservation
     while engine.advance():
         now_s = engine.now_s
         for _, decision in decide_all(state, scheduler, now_s):
             if isinstance(decision.action, Start):
-                sim.note_start(engine.arrays, state.slot_of(decision.action.seq))
+                note_start(engine.arrays, state.slot_of(decision.action.seq))
                 mine = promised.get(decision.action.seq, {})
                 assert now_s <= min(mine.values(), default=math.inf), "it starts as promised, or sooner"
         for partition in range(state.num_partitions):
-            slot, at_s = reservation(state.arrays, partition, now_s)
+            slot, at_s = reservation(state.arrays, partition, now_s, 0.0)
             if slot >= 0:
                 mine = promised.setdefault(int(state.arrays.job.seq[slot]), {})
                 first_s = mine.setdefault(partition, at_s)

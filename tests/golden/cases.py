@@ -76,10 +76,12 @@ MODELLED_RULES = {
         "gittins", share={}, clock={"rule": "weighed", "energy_weight": 0.4}, migrate={}
     ),
 }
+PREEMPTING = "ppo-preempting"
+"""`ppo` by this name decides in a world whose cluster counts all jobs as preemptible."""
 NETWORKS = {
     "random": Policy("random"),
     "ppo": Policy("ppo"),
-    "ppo-preempting": Policy("ppo", order="index"),
+    "ppo-preempting": Policy("ppo", name=PREEMPTING),
     "ppo-untrained": Policy("ppo", checkpoint="untrained"),
 }
 """Policies that decide one at a time, here on the first `NETWORK_JOBS` jobs."""
@@ -120,10 +122,11 @@ def replay(
     made = world(where, mode)
     scheduler = load_scheduler(policy)
     trace = made.trace if jobs is None else made.trace.select(slice(0, jobs))
+    preemptible: Any = "all" if policy.name == PREEMPTING else "declared"
     predictions = predict_trace(made.trace, made.spec, oracle=True) if scheduler.oracle else made.predictions
     engine = Engine(
         trace,
-        made.spec,
+        msgspec.structs.replace(made.spec, preemptible=preemptible),
         order=scheduler.order,
         predictions=Predictions(*(values[: len(trace)] for values in predictions)),
         rules=made.rules,
@@ -265,7 +268,6 @@ def cases() -> dict[str, Callable[[], Content]]:
     short = Policy("tiresias", preempt={"threshold_gpu_s": 60.0})
     for name, policy in (
         ("ppo", Policy("ppo")),
-        ("ppo-preempting", Policy("ppo", order="index")),
         ("tiresias", short),
     ):
         found[f"journal/{name}"] = partial(_journal, policy)

@@ -161,6 +161,8 @@ def _models(name: str) -> Models:
     return {
         "helios": Models(),
         "philly": Models(workload_seed=3, energy_weight=0.35, sharing_mode="mps", fault_frac=0.5),
-        "mixed": Models(workload_seed=1, assumed_scale=1.3, energy_weight=0.2, learning=False, power_cap_frac=0.8),
+        "mixed": Models(
+            workload_seed=1, assumed_scale=1.3, energy_weight=0.2, learning=False, power_cap_frac=0.8
+        ),
         "slices": Models(noise=False),
     }[name]

@@ -18,9 +18,11 @@ from sb3_contrib.common.maskable.distributions import MaskableCategorical
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
-from rlsched.decide.rows.candidates import has_startable, job_candidates
 from rlsched.decide.draws import draw
 from rlsched.decide.loop import apply
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import has_startable, job_candidates
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -36,7 +38,6 @@ from rlsched_agents.runtime.network import (
     initial_weights,
     widened,
 )
-from rlsched_agents.runtime.policy import make_ppo
 
 SINGLE = 1e-6
 """Of the largest logit of a window, or of 1 where that is more: what is left to torch's float32."""
@@ -181,8 +182,8 @@ def test_rows_are_taken_as_from_the_masked_distribution_of_training(
 
 def test_windows_of_a_live_cluster(default: Pair) -> None:
     """Columns as the shared kernels fill them, as decisions of the policy come and go."""
-    rng, policy, seen = np.random.default_rng(4), make_ppo("", 0), set()
-    state = ClusterState.from_spec(ClusterSpec.uniform(12, 8), order=policy.order)
+    rng, policy, seen = np.random.default_rng(4), load_scheduler("ppo"), set()
+    state = ClusterState.from_spec(ClusterSpec.uniform(12, 8), OrderedQueue(policy.order))
     for step in range(120):
         now_s = 300.0 * step
         for size in rng.choice([1, 2, 4, 8, 16], rng.integers(0, 7)).tolist():

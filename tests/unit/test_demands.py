@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec, Placement
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
@@ -31,14 +32,14 @@ def trace_of(jobs: list[tuple[float, ...]], **columns: Any) -> Trace:
 
 
 def play(
-    trace: Trace, spec: ClusterSpec, name: str = "fifo-backfill", placement: str = "consolidate"
+    trace: Trace, spec: ClusterSpec, name: str = "fifo-backfill", placement: Placement = "consolidate"
 ) -> JobTable:
     """The compiled loop, checked against the interface."""
-    policy = Policy(name)
+    policy, spec = Policy(name), msgspec.structs.replace(spec, placement=placement)
     stamps = Predictions(trace.duration_s, np.ones(len(trace)))
     tables = []
     for compiled in (True, False):
-        engine = Engine(trace, spec, order=policy.rule.order, predictions=stamps, placement=placement)
+        engine = Engine(trace, spec, order=policy.rule.order, predictions=stamps)
         tables.append(engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy)))
     np.testing.assert_array_equal(tables[0].start_s, tables[1].start_s)
     assert tables[0].gpus == tables[1].gpus

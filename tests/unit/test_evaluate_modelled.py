@@ -48,7 +48,7 @@ def by_hand() -> JobTable:
         clock_s=length_s * np.array([1.0, 0.8, 1.0, 1.0, 1.0, 0.0, 0.5]),
     )
     gpus = [(0, 1), (0, 1), (2,), (5,), (5,), (), (0, 1)]
-    segments = Attempts(
+    log = Attempts(
         job=np.arange(7),
         attempt=np.ones(7, np.int32),
         start_s=start_s,
@@ -71,7 +71,7 @@ def by_hand() -> JobTable:
         np.zeros(8, np.int32),
         7,
         np.empty(0),
-        log=segments,
+        log=log,
         energy=Energy(books.energy_j, 10 * KWH_J, 38 * KWH_J, 200.0),
     )
 
@@ -145,10 +145,10 @@ def test_only_measured_jobs_have_energy_and_clocks() -> None:
 def test_an_attempt_without_length_is_no_division_by_zero() -> None:
     table = by_hand()
     assert table.log is not None
-    segments = replace(table.log, end_s=np.where(np.arange(7) == 2, 100.0, table.log.end_s))
-    assert segments.books is not None
-    assert used_gpus(table, segments, segments.books)[2] == 0
-    schedule_metrics(replace(table, log=segments), 8)
+    log = replace(table.log, end_s=np.where(np.arange(7) == 2, 100.0, table.log.end_s))
+    assert log.books is not None
+    assert used_gpus(table, log, log.books)[2] == 0
+    schedule_metrics(replace(table, log=log), 8)
 
 
 def test_whole_gpus_are_fragments_once_where_they_are_shared() -> None:
@@ -187,7 +187,7 @@ def test_energy_is_compared_on_the_same_jobs() -> None:
 def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
     table = by_hand()
     measured = np.ones(7, np.bool_)
-    models = Models(seed=4)
+    models = Models(workload_seed=4)
     catalogue = load_catalogue()
     workloads = catalogue.draw(table.trace, 4)[table.trace.num_gpus > 0]
     basis = Basis(table.trace, table.spec, measured, models)

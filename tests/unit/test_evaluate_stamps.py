@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -14,7 +15,17 @@ from rlsched_agents.evaluate.windows import WARMUP_S, Window
 from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Predictions, predict_trace
 
-FED = ("qssf", "easy:size", "sgf-age", "reserve", "fifo-backfill+revise", "tiresias", "gittins", "random")
+FED = (
+    Policy("qssf"),
+    Policy("easy"),
+    Policy("easy", order="area^0.7", reserve_after="1h"),
+    Policy("reserve"),
+    Policy("fifo-backfill", predictions="revised"),
+    Policy("tiresias"),
+    Policy("gittins"),
+    Policy("random"),
+)
+UNFED = tuple(Policy(name) for name in ("fifo", "fifo-backfill", "sjf", "sjf-backfill", "srtf"))
 
 
 def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,20 +38,20 @@ def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytes
 
     monkeypatch.setattr(run, "predict_trace", history)
     window = Window(since_s=10.0 + WARMUP_S)
-    unfed = run.stamps_for(["fifo", "fifo-backfill", "sjf", "sjf-backfill", "srtf"], trace, spec, window)
+    unfed = run.stamps_for(UNFED, trace, spec, window)
     assert not asked
     assert set(unfed.predicted_s.tolist()) == {PRIOR_S}
     assert set(unfed.spread.tolist()) == {PRIOR_SPREAD}
     for policy in FED:
-        fed = run.stamps_for(["fifo", policy], trace, spec, window)
+        fed = run.stamps_for([Policy("fifo"), policy], trace, spec, window)
         assert asked.pop() == 10.0, policy
     assert fed.predicted_s.tolist() == predict_trace(trace, spec, recorded_until_s=10.0).predicted_s.tolist()
-    run.stamps_for(["fifo"], trace, spec, window, looked_at=True)
+    run.stamps_for([Policy("fifo")], trace, spec, window, looked_at=True)
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("policy", ["fifo", "fifo-backfill", "sjf", "srtf"])
-def test_who_is_fed_no_history_decides_alike_with_any(policy: str) -> None:
+@pytest.mark.parametrize("policy", UNFED, ids=lambda policy: policy.name)
+def test_who_is_fed_no_history_decides_alike_with_any(policy: Policy) -> None:
     trace, spec = synthesize("helios", 400, 1.1, 32, seed=2)
     rng, found = np.random.default_rng(0), []
     for predicted_s in (np.full(400, PRIOR_S), rng.exponential(3600, 400), rng.exponential(60, 400)):

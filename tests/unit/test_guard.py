@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Migrate, Preempt, SetClock, Start, Wait
+from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
@@ -17,7 +17,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.arrays import HELD
 from rlsched.decide.rows.candidates import has_startable, hold, job_candidates
-from rlsched.decide.scheduler import Decision, Information, Scheduler
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.errors import AllocationError
 
 
@@ -31,12 +31,11 @@ class Clock:
         return self.now_s
 
 
-class Scripted:
+class Scripted(Scheduler):
     """A policy that does what a test says."""
 
-    name = "scripted"
+    name = policy_id = "scripted"
     order = Order(by="area")
-    information: Information = "causal"
 
     def __init__(self, act: Callable[[], Action]) -> None:
         self.act = act
@@ -72,7 +71,7 @@ def test_a_legal_decision_passes_through() -> None:
     guard = guarded(Scripted(lambda: Start(seq=0, gpus=(1,))), clock=clock)
     assert guard.decide(state, 0, 0.0) == Decision(action=Start(seq=0, gpus=(1,)), source="policy")
     assert guard.interventions == {}
-    assert (guard.name, guard.order, guard.information) == ("scripted", "predicted_gpu_time", "causal")
+    assert (guard.name, guard.order, guard.oracle) == ("scripted", Order(by="area"), False)
     assert isinstance(guard, Scheduler)
 
 
@@ -123,8 +122,6 @@ def test_a_person_who_stops_it_is_obeyed() -> None:
         (Wait(until_s=0.0), "has to end after now"),
         (Preempt(seq=0), "job 0 is not running"),
         (Preempt(seq=99), "no live job"),
-        (SetClock(seq=0, sm_clock_frac=0.5), "job 0 is not running"),
-        (Migrate(seq=0, gpus=(0,)), "never legal"),
     ],
 )
 def test_what_the_ledger_would_refuse(action: Action, why: str) -> None:
@@ -151,7 +148,7 @@ def running(**facts: bool) -> ClusterState:
 
 def test_a_preemption_is_checked_by_the_ledgers_rules() -> None:
     guard = guarded(preempting(lambda: Preempt(seq=0)))
-    assert guard.preempts
+    assert guard.abilities.preempts
     assert guard.decide(running(), 0, 5.0) == Decision(action=Preempt(seq=0), source="policy")
     for state, now_s, why in (
         (running(preemptible=False), 5.0, "job 0 must not be preempted"),
@@ -168,11 +165,11 @@ def test_a_preemption_is_checked_by_the_ledgers_rules() -> None:
 
 def preempting(act: Callable[[], Action]) -> Scripted:
     policy = Scripted(act)
-    policy.preempts = True  # type: ignore[attr-defined]
+    policy.abilities = Abilities(preempts=True)
     return policy
 
 
-@pytest.mark.parametrize("fallback", ["qssf-backfill", "qssf", "reserve", "sgf-age"])
+@pytest.mark.parametrize("fallback", ["qssf-backfill", "qssf", "reserve", "easy"])
 def test_a_rule_in_the_place_of_one_that_preempts_waits_where_nothing_fits(fallback: str) -> None:
     state = running()
     state.start(1, (1,), 1.0)
@@ -193,8 +190,8 @@ def test_a_fallback_preempts_only_where_the_policy_may() -> None:
         Guarded(policy, tiresias)
     policy = preempting(lambda: Wait())
     policy.order = tiresias.order
-    assert Guarded(policy, tiresias).preempts
-    assert not guarded(Scripted(lambda: Wait())).preempts
+    assert Guarded(policy, tiresias).abilities.preempts
+    assert not guarded(Scripted(lambda: Wait())).abilities.preempts
 
 
 def test_without_a_record_there_is_none() -> None:
@@ -259,16 +256,12 @@ def test_without_a_guard_the_loop_refuses() -> None:
         list(decide_all(state, Scripted(lambda: Start(seq=99, gpus=(0,))), 0.0))
     with pytest.raises(AllocationError, match="job 0 is not running"):
         list(decide_all(state, Scripted(lambda: Preempt(seq=0)), 0.0))
-    with pytest.raises(AllocationError, match="job 0 is not running"):
-        list(decide_all(state, Scripted(lambda: SetClock(seq=0, sm_clock_frac=0.5)), 0.0))
-    with pytest.raises(TypeError, match="never legal"):
-        list(decide_all(state, Scripted(lambda: Migrate(seq=0, gpus=(0,))), 0.0))
     assert state.digest() == before
     assert state.decisions == 0
 
 
 def test_both_must_keep_the_same_queue() -> None:
-    with pytest.raises(ValueError, match="fifo"):
+    with pytest.raises(ValueError, match="fallback 'fifo' keeps the queue by submission time"):
         Guarded(Scripted(lambda: Wait()), load_scheduler("fifo"))
 
 

@@ -9,16 +9,15 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.rows.candidates import has_released
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.start import start_action
 
 
-class WaitOnceThenStart:
+class WaitOnceThenStart(Scheduler):
     """Waits at its first decision, then starts whatever is first in the window."""
 
-    name = "wait-once"
+    name = policy_id = "wait-once"
     order = Order(by="area")
-    information: Information = "causal"
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from rlsched_agents.heuristics.queue_order import RULES
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 
@@ -38,7 +38,7 @@ def test_mean_waiting_time_of_an_mmc_queue(servers: int, busy_frac: float) -> No
     )
     spec = ClusterSpec.uniform(max(1, servers // 8), min(servers, 8))
     stamps = Predictions(trace.duration_s, np.zeros(JOBS))
-    rule = RULES["fifo"]
+    rule = Policy("fifo").rule
     table = Engine(trace, spec, order=rule.order, predictions=stamps, keep_placements=False).run_rule(rule)
     waited = table.start_s - trace.submit_s
     batches = waited[JOBS // 20 :].reshape(-1, JOBS // BATCHES // 2).mean(axis=1)

@@ -1,48 +1,43 @@
-"""`easy`, `sgf-age` and `reserve` on tiny clusters, solved by hand."""
+"""`easy` and `reserve` on tiny clusters, solved by hand."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from rlsched.decide.easy import reservation
-from rlsched.decide.foresight import copy_nodes, let_end_until_fits
-from rlsched_agents.heuristics.keeping_room import (
-    aging_rule,
-    easy_rule,
-    make_easy,
-    make_reserve,
-    make_sgf_age,
-    reserve_rule,
-)
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 
 from rlsched.cluster.placement import fits_slot
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.rows.schema import MAX_HOLD_S
-from rlsched.decide.rules import Rule
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.rules.backfill import reservation
+from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 
 # submit, duration, GPUs, predicted run time
 Jobs = Sequence[tuple[float, float, int, float]]
+EASY = Policy("easy")
+PATIENT = Policy("easy", reserve_after="6s")
 BOTH = pytest.mark.parametrize("compiled", [True, False])
 
 
 def starts(
-    jobs: Jobs, spec: ClusterSpec, rule: Rule, vc: Sequence[str] | None = None, *, compiled: bool = True
+    jobs: Jobs, spec: ClusterSpec, policy: Policy, vc: Sequence[str] | None = None, *, compiled: bool = True
 ) -> list[float]:
     submit, duration, gpus, predicted = (list(column) for column in zip(*jobs, strict=True))
     optional = {} if vc is None else {"vc": list(vc)}
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus, **optional)
     assert trace.submit_s.tolist() == submit, "rows are given in order"
-    engine = Engine(
-        trace, spec, order=rule.order, predictions=Predictions(np.array(predicted, float), np.ones(len(jobs)))
-    )
-    table = engine.run_rule(rule) if compiled else engine.run(QueueOrder(rule))
+    stamps = Predictions(np.array(predicted, float), np.ones(len(jobs)))
+    engine = Engine(trace, spec, order=policy.rule.order, predictions=stamps)
+    table = engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy))
     return list(table.start_s.tolist())
 
 
@@ -50,28 +45,28 @@ def starts(
 class TestEasy:
     def test_what_ends_by_the_reservation_goes_first(self, compiled: bool) -> None:
         jobs = [(0, 10, 3, 10), (1, 5, 4, 5), (2, 8, 1, 8), (3, 9, 1, 9)]
-        assert starts(jobs, ClusterSpec.uniform(1, 4), easy_rule(), compiled=compiled) == [0, 10, 2, 15]
+        assert starts(jobs, ClusterSpec.uniform(1, 4), EASY, compiled=compiled) == [0, 10, 2, 15]
 
     def test_what_ends_a_second_later_waits(self, compiled: bool) -> None:
         jobs = [(0, 10, 3, 10), (1, 5, 4, 5), (2, 9, 1, 9)]
-        assert starts(jobs, ClusterSpec.uniform(1, 4), easy_rule(), compiled=compiled) == [0, 10, 15]
-        greedy = starts(jobs, ClusterSpec.uniform(1, 4), RULES["fifo-backfill"], compiled=compiled)
+        assert starts(jobs, ClusterSpec.uniform(1, 4), EASY, compiled=compiled) == [0, 10, 15]
+        greedy = starts(jobs, ClusterSpec.uniform(1, 4), Policy("fifo-backfill"), compiled=compiled)
         assert greedy == [0, 11, 2]
 
     def test_long_jobs_share_what_the_reservation_leaves(self, compiled: bool) -> None:
         """8 GPUs; at 10 the head takes 6, so that two long jobs may run on, not three, and a short one."""
         jobs = [(0, 10, 4, 10), (1, 5, 6, 5)] + [(2, 100, 1, 100)] * 3 + [(2, 8, 2, 8)]
-        assert starts(jobs, ClusterSpec.uniform(1, 8), easy_rule(), compiled=compiled) == [0, 10, 2, 2, 15, 2]
+        assert starts(jobs, ClusterSpec.uniform(1, 8), EASY, compiled=compiled) == [0, 10, 2, 2, 15, 2]
 
     def test_room_is_room_on_nodes(self, compiled: bool) -> None:
         """Five GPUs are free at 10, one more than the head needs: but not if node 0 loses one of its four."""
         jobs = [(0, 10, 3, 10), (0, 20, 3, 20), (1, 5, 4, 5), (2, 100, 1, 100)]
-        assert starts(jobs, ClusterSpec.uniform(2, 4), easy_rule(), compiled=compiled) == [0, 0, 10, 10]
+        assert starts(jobs, ClusterSpec.uniform(2, 4), EASY, compiled=compiled) == [0, 0, 10, 10]
 
     def test_a_gang_over_nodes_has_a_reservation_too(self, compiled: bool) -> None:
         """3 nodes of 2: the head needs two whole nodes, at 10; the long job would keep one of them."""
         jobs = [(0, 10, 2, 10), (0, 30, 2, 30), (1, 5, 4, 5), (2, 50, 2, 50), (2, 8, 2, 8)]
-        assert starts(jobs, ClusterSpec.uniform(3, 2), easy_rule(), compiled=compiled) == [0, 0, 10, 15, 2]
+        assert starts(jobs, ClusterSpec.uniform(3, 2), EASY, compiled=compiled) == [0, 0, 10, 15, 2]
 
     @pytest.mark.parametrize(("predicted", "expected"), [(6, [0, 100, 12]), (7, [0, 100, 105])])
     def test_a_job_that_outlives_its_prediction_is_given_half_of_its_age(
@@ -79,64 +74,43 @@ class TestEasy:
     ) -> None:
         """At 12 it has run 12 s, 2 more than predicted: 6 more are expected, the reservation is at 18."""
         jobs = [(0, 100, 1, 10), (1, 5, 2, 5), (12, 6, 1, predicted)]
-        assert starts(jobs, ClusterSpec.uniform(1, 2), easy_rule(), compiled=compiled) == expected
+        assert starts(jobs, ClusterSpec.uniform(1, 2), EASY, compiled=compiled) == expected
 
     def test_a_job_that_never_fits_a_partition_blocks_nobody_there(self, compiled: bool) -> None:
         spec = ClusterSpec(name="vcs", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=2)))
         jobs = [(0, 10, 4, 10), (0, 10, 4, 10), (1, 100, 1, 100), (2, 50, 2, 50), (3, 99, 1, 99)]
         owners = ["a", "a", "", "", ""]
-        assert starts(jobs, spec, easy_rule(), owners, compiled=compiled) == [0, 10, 1, 101, 151]
-        blocking = starts(jobs, spec, RULES["fifo"], owners, compiled=compiled)
+        assert starts(jobs, spec, EASY, owners, compiled=compiled) == [0, 10, 1, 101, 151]
+        blocking = starts(jobs, spec, Policy("fifo"), owners, compiled=compiled)
         assert blocking[2] == 10, "a blocking rule waits for the gang's own nodes"
 
     def test_each_partition_has_its_own_reservation(self, compiled: bool) -> None:
         spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=2, vc="a"), NodeGroup(gpus=2, vc="b")))
         jobs = [(0, 10, 1, 10), (0, 20, 1, 20), (1, 5, 2, 5), (1, 5, 2, 5), (2, 15, 1, 15), (2, 15, 1, 15)]
         owners = ["a", "b", "a", "b", "a", "b"]
-        assert starts(jobs, spec, easy_rule(), owners, compiled=compiled) == [0, 0, 10, 20, 15, 2]
+        assert starts(jobs, spec, EASY, owners, compiled=compiled) == [0, 0, 10, 20, 15, 2]
 
 
 @BOTH
-class TestAge:
-    STREAM: Jobs = sorted(
-        [(2.0 * k, 4, 1, 4) for k in range(10)] + [(1.0, 2, 2, 3)],
-    )
+class TestPatience:
+    STREAM: Jobs = sorted([(2.0 * k, 4, 1, 4) for k in range(10)] + [(1.0, 2, 2, 3)])
     """2 GPUs are kept busy by small jobs; row 1 is a gang of both."""
 
-    def test_a_gang_starves_without_a_bound(self, compiled: bool) -> None:
-        found = starts(self.STREAM, ClusterSpec.uniform(1, 2), RULES["qssf-backfill"], compiled=compiled)
+    def test_a_gang_starves_without_a_reservation(self, compiled: bool) -> None:
+        found = starts(self.STREAM, ClusterSpec.uniform(1, 2), Policy("qssf-backfill"), compiled=compiled)
         assert found == [0, 22, 2, 4, 6, 8, 10, 12, 14, 16, 18]
 
-    def test_an_overdue_gang_holds_back_what_would_delay_it(self, compiled: bool) -> None:
-        """Overdue at 7, asked at 8: it fits at 10, and the small job of 8, until 12, has to wait."""
-        found = starts(self.STREAM, ClusterSpec.uniform(1, 2), aging_rule("a", 6), compiled=compiled)
+    def test_a_gang_that_has_waited_for_long_enough_holds_back_what_would_delay_it(
+        self, compiled: bool
+    ) -> None:
+        """It has a reservation from 7 on: it fits at 10, and the job of 8, which would end at 12, waits."""
+        found = starts(self.STREAM, ClusterSpec.uniform(1, 2), PATIENT, compiled=compiled)
         assert found == [0, 10, 2, 4, 6, 12, 12, 16, 16, 20, 20]
 
     def test_what_does_not_delay_it_goes_on(self, compiled: bool) -> None:
         jobs = [*self.STREAM[:5], (8.0, 2, 1, 2), *self.STREAM[6:]]
-        found = starts(jobs, ClusterSpec.uniform(1, 2), aging_rule("a", 6), compiled=compiled)
+        found = starts(jobs, ClusterSpec.uniform(1, 2), PATIENT, compiled=compiled)
         assert found[:7] == [0, 10, 2, 4, 6, 8, 12]
-
-    @pytest.mark.parametrize(("bound", "expected"), [(9, [0, 10, 15, 20]), (9.5, [0, 11, 16, 10])])
-    def test_overdue_jobs_go_by_submission_and_the_bound_counts_as_over(
-        self, compiled: bool, bound: float, expected: list[float]
-    ) -> None:
-        """A bound of 9 is met at 10 by row 1; one of 9.5 is not, but at 11, before the shorter row 2."""
-        jobs = [(0, 10, 1, 10), (1, 5, 1, 50), (2, 5, 1, 5), (6, 1, 1, 1)]
-        assert starts(jobs, ClusterSpec.uniform(1, 1), aging_rule("a", bound), compiled=compiled) == expected
-
-    def test_overdue_jobs_beside_the_reservation_go_before_shorter_ones(self, compiled: bool) -> None:
-        """At 10 rows 2 and 3 are overdue: row 2 waits for both GPUs until 20, row 3 comes before row 4."""
-        jobs = [(0, 20, 1, 20), (0, 10, 1, 10), (1, 5, 2, 5), (2, 5, 1, 5), (9, 2, 1, 2)]
-        found = starts(jobs, ClusterSpec.uniform(1, 2), aging_rule("a", 8), compiled=compiled)
-        assert found == [0, 0, 20, 10, 15]
-
-    def test_an_overdue_job_that_never_fits_a_partition_blocks_nobody_there(self, compiled: bool) -> None:
-        spec = ClusterSpec(name="vcs", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=2)))
-        jobs = [(0, 50, 4, 50), (1, 10, 4, 10), (10, 100, 1, 100), (11, 100, 2, 100), (12, 100, 1, 100)]
-        owners = ["a", "a", "", "", ""]
-        found = starts(jobs, spec, aging_rule("a", 5), owners, compiled=compiled)
-        assert found == [0, 50, 10, 112, 12]
 
 
 @BOTH
@@ -144,19 +118,20 @@ class TestReserve:
     def test_long_jobs_leave_a_share_free(self, compiled: bool) -> None:
         """A quarter of 4 GPUs is one. Row 1 would take it; rows 2 and 3 are short; row 4 is exempt."""
         jobs = [(0, 100, 3, 100), (1, 100, 1, 100), (2, 5, 1, 5), (3, 7, 1, 10), (101, 100, 4, 100)]
-        rule = reserve_rule("r", 10, 0.25)
-        assert starts(jobs, ClusterSpec.uniform(1, 4), rule, compiled=compiled) == [0, 100, 2, 7, 200]
+        policy = Policy("reserve", leave_free={"longer_than": "10s"})
+        assert starts(jobs, ClusterSpec.uniform(1, 4), policy, compiled=compiled) == [0, 100, 2, 7, 200]
 
     def test_the_share_is_of_the_partition(self, compiled: bool) -> None:
         spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=8, vc="b")))
         jobs = [(0, 50, 2, 50), (0, 50, 2, 50), (0, 50, 2, 50), (0, 50, 4, 50)]
-        found = starts(jobs, spec, reserve_rule("r", 10, 0.5), ["a", "a", "b", "b"], compiled=compiled)
+        half = Policy("reserve", leave_free={"longer_than": "10s", "share": 0.5})
+        found = starts(jobs, spec, half, ["a", "a", "b", "b"], compiled=compiled)
         assert found == [0, 50, 0, 50]
 
 
 class TestForesight:
     def test_the_copy_leaves_the_state_as_it_was(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
         first = state.add_job(num_gpus=6, submit_s=0.0, predicted_s=30.0, spread=1.0)
         state.start(first, range(6), 0.0)
         second = state.add_job(num_gpus=8, submit_s=0.0, predicted_s=10.0, spread=1.0)
@@ -170,41 +145,55 @@ class TestForesight:
         np.testing.assert_array_equal(state.arrays.derived.holes, holes)
 
     def test_only_nodes_that_are_up_are_foreseen(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order="submit")
+        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order()))
         first = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=30.0, spread=1.0)
         state.start(first, [0, 1], 0.0)
         second = state.add_job(num_gpus=8, submit_s=0.0, predicted_s=10.0, spread=1.0)
-        assert reservation(state.arrays, 0, 10.0) == (state.slot_of(second), 30.0)
+        assert reservation(state.arrays, 0, 10.0, 0.0) == (state.slot_of(second), 30.0)
         state.drain_node(1)
-        assert reservation(state.arrays, 0, 10.0) == (-1, np.inf)
+        assert reservation(state.arrays, 0, 10.0, 0.0) == (-1, np.inf)
         state.resume_node(1)
-        assert reservation(state.arrays, 0, 31.0) == (state.slot_of(second), 31.0 + 15.5)
+        assert reservation(state.arrays, 0, 31.0, 0.0) == (state.slot_of(second), 31.0 + 15.5)
 
 
-class TestNames:
-    def test_settings_are_read_from_the_name(self) -> None:
-        assert make_easy("", 0).rule == easy_rule()
-        assert make_sgf_age("", 0).rule == aging_rule("sgf-age", MAX_HOLD_S)
-        assert make_sgf_age("36h", 0).rule == aging_rule("sgf-age:36h", 129_600)
-        assert make_reserve("", 0).rule == reserve_rule("reserve", 43_200, 0.25)
-        assert make_reserve("30m,0.5", 0).rule == reserve_rule("reserve:30m,0.5", 1800, 0.5)
-        assert make_reserve("1.5d,0", 0).rule == reserve_rule("reserve:1.5d,0", 129_600, 0)
-        assert make_sgf_age("90s", 0).name == "sgf-age:90s"
+class TestSettings:
+    def test_times_and_shares_are_read(self) -> None:
+        def kept(**settings: object) -> tuple[float, float]:
+            options = Policy("reserve", leave_free=settings).rule.options
+            return options.long_job_s, options.leave_frac
+
+        assert kept() == (43_200, 0.25)
+        assert kept(longer_than="30m", share=0.5) == (1800, 0.5)
+        assert kept(longer_than="1.5d", share=0) == (129_600, 0)
+        assert kept(longer_than="90s") == (90, 0.25)
+
+    @pytest.mark.parametrize("time", ["12", "h", "-1h", "1e3h", "nans", "infh", "12h,0.1", "²h", "1.2.3h"])
+    def test_a_time_that_is_none_is_named(self, time: str) -> None:
+        with pytest.raises(InputError, match="reserve_after: expected a time such as 90s, 30m, 12h") as error:
+            Policy("easy", reserve_after=time)
+        assert str(error.value).endswith(f"got {time!r}")
+        with pytest.raises(InputError, match=r"leave_free\.longer_than: expected a time such as 90s"):
+            Policy("reserve", leave_free={"longer_than": time})
+
+    @pytest.mark.parametrize("share", [1.5, -0.1, math.nan])
+    def test_a_share_that_is_none_is_named(self, share: float) -> None:
+        with pytest.raises(
+            InputError, match=rf"leave_free\.share: expected a share of the GPUs from 0 to 1, got {share:g}"
+        ):
+            Policy("reserve", leave_free={"share": share})
+        with pytest.raises(InputError, match=r"leave_free\.share: expected `float`, got `str`"):
+            Policy("reserve", leave_free={"share": "25%"})
 
     @pytest.mark.parametrize(
-        "argument", ["12", "h", "-1h", "1e3h", "nans", "infh", "12h,0.1", "²h", "1.2.3h"]
+        ("name", "says"),
+        [
+            ("easy:size,1h", r"--policy easy --set order=area\^0\.7 --set reserve_after=1h"),
+            ("easy:3h", r"--policy easy --set order=area\^0\.7 --set reserve_after=1h"),
+            ("reserve:4h,0.25", r"--set leave_free\.longer_than=4h --set leave_free\.share=0\.25"),
+            ("sgf-age", "it is gone; `easy` with reserve_after=12h comes nearest"),
+            ("sgf-age:24h", "it is gone; `easy` with reserve_after=12h comes nearest"),
+        ],
     )
-    def test_an_age_that_is_none_is_named(self, argument: str) -> None:
-        with pytest.raises(UnknownSchedulerError, match=r"expected sgf-age:AGE.*such as sgf-age:24h, got '"):
-            make_sgf_age(argument, 0)
-
-    @pytest.mark.parametrize("argument", ["12h", "12h,", "12h,25%", "12h,1.5", "12,0.2", ",0.2", "12h,-0.1"])
-    def test_a_reserve_that_is_none_is_named(self, argument: str) -> None:
-        with pytest.raises(UnknownSchedulerError, match=r"expected reserve:TIME,SHARE.*, got '"):
-            make_reserve(argument, 0)
-
-    def test_easy_has_no_settings(self) -> None:
-        with pytest.raises(
-            UnknownSchedulerError, match=r"expected easy:ORDER or easy:ORDER,PATIENCE, .* got '3h'"
-        ):
-            make_easy("3h", 0)
+    def test_names_of_before_are_refused_with_what_to_write(self, name: str, says: str) -> None:
+        with pytest.raises(UnknownPolicyError, match=says):
+            Policy.of(name)

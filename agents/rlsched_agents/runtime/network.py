@@ -46,7 +46,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         prior_variant: The same for the second half.
         prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
             reference without them need not be so with them.
-        order: The order of its queue where it is served, which says what it may do.
+        order: The order of its queue in training, which says what it may do there.
         revises: Whether, where it is served, predictions of waiting jobs are revised (`decide.order.bursts`).
         prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
             1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
@@ -66,8 +66,16 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def permissions(self) -> Permissions:
-        """What a policy with this network may do."""
+        """What a policy with this network may do in training."""
         return _PERMISSIONS[self.order]
+
+    @property
+    def served(self) -> Permissions:
+        """What it may do where it is served: what the cluster and its jobs permit.
+
+        A network that was trained without reservations makes none.
+        """
+        return Permissions(declared=True, reservations=self.order != "predicted_gpu_time")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter, in a fixed order."""

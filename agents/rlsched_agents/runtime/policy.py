@@ -82,7 +82,8 @@ class PpoScheduler(Scheduler):
         policy_id: Name or content hash of the policy, for records.
         temperature: 0 for arg max, else that of the softmax that a row is drawn from.
         seed: Seed of the draws.
-        permissions: What it may do, and by that which rule it follows; None: what the network says.
+        permissions: What it may do, and by that which rule it follows; None: what cluster and jobs permit
+            (`NetworkConfig.served`).
         revised: Whether predictions of waiting jobs are revised; None: what the network says.
         migrate: When running jobs are moved for a gang, where it would wait; None: never.
         search: How it looks ahead; None: not at all.
@@ -108,7 +109,7 @@ class PpoScheduler(Scheduler):
         self.name, self.policy_id = name, policy_id
         self.temperature, self.seed = temperature, seed
         self.weights, self.network = weights, network
-        self.permissions = permissions or network.permissions
+        self.permissions = permissions or network.served
         revised = network.revises if revised is None else revised
         self.reference = self.permissions.reference(revised=revised, migrate=migrate)
         rule = self.permissions.rule(revised=revised)
@@ -116,7 +117,7 @@ class PpoScheduler(Scheduler):
         self._forward = Forward(weights, network)
         self._search = self._look_ahead_by(search)
         self._migration: MigrationOptions | None = None
-        preempts = self.permissions.preemption
+        preempts = self.permissions.preemption or self.permissions.declared
         if migrate is not None:
             if not preempts:
                 raise InputError(f"policy {name!r}: migrate: it preempts nobody here, and moves nobody")
@@ -145,9 +146,7 @@ class PpoScheduler(Scheduler):
 
         follow, budget = rule_to_follow(self.permissions), budget_of(search)
         if follow is None:
-            raise InputError(
-                f"policy {self.name!r}: search: futures know no preemption; leave one of them out"
-            )
+            raise InputError(f"policy {self.name!r}: search: futures know no preemption; leave search out")
         if budget is None:
             return None
         amount = f"{search.samples}" if search.samples else f"{search.time_ms:g}ms"
@@ -178,9 +177,10 @@ class PpoScheduler(Scheduler):
         """
         recording = Recording(state, partition, now_s, wanted=record)
         asked = _Asked()
-        if self._search is not None:
+        preempts = self._preempts(state)
+        if self._search is not None and not preempts:
             self._search.remember(state)
-        if self._migration is None:
+        if self._migration is None or not preempts:
             action = self._act(state, partition, now_s, asked, record)
         else:
             action = self._act_migrating(self._migration, state, partition, now_s, asked, record)
@@ -221,7 +221,7 @@ class PpoScheduler(Scheduler):
                     asked.holds = kept == row and jobs.passes_over
                     return Wait(until_s=self._look_s(state, partition, now_s) if kept == row else None)
                 return variant_action(state, partition, int(jobs.seqs[kept]))
-            if self._search is not None and asked.times:
+            if self._search is not None and asked.times and not self._preempts(state):
                 row = self._look_ahead(self._search, state, partition, now_s, jobs, row, asked)
             seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
             if out >= 0:
@@ -286,9 +286,13 @@ class PpoScheduler(Scheduler):
         asked.halves = [msgspec.structs.replace(half, choice=kept) for half in asked.halves]
         return kept
 
+    def _preempts(self, state: ClusterState) -> bool:
+        """Whether running jobs may be preempted by now."""
+        return self.abilities.preempts and bool(state.arrays.config[0].preempts)
+
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
         """When the ages of running jobs may make another of them preemptible; None: no time to wait for."""
-        if not self.abilities.preempts:
+        if not self._preempts(state):
             return None
         look_s = float(next_age_look_s(state.arrays, partition, now_s))
         return look_s if math.isfinite(look_s) else None
@@ -351,13 +355,7 @@ class PpoScheduler(Scheduler):
 
 def _asked_for(settings: Settings) -> dict[str, Any]:
     """What a policy's settings ask of a network beside its checkpoint."""
-    permissions = None
-    if settings.order is not None:
-        permissions = Permissions(
-            preemption=settings.order == "index", reservations=settings.order == "area^0.7"
-        )
     return {
-        "permissions": permissions,
         "revised": True if settings.predictions == "revised" else None,
         "migrate": settings.migrate,
         "search": settings.search,
@@ -376,20 +374,15 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
         CheckpointError: no usable checkpoint.
         InputError: its settings do not go together.
     """
-    policy.check_read("checkpoint", "order", "predictions", "migrate", "search")
+    policy.check_read("checkpoint", "predictions", "migrate", "search")
     settings = policy.settings
-    if settings.order not in (None, "index", "area^0.7", "area"):
-        raise InputError(
-            f"policy {policy.name!r}: order: expected one that a network may keep, index, area^0.7 or area, "
-            f"got {settings.order!r}"
-        )
     if policy.oracle:
         raise InputError(
             f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network "
             "is not fed the true run times"
         )
     if settings.checkpoint == "untrained":
-        network = NetworkConfig()
+        network = NetworkConfig(order="predicted_size")
         made = PpoScheduler(
             initial_weights(network, seed),
             network,

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from rlsched.cluster.arrays import ORDER, OrderArrays, StateArrays, records
+from rlsched.cluster.arrays import ORDER, OrderArrays, Records, StateArrays, records
 from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.errors import InputError
 from rlsched.jit import kernel
@@ -38,12 +38,15 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         index: `index`: how it is made.
         revised: Whether predictions of waiting jobs follow what jobs of their burst do
             (`decide.order.bursts`).
+        until_declared: From the first submission on of a job that may be preempted the queue goes by the
+            index instead; before, none is.
     """
 
     by: OrderKind = "submit"
     gpus_power: float = 1.0
     index: Gittins = Gittins()
     revised: bool = False
+    until_declared: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Order:
@@ -67,7 +70,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What `parse` reads."""
+        """What `parse` reads; with `until_declared`, both names."""
+        if self.until_declared:
+            return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
         if self.by != "area":
             return self.by
         if self.gpus_power == 0.0:
@@ -77,6 +82,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_words(self) -> str:
         """For people."""
+        if self.until_declared:
+            now = msgspec.structs.replace(self, until_declared=False).in_words
+            return f"{now}, and Gittins index once a job may be preempted"
         if self.by != "area":
             return {
                 "submit": "submission time",
@@ -90,13 +98,19 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def arrays(self) -> OrderArrays:
         """The order for kernels."""
-        arrays = OrderArrays(records(1, ORDER), self.index.table if self.by == "index" else np.zeros((0, 0)))
-        self.write(arrays)
+        indexed = self.by == "index" or self.until_declared
+        arrays = OrderArrays(
+            records(1, ORDER),
+            records(int(self.until_declared), ORDER),
+            self.index.table if indexed else np.zeros((0, 0)),
+        )
+        self.write(arrays.code)
+        if self.until_declared:
+            msgspec.structs.replace(self, by="index", until_declared=False).write(arrays.later)
         return arrays
 
-    def write(self, arrays: OrderArrays, k: int | None = None) -> None:
-        """Fill the arrays of an order, or entry `k` of many; the table of an index has to be there."""
-        code = arrays.code if k is None else arrays.code[k]
+    def write(self, code: Records) -> None:
+        """Fill the entry of an order; the table of an index has to be there."""
         index = self.index
         code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
         for name in ("spread", "trust", "margin", "age_step", "first_age_s", "tick_s", "threshold_gpu_s"):

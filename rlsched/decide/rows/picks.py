@@ -15,7 +15,7 @@ from rlsched.decide.rows.arrays import NOT_ASKED, PICKS, WindowArrays
 from rlsched.decide.rows.features import own_columns
 from rlsched.decide.rows.schema import FEASIBLE_ROWS, OLDEST_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.backfill import reserve_first
-from rlsched.decide.rules.reservation import fits_beside
+from rlsched.decide.rules.reservation import fits_beside, predicted_run_s
 from rlsched.decide.sharing import LOOK_AT, partner_of
 from rlsched.jit import array_kernel, kernel
 
@@ -75,8 +75,9 @@ def sort_out(
                     state = CLAIMS
         elif (
             RESERVING
-            and now_s + job.predicted_s[slot] > shadow_s
+            and shadow_s < np.inf
             and s.derived.class_queue.delays[p, own.demand[at]]
+            and now_s + predicted_run_s(s, p, slot) > shadow_s
         ):
             state = DELAYS
         elif not nothing_held and is_held(s, p, slot, now_s):
@@ -116,7 +117,7 @@ def _reservation(s: StateArrays, p: int, now_s: float) -> float:
         for position in range(s.derived.part.queue_len[p]):
             slot = s.derived.queue[p, position]
             c = s.job.demand[slot]
-            if classes.delays[p, c] == NOT_ASKED and now_s + s.job.predicted_s[slot] > shadow_s:
+            if classes.delays[p, c] == NOT_ASKED and now_s + predicted_run_s(s, p, slot) > shadow_s:
                 alone = class_fits(s, p, c)
                 classes.delays[p, c] = not (alone and fits_beside(s, future, p, head, slot))
     return shadow_s

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import numpy as np
 
 from rlsched.decide.options import (
@@ -56,13 +57,20 @@ def make_rule(settings: Settings) -> CompiledRule:
 def order_of(settings: Settings) -> Order:
     """What the queue of a policy goes by."""
     revised, preempt = settings.predictions == "revised", settings.preempt
-    if preempt is not None and preempt.by != "quota":
-        return Order(by="index", index=_index(preempt), revised=revised)
-    order = Order.parse(settings.order or "submit")
-    return Order(by=order.by, gpus_power=order.gpus_power, index=order.index, revised=revised)
+    indexed = preempt is not None and preempt.by != "quota"
+    declared = preempt is not None and preempt.declared
+    order = Order(by="index") if indexed and not declared else Order.parse(settings.order or "submit")
+    return msgspec.structs.replace(
+        order,
+        index=_index(preempt) if preempt is not None and indexed else order.index,
+        revised=revised,
+        until_declared=declared,
+    )
 
 
 def _kind(settings: Settings) -> str:
+    if settings.preempt is not None and settings.preempt.declared:
+        return "declared"
     if settings.preempt is not None:
         return "las" if settings.preempt.by == "quota" else "gittins"
     if settings.reserve_after is not None:

@@ -15,8 +15,10 @@ from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
 from rlsched.cluster.placement import fits_slot
+from rlsched.decide.constants import MODELLED
 from rlsched.decide.remaining import remaining_s
 from rlsched.jit import array_kernel, kernel
+from rlsched.models.speed import present_speed, speed_alone
 
 UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
@@ -57,10 +59,29 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
     """When a running job is predicted to end.
 
     Start + prediction while that is not past; a job that has outlived its prediction is given a new one,
-    `features.remaining_s` from now: half of the time that it has run.
+    `remaining_s` from now: half of the time that it has run. With models the prediction is stretched by the
+    speed that the job is predicted to have where it is now, as if it had had it since its start.
     """
-    end_s = s.job.start_s[slot] + s.job.predicted_s[slot]
+    run_s = s.job.predicted_s[slot]
+    if MODELLED and s.config[0].modelled:
+        run_s /= present_speed(s, slot)
+    end_s = s.job.start_s[slot] + run_s
     return end_s if end_s >= now_s else now_s + remaining_s(s, slot, now_s)
+
+
+@array_kernel
+def predicted_run_s(s: StateArrays, p: int, slot: int) -> float:
+    """How long a waiting job that fits is predicted to run if it starts now.
+
+    With models: alone, at full clock, on GPUs of the type that it would be given.
+    """
+    run_s = s.job.predicted_s[slot]
+    if MODELLED and s.config[0].modelled:
+        gpus = np.empty(s.job.gpus[slot], np.int32)
+        host = choose(s, p, slot, -1, gpus)
+        if host >= 0 and gpus.shape[0]:
+            run_s /= speed_alone(s, slot, s.node.kind[host])
+    return run_s
 
 
 @kernel
@@ -149,7 +170,7 @@ def leaves_alone(
     `future`, the partition at that time, beside it. Jobs of one class would be given the same GPUs now, so
     `verdicts` (`no_verdicts`) keeps the answer by class; it holds until something starts.
     """
-    if now_s + s.job.predicted_s[slot] <= shadow_s:
+    if now_s + predicted_run_s(s, p, slot) <= shadow_s:
         return True
     c = s.job.demand[slot]
     if verdicts[c] == UNKNOWN:

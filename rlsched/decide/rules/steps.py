@@ -10,7 +10,7 @@ from typing import Any
 
 from rlsched.decide.options import NEVER, PLAIN_START, RuleOptions
 from rlsched.decide.order.keys import Order
-from rlsched.decide.rules import backfill, gittins, greedy, keep_free, las
+from rlsched.decide.rules import backfill, declared, gittins, greedy, keep_free, las
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class CompiledRule:
 RULES = {
     "greedy": Steps.of(greedy),
     "backfill": Steps.of(backfill),
+    "declared": Steps.of(declared),
     "keep-free": Steps.of(keep_free),
     "gittins": Steps.of(gittins),
     "las": Steps.of(las),

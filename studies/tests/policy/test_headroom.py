@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
 from studies.policy import headroom
 from studies.policy.cases import Case, read_trace, workload_of
@@ -44,15 +45,16 @@ def test_of_a_case_the_first_jobs_are_measured_and_half_as_many_come_behind(fold
     assert headroom.shortened(whole, stamps, 10_000) == (whole, stamps)
 
 
-def test_true_feeds_a_rule_the_true_run_times(folder: Path) -> None:
+def test_an_oracle_is_fed_the_true_run_times(folder: Path) -> None:
     work = workload_of(folder, CASE)
     work, stamps = headroom.shortened(work, stamps_of(CASE, work), 150)
-    fed = headroom.waited(work, stamps, "true:qssf-backfill")
-    as_it_is = headroom.waited(work, stamps, "qssf-backfill")
+    rule = Policy("qssf-backfill")
+    fed = headroom.waited(work, stamps, Policy("qssf-backfill", predictions="oracle"))
+    as_it_is = headroom.waited(work, stamps, rule)
     known = stamps._replace(
         predicted_s=np.fmin(work.trace.duration_s, work.trace.time_limit_s), spread=0 * stamps.spread
     )
-    assert fed.queue_mean_s == headroom.waited(work, known, "qssf-backfill").queue_mean_s
+    assert fed.queue_mean_s == headroom.waited(work, known, rule).queue_mean_s
     assert 0 < fed.queue_mean_s < as_it_is.queue_mean_s
 
 

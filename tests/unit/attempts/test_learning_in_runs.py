@@ -42,7 +42,7 @@ def together(
     jobs = [(0, lasts_s, 1), (0, 5000, 1), *((at, 0.5, 1) for at in looks)]
     trace = trace_of(jobs, workload=[LIGHT, HEAVY, *([LIGHT] * len(looks))])
     cluster = ClusterSpec(name="hand", nodes=(NodeGroup(count=2, gpus=1, gpu_type="V100"),))
-    engine = Engine(trace, cluster, order=Order(), oracle=True, models=Models(seed=1, **models))
+    engine = Engine(trace, cluster, order=Order(), oracle=True, models=Models(workload_seed=1, **models))
     todo: dict[float, list[Action]] = {0: [Start(0, (0,))]}
     todo.setdefault(since_s, []).append(Start(1, (0,), share_with=0))
     for k, at in enumerate(looks):
@@ -83,7 +83,7 @@ def test_a_pair_that_parts_sooner_teaches_nothing() -> None:
     assert [look["times"] for look in together(10, [2000.0], lasts_s=200.0)] == [0]
 
 
-@pytest.mark.parametrize("off", [{"learn": False}, {"noise": False}])
+@pytest.mark.parametrize("off", [{"learning": False}, {"noise": False}])
 def test_nothing_is_learnt_where_it_is_not_wanted_or_nothing_is_unknown(off: dict[str, bool]) -> None:
     [look] = together(0, [4000.0], **off)
     assert (look["times"], look["one"]) == (0, look["modelled"])
@@ -109,7 +109,7 @@ def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
     trace, spec, stamps = crowd()
     rule = SHARING.rule
     compiled, stepwise, blind = (
-        Engine(trace, spec, order=rule.order, predictions=stamps, models=Models(learn=learn))
+        Engine(trace, spec, order=rule.order, predictions=stamps, models=Models(learning=learn))
         for learn in (True, True, False)
     )
     one, other = compiled.run_rule(rule), stepwise.run(RuleScheduler(SHARING))

@@ -162,7 +162,7 @@ class TestStamps:
 
     def test_the_oracle_knows_the_truth(self) -> None:
         trace = trace_of([0, 1], [10, 20], predicted_s=[1, 1])
-        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), "oracle")
+        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), oracle=True)
         assert stamps.predicted_s.tolist() == [10, 20]
         assert stamps.spread.tolist() == [0, 0]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -50,9 +50,8 @@ class Scripted:
         return list(self._script.get(now_s, ()))
 
 
-@dataclass(frozen=True)
-class Script(PowerDownPlan):
-    script: Mapping[float, Sequence[Command]] = field(default_factory=dict)
+class Script(PowerDownPlan, frozen=True, kw_only=True):
+    script: Mapping[float, Sequence[Command]] = msgspec.field(default_factory=dict)
     wakes: bool = True
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
@@ -74,7 +73,7 @@ def engine_of(
     rule: CompiledRule = FIRST_COME,
 ) -> Engine:
     spec = ClusterSpec.uniform(nodes, 8, gpu_type="V100")
-    models = Models(power_down=plan, power=power or NodePower())
+    models = Models(power_down=plan, node_power=power or NodePower())
     return Engine(trace, spec, order=rule.order, oracle=True, models=models)
 
 
@@ -148,7 +147,7 @@ def calm() -> Trace:
 
 
 GANG = 24
-RULE = PowerDownPlan.parse("trailing:3h,1,2,0")
+RULE = PowerDownPlan(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0)
 
 
 def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
@@ -170,7 +169,9 @@ def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
 
 
 def test_a_rule_that_keeps_all_nodes_changes_nothing() -> None:
-    keeps = engine_of(calm(), PowerDownPlan.parse("persistence,8"), nodes=8).run_rule(FIRST_COME)
+    keeps = engine_of(calm(), PowerDownPlan(forecast="persistence", buffer_nodes=8), nodes=8).run_rule(
+        FIRST_COME
+    )
     none = engine_of(calm(), None, nodes=8).run_rule(FIRST_COME)
     np.testing.assert_array_equal(keeps.start_s, none.start_s)
     np.testing.assert_array_equal(keeps.end_s, none.end_s)

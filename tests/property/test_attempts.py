@@ -12,21 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
-from rlsched.decide.order.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.rows.candidates import first_in_order, start_action
-from rlsched.decide.index_walk import IndexRule
 from rlsched.decide.order.keys import Order
-from rlsched.decide.repack import Repack
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.policy import Policy
+from rlsched.decide.rows.candidates import first_in_order
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.attempt_log import Attempts, PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.attempt_log import RunRules, PreemptionCosts, Segments
 from rlsched_envs.node_events import NodeEvent
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -36,22 +35,20 @@ SPEC = ClusterSpec(
 )
 TOTAL_GPUS = 10
 EXACT_S = 1e-6
-REPACKING = IndexRule(
-    name="repacking",
-    order="submit",
-    index=Gittins(spread=1.0, trust=0.5, margin=0.2, first_age_s=4.0, tick_s=3.0),
-    repack=Repack(dwell_s=1.0, gain=0.0),
+GREEDY = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill")
+MOVING = Policy(
+    preempt={"spread": 1.0, "trust": 0.5, "margin": 0.2, "first_age": "4s", "tick": "3s"},
+    migrate={"dwell": "1s", "gain": 0.0},
 )
 """For jobs of seconds, which are moved soon."""
 
 
-class Restless:
+class Restless(Scheduler):
     """Preempts at random, so many times at most, and asks to be called at random times."""
 
-    name = "restless"
-    order: Order = "submit"
-    information: Information = "oracle"
-    preempts = True
+    name = policy_id = "restless"
+    oracle = True
+    abilities = Abilities(preempts=True)
 
     def __init__(self, seed: int, times: int = 40) -> None:
         self._rng, self._left = np.random.default_rng(seed), times
@@ -76,7 +73,7 @@ class Restless:
 
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Trace, RunRules]:
-    """Up to 16 jobs with everything that a trace can say of their lives, and nodes that all come up again."""
+    """Up to 16 jobs with everything that a trace can say of them, and nodes that all come up again."""
     count = draw(st.integers(1, 16))
     seconds = st.integers(0, 30).map(float)
 
@@ -124,34 +121,32 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, RunRules]:
     return trace, rules
 
 
-def engine(trace: Trace, rules: RunRules, order: Order = "submit") -> Engine:
-    return Engine(trace, SPEC, order=order, information="oracle", rules=rules)
+def engine(trace: Trace, rules: RunRules, order: Order | None = None) -> Engine:
+    return Engine(trace, SPEC, order=order, oracle=True, rules=rules)
 
 
 def run(trace: Trace, rules: RunRules, name: str, seed: int) -> JobTable:
     if name == "restless":
         made = engine(trace, rules)
         table = made.run(Restless(seed))
-    elif name == "repacking":
-        made = engine(trace, rules, REPACKING.order)
-        table = made.run_rule(REPACKING)
     else:
-        made = engine(trace, rules, RULES[name].order)
-        table = made.run_rule(RULES[name])
+        rule = MOVING.rule if name == "moving" else Policy(name).rule
+        made = engine(trace, rules, rule.order)
+        table = made.run_rule(rule)
     free = made.state.arrays.node.free
     assert (made.state.running(), int(free.sum())) == ([], TOTAL_GPUS)  # all is given back
     return table
 
 
-def of(table: JobTable, job: int) -> Segments:
-    assert table.segments is not None
-    return table.segments.select(table.segments.job == job)
+def of(table: JobTable, job: int) -> Attempts:
+    assert table.log is not None
+    return table.log.select(table.log.job == job)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     workloads(),
-    st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "repacking"]),
+    st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "moving"]),
     st.integers(0, 99),
 )
 def test_whatever_happens(workload: tuple[Trace, RunRules], name: str, seed: int) -> None:
@@ -218,12 +213,12 @@ def work_is_conserved(table: JobTable, job: int, rules: RunRules) -> None:
 
 
 def no_gpu_is_given_twice(table: JobTable, rules: RunRules) -> None:
-    segments = table.segments
-    assert segments is not None
+    log = table.log
+    assert log is not None
     held: dict[int, list[tuple[float, float]]] = {g: [] for g in range(TOTAL_GPUS)}
-    for k in range(len(segments)):
-        for g in segments.gpus(k):
-            held[g].append((float(segments.start_s[k]), float(segments.end_s[k])))
+    for k in range(len(log)):
+        for g in log.gpus(k):
+            held[g].append((float(log.start_s[k]), float(log.end_s[k])))
     owners = [node.vc for node in SPEC.expand()]
     status = dict.fromkeys(range(4), NODE_UP)
     changes: dict[int, list[tuple[float, int]]] = {n: [] for n in status}
@@ -237,9 +232,9 @@ def no_gpu_is_given_twice(table: JobTable, rules: RunRules) -> None:
             then = [one for at, one in mine if at <= start]
             assert (then or [NODE_UP])[-1] == NODE_UP  # nothing starts on a node that is not up
             assert not any(start < at < end and one == NODE_DOWN for at, one in mine)
-    for k in range(len(segments)):
-        vc = str(table.trace.vc[segments.job[k]])
-        assert {owners[table.gpu_node[g]] for g in segments.gpus(k)} <= ({None, vc} if vc else {None})
+    for k in range(len(log)):
+        vc = str(table.trace.vc[log.job[k]])
+        assert {owners[table.gpu_node[g]] for g in log.gpus(k)} <= ({None, vc} if vc else {None})
 
 
 def nobody_starts_before_it_is_eligible(table: JobTable) -> None:
@@ -265,15 +260,15 @@ def arrays_keep_their_limits(table: JobTable) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(workloads(), st.sampled_from(sorted(RULES)))
+@given(workloads(), st.sampled_from(GREEDY))
 def test_the_compiled_loop_and_the_scheduler_agree(workload: tuple[Trace, RunRules], name: str) -> None:
     trace, rules = workload
-    rule = RULES[name]
-    compiled = engine(trace, rules, rule.order).run_rule(rule)
-    one_by_one = engine(trace, rules, rule.order).run(QueueOrder(rule))
+    scheduler = RuleScheduler(Policy(name))
+    compiled = engine(trace, rules, scheduler.order).run_rule(scheduler.rule)
+    one_by_one = engine(trace, rules, scheduler.order).run(scheduler)
     np.testing.assert_array_equal(compiled.start_s, one_by_one.start_s)
     np.testing.assert_array_equal(compiled.end_s, one_by_one.end_s)
-    assert compiled.segments is not None
-    assert one_by_one.segments is not None
-    np.testing.assert_array_equal(compiled.segments.gpu, one_by_one.segments.gpu)
-    np.testing.assert_array_equal(compiled.segments.useful_s, one_by_one.segments.useful_s)
+    assert compiled.log is not None
+    assert one_by_one.log is not None
+    np.testing.assert_array_equal(compiled.log.gpu, one_by_one.log.gpu)
+    np.testing.assert_array_equal(compiled.log.useful_s, one_by_one.log.useful_s)

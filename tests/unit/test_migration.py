@@ -3,47 +3,59 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from rlsched.decide.repack import Repack, wait_otherwise_s, who_moves
-from rlsched.decide.repack_walk import moved_jobs, owed
-from rlsched_agents.heuristics.gittins import gittins
 
 from rlsched.cluster.arrays import WAITING
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, Placement
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.order.gittins import Gittins
+from rlsched.decide.move import Move
+from rlsched.decide.options import MigrationOptions
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.scheduler import may_preempt, may_repack, revises_predictions
-from rlsched.errors import AllocationError, UnknownSchedulerError
+from rlsched.decide.rules import migration
+from rlsched.decide.rules.migration import moved_jobs
+from rlsched.decide.rules.migration_plan import wait_otherwise_s, who_moves
+from rlsched.errors import AllocationError, InputError, UnknownPolicyError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from tests.unit.lives.play import attempts, trace_of
+from tests.unit.attempts.play import attempts, trace_of
 
 Span = tuple[str, float, float]
-REPACK = Repack()
+Settings = dict[str, Any]
+"""Of `migrate`."""
+PLAIN: Settings = {}
+OPTIONS = MigrationOptions(True, 120.0, 2.0, False)
+"""The same for kernels."""
 TWO = ClusterSpec.uniform(2, 8)
 SCATTERED = [(0, 100, 7), (0, 5000, 1), (1, 5000, 1), (1000, 50_000, 8)]
 """From 100 on b and c hold a GPU on either node; d, which is too long to preempt them, needs all of one."""
 
 
 def played(
-    trace: Trace, spec: ClusterSpec, repack: Repack | None, placement: str = "consolidate"
+    trace: Trace, spec: ClusterSpec, migrate: Settings | None, placement: Placement = "consolidate"
 ) -> JobTable:
-    rule = msgspec.structs.replace(gittins(), index=Gittins(spread=2.5), repack=repack)
-    return Engine(trace, spec, order="index", information="oracle", placement=placement).run_rule(rule)
+    rule = Policy("gittins", preempt={"spread": 2.5}, migrate=migrate).rule
+    spec = msgspec.structs.replace(spec, placement=placement)
+    return Engine(trace, spec, order=rule.order, oracle=True).run_rule(rule)
 
 
 def spans(
-    trace: Trace, repack: Repack | None = REPACK, spec: ClusterSpec = TWO, placement: str = "consolidate"
+    trace: Trace,
+    migrate: Settings | None = PLAIN,
+    spec: ClusterSpec = TWO,
+    placement: Placement = "consolidate",
 ) -> list[Span]:
     return [
         (job, start_s, end_s)
-        for job, _, start_s, end_s, _, _ in attempts(played(trace, spec, repack, placement))
+        for job, _, start_s, end_s, _, _ in attempts(played(trace, spec, migrate, placement))
     ]
 
 
@@ -52,9 +64,9 @@ class TestAGangBehindScatteredJobs:
         assert spans(trace_of(SCATTERED), None)[3:] == [("d", 5000, 55_000)]
 
     @pytest.mark.parametrize("placement", ["consolidate", "best-fit"])
-    def test_starts_at_once_where_one_is_moved_which_goes_on_at_once(self, placement: str) -> None:
+    def test_starts_at_once_where_one_is_moved_which_goes_on_at_once(self, placement: Placement) -> None:
         """b has done 1,000 s of its work, and pays 40 s."""
-        table = played(trace_of(SCATTERED), TWO, REPACK, placement)
+        table = played(trace_of(SCATTERED), TWO, PLAIN, placement)
         assert [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(table)] == [
             ("a", 0, 100),
             ("b", 0, 1000),
@@ -67,7 +79,7 @@ class TestAGangBehindScatteredJobs:
         assert (metrics.preemptions, metrics.migrations, metrics.lost_gpu_s) == (1, 1, 40)
 
     @pytest.mark.parametrize("placement", ["worst-fit", "spread", "fgd"])
-    def test_is_left_alone_under_placements_that_keep_no_promise(self, placement: str) -> None:
+    def test_is_left_alone_under_placements_that_keep_no_promise(self, placement: Placement) -> None:
         assert spans(trace_of(SCATTERED), placement=placement) == spans(
             trace_of(SCATTERED), None, placement=placement
         )
@@ -83,7 +95,7 @@ class TestAGangBehindScatteredJobs:
 
     def test_waits_until_one_has_run_for_long_enough(self) -> None:
         """b may be moved from 2,000 s on, which no event tells: that is looked at at the next minute."""
-        moved = spans(trace_of(SCATTERED), Repack(dwell_s=2000.0))
+        moved = spans(trace_of(SCATTERED), {"dwell": 2000.0})
         assert ("d", 2040, 52_040) in moved
         assert ("b", 2040, 2040 + 40 + 2960) in moved
 
@@ -91,12 +103,12 @@ class TestAGangBehindScatteredJobs:
         """c leaves in 10 s: 8 x 10 GPU-seconds against a restart of 60."""
         soon = trace_of([(0, 995, 7), (0, 5000, 1), (990, 20, 1), (1000, 50_000, 8)])
         assert ("d", 1010, 51_010) in spans(soon)
-        assert ("d", 1000, 51_000) in spans(soon, Repack(gain=1.0))
+        assert ("d", 1000, 51_000) in spans(soon, {"gain": 1.0})
 
     def test_is_what_others_are_moved_for_rather_than_made_to_wait(self) -> None:
         """A short gang may preempt b and c; moved first, b goes on at once."""
         short = trace_of([*SCATTERED[:3], (1000, 10, 8), (1000, 4000, 7)])
-        assert ("b", 1000, 5040) in spans(short, Repack(first=True))
+        assert ("b", 1000, 5040) in spans(short, {"first": True})
         late = spans(short)
         assert [start_s for job, start_s, _ in late if job == "b"] == [0, 1010]
 
@@ -114,7 +126,7 @@ class TestNobodyIsMovedInVain:
         jobs = [(0, 100, 4), *[(0, 9000, 1)] * 4, (1, 100, 3), (1, 9000, 5), (2, 100, 1), (2, 9000, 7)]
         trace = trace_of([*jobs, (1000, 50_000, 8)])
         spec = ClusterSpec.uniform(3, 8)
-        table = played(trace, spec, REPACK)
+        table = played(trace, spec, PLAIN)
         assert [int(table.gpu_node[table.gpus[row][0]]) for row in (1, 2, 3, 4)] == [2, 1, 1, 1]
         assert table.start_s[-1] == 1000
         metrics = schedule_metrics(table, spec.num_gpus)
@@ -128,7 +140,7 @@ class TestNobodyIsMovedInVain:
 def random_state(seed: int) -> tuple[ClusterState, int, int]:
     """Three nodes of six GPUs with random jobs, some of which may not move; a gang of 2 to 6 waits."""
     rng = np.random.default_rng(seed)
-    state = ClusterState.from_spec(ClusterSpec.uniform(3, 6), order="index")
+    state = ClusterState.from_spec(ClusterSpec.uniform(3, 6), OrderedQueue(Order(by="index")))
     for n in range(3):
         at = 6 * n
         while at < 6 * n + 6:
@@ -169,13 +181,13 @@ def put(free: list[int], gpus: int) -> bool:
 
 def test_it_clears_as_few_gpus_as_any_set_of_jobs() -> None:
     """Over random states; one in a hundred may be missed, as two sets a node are tried."""
-    code, seen, more = REPACK.code._replace(dwell_s=0.0), 0, 0
+    options, seen, more = OPTIONS._replace(dwell_s=0.0), 0, 0
     for seed in range(600):
         state, gang, slot = random_state(seed)
         if max(state.arrays.node.free) >= state.arrays.job.gpus[slot]:
             continue  # it fits
         before = state.digest()
-        movers = who_moves(state.arrays, 0, slot, 10.0, code, np.empty(0, np.int64))
+        movers = who_moves(state.arrays, 0, slot, 10.0, options, np.empty(0, np.int64))
         assert state.digest() == before
         best = least_to_clear(state, gang)
         held = int(state.arrays.job.gpus[movers].sum())
@@ -192,7 +204,7 @@ def test_it_clears_as_few_gpus_as_any_set_of_jobs() -> None:
 
 
 def test_what_a_gang_waits_otherwise_is_the_least_over_the_nodes() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 2), order="index")
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 2), OrderedQueue(Order(by="index")))
     for gpu, predicted_s in enumerate((100.0, 400.0, 300.0)):
         seq = state.add_job(num_gpus=1, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
         state.start(seq, (gpu,), 0.0)
@@ -200,38 +212,52 @@ def test_what_a_gang_waits_otherwise_is_the_least_over_the_nodes() -> None:
     assert wait_otherwise_s(state.arrays, 0, 1, 50.0) == 0.0
 
 
-class TestItsName:
-    def test_says_so(self) -> None:
-        for name in ("gittins+repack", "gittins:1.5+repack", "tiresias:18000,clear+repack"):
-            scheduler = load_scheduler(name)
-            assert scheduler.name == name
-            assert may_repack(scheduler)
-            assert may_preempt(scheduler)
-        assert not may_repack(load_scheduler("gittins"))
-        for name in ("gittins+repack+revise", "gittins+share=0.5+repack", "ppo:untrained+preempt+repack"):
-            assert load_scheduler(name).name == name
-            assert may_repack(load_scheduler(name))
-        either = [load_scheduler(f"gittins{ending}") for ending in ("+repack+revise", "+revise+repack")]
-        assert all(may_repack(one) and revises_predictions(one) for one in either)
+BY_SERVICE = {"by": "service", "threshold_gpu_s": 18_000.0}
+UNTRAINED: Settings = {"checkpoint": "untrained", "migrate": {}}
 
+
+class TestItsSettings:
     @pytest.mark.parametrize(
-        ("name", "says"),
+        "policy",
         [
-            ("qssf+repack", "'qssf' takes no +repack; those that preempt by an index do: gittins"),
-            ("srtf+repack", "'srtf' takes no +repack"),
-            ("ppo:untrained+repack", "does not preempt, and moves nobody; add +preempt before +repack"),
-            ("gittins+repack+repack", "moves running jobs already"),
-            ("gittins+repack+share=0.5", "and repack, then revise at the very end"),
+            Policy("gittins", migrate={}),
+            Policy("gittins", preempt={"spread": 1.5}, migrate={"gain": 3.0}),
+            Policy(preempt=BY_SERVICE, migrate={}),
+            Policy("gittins", share={"min_speed": 0.5}, migrate={}),
+            Policy("ppo", order="index", **UNTRAINED),
         ],
     )
-    def test_is_refused_where_it_means_nothing(self, name: str, says: str) -> None:
-        with pytest.raises(UnknownSchedulerError) as error:
-            load_scheduler(name)
-        assert says in str(error.value)
+    def test_let_jobs_be_moved(self, policy: Policy) -> None:
+        can = load_scheduler(policy).abilities
+        assert can.migrates
+        assert can.preempts
+        assert not load_scheduler(policy).order.revised
+
+    def test_are_off_by_default(self) -> None:
+        assert not load_scheduler("gittins").abilities.migrates
+
+    def test_go_with_revised_predictions(self) -> None:
+        revised = load_scheduler(Policy("gittins", migrate={}, predictions="revised"))
+        assert revised.abilities.migrates
+        assert revised.order.revised
+
+    @pytest.mark.parametrize("name", ["qssf", "srtf", "tiresias"])
+    def test_are_refused_where_nobody_preempts_by_an_index(self, name: str) -> None:
+        with pytest.raises(InputError, match="migrate needs preempt by gittins or by service"):
+            Policy(name, migrate={})
+
+    def test_are_refused_for_a_network_that_does_not_preempt(self) -> None:
+        with pytest.raises(InputError, match="migrate: it preempts nobody here, and moves nobody"):
+            load_scheduler(Policy("ppo", **UNTRAINED))
+
+    @pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+repack"])
+    def test_are_no_part_of_the_name(self, name: str) -> None:
+        with pytest.raises(UnknownPolicyError, match=r"write --policy gittins --set migrate=\{\}"):
+            Policy.of(name)
 
 
 def test_nobody_is_moved_for_a_job_that_does_not_wait() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), order="index")
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="index")))
     seqs = [state.add_job(num_gpus=1, submit_s=0.0, predicted_s=9.0, spread=1.0) for _ in range(2)]
     for gpu, seq in enumerate(seqs):
         state.start(seq, (gpu,), 0.0)
@@ -243,7 +269,7 @@ def test_nobody_is_moved_for_a_job_that_does_not_wait() -> None:
 
 def before_the_move() -> ClusterState:
     """Jobs 0 and 1 have a GPU of either node; gang 2 needs all of one."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 3), order="index")
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 3), OrderedQueue(Order(by="index")))
     for gpus in (1, 1, 3):
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=100.0, spread=1.0)
     state.start(0, (0,), 0.0)
@@ -261,13 +287,18 @@ def moved_away() -> ClusterState:
     return state
 
 
+def owed(state: ClusterState, now_s: float) -> Move:
+    """What a migration that has begun asks for next."""
+    return Move(*migration.owed(state.arrays, 0, now_s, OPTIONS))
+
+
 class TestAClaim:
     def test_ends_when_the_gang_starts(self) -> None:
         """The gang fails and waits again: it has had its turn, and the moved job goes first."""
         state = moved_away()
         state.requeue(2, 502.0)
-        out, into, gang = owed(state.arrays, 0, 502.0, REPACK.code)
-        assert (out, into, gang) == (-1, state.slot_of(0), -1)
+        move = owed(state, 502.0)
+        assert (move.preempt, move.start, move.for_gang) == (-1, state.slot_of(0), -1)
 
     def test_moves_nobody_once_more_after_that(self) -> None:
         """Node 1 is back, with job 1; job 3 has a GPU of node 0, and room on node 1: it stays."""
@@ -277,13 +308,14 @@ class TestAClaim:
         state.start(1, (3,), 503.0)
         late = state.add_job(num_gpus=1, submit_s=503.0, predicted_s=9.0, spread=1.0)
         state.start(late, (0,), 503.0)
-        out, into, _ = owed(state.arrays, 0, 900.0, REPACK.code)
-        assert (out, into) == (-1, state.slot_of(0))
+        move = owed(state, 900.0)
+        assert (move.preempt, move.start) == (-1, state.slot_of(0))
 
     def test_holds_until_then(self) -> None:
         state = before_the_move()
         state.preempt(0, 500.0, moved_for=2)
-        assert owed(state.arrays, 0, 500.0, REPACK.code) == (-1, state.slot_of(2), -1)
+        move = owed(state, 500.0)
+        assert (move.preempt, move.start, move.for_gang) == (-1, state.slot_of(2), -1)
 
 
 def test_who_is_moved_is_looked_for_among_live_jobs_alone() -> None:

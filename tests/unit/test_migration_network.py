@@ -1,17 +1,21 @@
-"""A network that repacks, while a moved job still leaves: who may start beside what that was promised."""
+"""A network that moves jobs, while a moved job still leaves: who may start beside what that was promised."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from rlsched.decide.repack import Repack
-from rlsched_agents.heuristics.gittins import ByIndex, gittins
 
 from rlsched.broker.clocks import Clocks
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.scheduler import Decision
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Decision, permit
+from rlsched.decide.settings import Migrate
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 
@@ -23,7 +27,7 @@ def leaving(*sizes: int, energy: float = 0.0) -> ClusterState:
 
     Then come jobs of these sizes, each with a hundred times the predicted time of the one before.
     """
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order="index")
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="index")))
     state.stops_take_time = True
     for gpus in (1, 1, 4):
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=1e5, spread=1.0)
@@ -40,8 +44,9 @@ def leaving(*sizes: int, energy: float = 0.0) -> ClusterState:
 
 def decided(state: ClusterState, weights: Weights | None = None) -> Decision:
     weights = initial_weights(CONFIG, 0) if weights is None else weights
-    network = PpoScheduler(weights, CONFIG).with_order("ppo+preempt", "index")
-    return network.with_repack("ppo+preempt+repack", Repack()).decide(state, 0, 502.0, record=True)
+    network = PpoScheduler(weights, CONFIG, permissions=Permissions(preemption=True), migrate=Migrate())
+    permit(state, network)
+    return network.decide(state, 0, 502.0, record=True)
 
 
 @pytest.mark.parametrize("energy", [0.0, 0.5])
@@ -54,7 +59,7 @@ def test_the_next_job_starts_where_the_first_would_break_the_promise(
     assert decision.action.seq == seq
     assert decision.record is not None
     assert [half.seqs[half.choice] for half in decision.record.halves if half.kind == "job"] == [seq]
-    rule = ByIndex(gittins()).with_repack("gittins+repack", Repack())
+    rule = RuleScheduler(Policy("gittins", migrate={}))
     says = rule.decide(leaving(*sizes), 0, 502.0).action
     assert isinstance(says, Start)
     assert (says.seq, says.gpus) == (seq, decision.action.gpus)

@@ -11,16 +11,17 @@ from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.bursts import FIRST_COUNT, FIRST_SHARE, SHIFT_STEP, SIBLING_GAP_S, heard_age_s
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 
 STAMP_S = 600.0
 SPREAD = 1.5
 
 
-def cluster(*, revises: bool = True, order: str = "predicted") -> ClusterState:
-    """Two nodes of four GPUs."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), order=order, slots=4)
-    state.revise_predictions(revises)
-    return state
+def cluster(*, revises: bool = True) -> ClusterState:
+    """Two nodes of four GPUs; the shortest prediction goes first."""
+    order = Order(by="area", gpus_power=0.0, revised=revises)
+    return ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(order), slots=4)
 
 
 def add(
@@ -187,9 +188,3 @@ def test_where_siblings_are_alike_more_of_the_error_is_common() -> None:
         return shift(state, seqs[1])
 
     assert after(spoiled=False) < after(spoiled=True) < 0.0
-
-
-def test_it_is_switched_on_before_the_first_job() -> None:
-    state = burst_of(2, revises=False)
-    with pytest.raises(ValueError, match="from the first job on"):
-        state.revise_predictions(True)
