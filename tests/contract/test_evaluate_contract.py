@@ -296,7 +296,7 @@ def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> N
     assert len(changed) == searched["by_source"]["search"]
     assert all(record.overruled >= 0 and record.samples == 4 for record in changed)
     by_size = ("--set", "order=area^0.7")
-    reserving = ("--policy", "easy", *by_size, "--set", "reserve_after=1h", *untrained, *by_size, *four)
+    reserving = ("--policy", "easy", *by_size, "--set", "reserve_after=1h", *untrained, *four)
     both = report_of(workload, tmp_path, *reserving)["policies"]
     assert list(both) == ["easy*", "ppo:untrained*"]
     assert both["ppo:untrained*"]["by_source"]["search"] > 0
