@@ -162,7 +162,15 @@ class Fleet:
 
         The config has to have episodes with these permissions. False if it holds nothing to decide: then it
         is over, as the reference played it.
+
+        Raises:
+            ValueError: the config has no such episodes, and the kernels are not compiled for them.
         """
+        config = self.config
+        if (permissions.preemption and not config.preempting_frac) or (
+            permissions.reservations and not config.reserving_frac
+        ):
+            raise ValueError(f"a replay with {permissions} needs a config of such episodes")
         self.load(k, window)
         self.set_models(k, False, 0, 0.0, 0)
         self._permit(k, permissions)

@@ -68,6 +68,8 @@ class PolicyCommand(click.Command):
 def said(ctx: click.Context) -> list[Said]:
     """The policies of a command line, in order, each with its settings.
 
+    Of an option that a verb takes once the last one counts, as for any other.
+
     Raises:
         UsageError: a setting comes before any policy that it could belong to.
     """
@@ -75,19 +77,21 @@ def said(ctx: click.Context) -> list[Said]:
     for name in (*_NAMES, "changes"):
         value = ctx.params.get(name)
         given[name] = [value] if isinstance(value, str) else list(value or ())
-    found: list[tuple[str, str, list[str]]] = []
+    found: list[tuple[str, str | None, list[str]]] = []
     if ctx.get_parameter_source("policy") is click.core.ParameterSource.DEFAULT:
         found.append(("--policy", given["policy"].pop(0), []))
-    for name in ctx.meta[_SAID]:
+    order = ctx.meta[_SAID]
+    for at, name in enumerate(order):
         if name in _NAMES:
             option = "--fallback" if name == "fallback" else "--policy"
-            found.append((option, given[name].pop(0), []))
+            overruled = isinstance(ctx.params[name], str) and name in order[at + 1 :]
+            found.append((option, None if overruled else given[name].pop(0), []))
         elif name == "changes":
             change = given[name].pop(0)
             if not found:
                 raise click.UsageError(f"--set {change}: expected a --policy before it", ctx)
             found[-1][2].append(change)
-    return [Said(option, text, tuple(changes)) for option, text, changes in found]
+    return [Said(option, text, tuple(changes)) for option, text, changes in found if text is not None]
 
 
 setting = click.option(

@@ -67,7 +67,8 @@ def test_a_policy_is_a_scheduler_of_its_name(base: str, settings: dict[str, Any]
     scheduler = load_scheduler(policy, seed=3)
     assert isinstance(scheduler, Scheduler)
     assert scheduler.name == policy.name == (f"{base}*" if settings else base)
-    assert Order.parse(scheduler.order.name).by == scheduler.order.by
+    follows = policy if not policy.scheduler else scheduler.reference
+    assert scheduler.order == (follows.rule.order if follows is not None else Order(by="area"))
     assert scheduler.oracle == policy.oracle
 
 

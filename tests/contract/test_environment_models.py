@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
+from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.rows import features
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
@@ -18,7 +19,8 @@ from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.scheduler import Abilities, Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.runtime.policy import make_ppo
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.modelling import Models
@@ -35,12 +37,17 @@ CONFIG = EpisodeConfig(
     load_high=1.2,
     modelled_frac=0.75,
 )
-UNTRAINED = Policy("ppo", checkpoint="untrained")
 
 
 @pytest.fixture(scope="module")
 def source() -> EpisodeSource:
     return EpisodeSource.from_trace(*synthesize("helios", jobs=6000, load=0.95, gpus=64, seed=5))
+
+
+def untrained() -> PpoScheduler:
+    """A policy before training that starts jobs and does what models allow, and no more."""
+    network = NetworkConfig()
+    return PpoScheduler(initial_weights(network, 0), network, permissions=Permissions())
 
 
 def engine(trace: Trace, spec: ClusterSpec, **more: Any) -> Engine:
@@ -91,7 +98,7 @@ def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: fl
     clock = {"rule": "weighed", "energy_weight": weight}
     rule = Policy("qssf-backfill", share={}, clock=clock, cores=True).rule
     by_rule = engine(trace, spec, predictions=predictions, models=models).run_rule(rule)
-    by_policy = engine(trace, spec, predictions=predictions, models=models).run(make_ppo(UNTRAINED, 0))
+    by_policy = engine(trace, spec, predictions=predictions, models=models).run(untrained())
     np.testing.assert_array_equal(by_rule.start_s, by_policy.start_s)
     np.testing.assert_array_equal(by_rule.end_s, by_policy.end_s)
     assert by_rule.energy is not None
@@ -105,18 +112,18 @@ def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
     predictions, energy, jct = predict_trace(trace, spec), [], []
     for weight in (0.0, 0.5, 1.0):
         run = engine(trace, spec, predictions=predictions, models=Models(energy_weight=weight))
-        table = run.run(make_ppo(UNTRAINED, 0))
+        table = run.run(untrained())
         assert table.energy is not None
         energy.append(float(table.energy.job_j.sum()))
         jct.append(float((table.end_s - trace.submit_s).mean()))
     assert energy[0] > energy[1] > energy[2]
     assert jct[0] < jct[2]
-    assert engine(trace, spec, predictions=predictions).run(make_ppo(UNTRAINED, 0)).energy is None
+    assert engine(trace, spec, predictions=predictions).run(untrained()).energy is None
 
 
 def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.3, gpus=32, seed=9)
-    policy, seen = make_ppo(UNTRAINED, 0), []
+    policy, seen = untrained(), []
 
     class Watching(Scheduler):
         name = policy_id = "watching"

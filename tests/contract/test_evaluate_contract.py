@@ -296,7 +296,7 @@ def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> N
     assert len(changed) == searched["by_source"]["search"]
     assert all(record.overruled >= 0 and record.samples == 4 for record in changed)
     by_size = ("--set", "order=area^0.7")
-    reserving = ("--policy", "easy", *by_size, "--set", "reserve_after=1h", *untrained, *by_size, *four)
+    reserving = ("--policy", "easy", *by_size, "--set", "reserve_after=1h", *untrained, *four)
     both = report_of(workload, tmp_path, *reserving)["policies"]
     assert list(both) == ["easy*", "ppo:untrained*"]
     assert both["ppo:untrained*"]["by_source"]["search"] > 0
@@ -360,7 +360,9 @@ def test_table_cuts_no_number_in_a_narrow_terminal(
             "samples: expected `int`",
         ),
         (["--policy", "ppo", "--set", "search.time_ms=-1"], InputError, "expected 0 to 10000 milliseconds"),
-        (["--policy", "ppo", "--set", "search.samples=1001"], InputError, "expected 0 to 1000 futures"),
+        (["--policy", "ppo", "--set", "search.samples=1001"], InputError, "expected 2 to 1000 futures"),
+        (["--policy", "ppo", "--set", "search.samples=1"], InputError, "expected 2 to 1000 futures"),
+        (["--policy", "fifo", "--set", "search.time_ms=5"], InputError, "search: only ppo looks ahead"),
         (["--policy", "ppo", "--set", "search.samples"], InputError, "expected PATH=VALUE"),
         (["--set", "order=area", "--policy", "ppo"], SystemExit, "expected a --policy before it"),
         (["--policy", "ppo:untrained+search=8"], UnknownPolicyError, "write --policy ppo --set search={}"),

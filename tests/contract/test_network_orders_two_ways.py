@@ -40,8 +40,16 @@ from tests.contract.test_gittins_two_ways import check_equal, preempted, with_pr
 
 GITTINS = Policy("gittins")
 EASY = Policy("easy", order="area^0.7", reserve_after="1h")
-PREEMPTING = Policy("ppo", checkpoint="untrained", order="index")
-RESERVING = Policy("ppo", checkpoint="untrained", order="area^0.7")
+EITHER = EASY.with_settings(preempt={"declared": True})
+UNTRAINED = Policy("ppo", checkpoint="untrained")
+PREEMPTION = Permissions(preemption=True)
+RESERVATIONS = Permissions(reservations=True)
+
+
+def untrained(permissions: Permissions, search: Search | None = None) -> PpoScheduler:
+    """A network before training that may do this."""
+    network = NetworkConfig()
+    return PpoScheduler(initial_weights(network, 0), network, permissions=permissions, search=search)
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
@@ -52,7 +60,7 @@ def test_before_training_it_is_gittins(like: str, frac: float) -> None:
     rule, network = (Engine(trace, spec, order=GITTINS.rule.order) for _ in range(2))
     records: list[DecisionRecord] = []
     table = rule.run(load_scheduler(GITTINS))
-    other = network.run(load_scheduler(PREEMPTING), on_record=records.append)
+    other = network.run(untrained(PREEMPTION), on_record=records.append)
     check_equal(table, other)
     assert (preempted(table) > 10) == (frac > 0)
     for record in records:
@@ -71,11 +79,10 @@ def test_before_training_it_is_gittins(like: str, frac: float) -> None:
 def test_under_models_it_is_gittins_with_sharing_and_cores() -> None:
     trace, spec = synthesize("helios", jobs=200, load=1.2, gpus=32, seed=3)
     trace = with_preemptible(trace, 0.5)
+    rule = load_scheduler(Policy("gittins", share={}, cores=True))
     tables = [
-        Engine(trace, spec, order=GITTINS.rule.order, models=Models(workload_seed=1)).run(
-            load_scheduler(policy)
-        )
-        for policy in (Policy("gittins", share={}, cores=True), PREEMPTING)
+        Engine(trace, spec, order=GITTINS.rule.order, models=Models(workload_seed=1)).run(scheduler)
+        for scheduler in (rule, untrained(PREEMPTION))
     ]
     np.testing.assert_allclose(tables[0].end_s, tables[1].end_s, rtol=1e-12)
 
@@ -83,7 +90,8 @@ def test_under_models_it_is_gittins_with_sharing_and_cores() -> None:
 def test_the_trained_network_still_serves() -> None:
     """The default policy knows nothing of preemption: it does so as its reference does, or otherwise."""
     trace, spec = synthesize("helios", jobs=200, load=1.1, gpus=32, seed=9)
-    scheduler = load_scheduler(Policy("ppo", order="index"))
+    scheduler = PpoScheduler.from_checkpoint(load_checkpoint())
+    spec = msgspec.structs.replace(spec, preemptible="all")
     table = Engine(trace, spec, order=scheduler.order).run(scheduler)
     assert np.isfinite(table.end_s).all()
     assert preempted(table) > 0
@@ -91,7 +99,7 @@ def test_the_trained_network_still_serves() -> None:
 
 def test_futures_know_no_preemption() -> None:
     with pytest.raises(InputError, match="futures know no preemption"):
-        load_scheduler(PREEMPTING.with_settings(search={"samples": 8}))
+        untrained(PREEMPTION, Search(samples=8))
 
 
 @pytest.mark.parametrize("name", ["ppo+preempt", "ppo:untrained+preempt", "ppo+reserve"])
@@ -106,13 +114,26 @@ def test_names_that_mean_nothing_are_refused(name: str) -> None:
         Policy.of(name)
 
 
-@pytest.mark.parametrize(("policy", "rule"), [(PREEMPTING, GITTINS), (RESERVING, EASY)])
-def test_behind_it_stands_the_rule_that_it_follows(policy: Policy, rule: Policy) -> None:
-    scheduler, fallback = load_policy(policy, None, 100.0)
-    assert load_scheduler(policy).reference == rule
-    assert fallback == rule.name
-    assert scheduler.order == rule.rule.order
-    assert scheduler.abilities.preempts == (rule == GITTINS)
+def test_behind_it_stands_the_rule_that_it_follows() -> None:
+    for permissions, rule in ((PREEMPTION, GITTINS), (RESERVATIONS, EASY)):
+        scheduler = untrained(permissions)
+        assert scheduler.reference == rule
+        assert scheduler.order == rule.rule.order
+        assert scheduler.abilities.preempts == (rule == GITTINS)
+    assert load_scheduler(UNTRAINED).reference == EITHER
+    assert load_policy(UNTRAINED, None, 100.0)[1] == EITHER.name
+
+
+@pytest.mark.parametrize("frac", [0.0, 0.3])
+def test_before_training_it_reserves_until_a_job_may_be_preempted(frac: float) -> None:
+    trace, spec = synthesize("helios", jobs=300, load=1.1, gpus=32, seed=7, predictability="informative")
+    trace = with_preemptible(trace, frac)
+    rule, network = (Engine(trace, spec, order=EITHER.rule.order) for _ in range(2))
+    table, other = rule.run_rule(EITHER.rule), network.run(load_scheduler(UNTRAINED))
+    np.testing.assert_array_equal(table.start_s, other.start_s)
+    np.testing.assert_array_equal(table.end_s, other.end_s)
+    if frac:
+        assert preempted(table) == preempted(other) > 10
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
@@ -121,7 +142,7 @@ def test_before_training_it_reserves_as_easy_does(like: str) -> None:
     compiled, stepped = (Engine(trace, spec, order=EASY.rule.order) for _ in range(2))
     records: list[DecisionRecord] = []
     table = compiled.run_rule(EASY.rule)
-    other = stepped.run(load_scheduler(RESERVING), on_record=records.append)
+    other = stepped.run(untrained(RESERVATIONS), on_record=records.append)
     np.testing.assert_array_equal(table.start_s, other.start_s)
     np.testing.assert_array_equal(table.end_s, other.end_s)
     greedy = Policy(order="area^0.7").rule
@@ -155,7 +176,7 @@ class Watcher(Scheduler):
     name = policy_id = "watcher"
 
     def __init__(self) -> None:
-        self.inner = load_scheduler(RESERVING)
+        self.inner = untrained(RESERVATIONS)
         self.order, self.abilities = self.inner.order, self.inner.abilities
         self.seen = [0, 0]
 
@@ -175,7 +196,7 @@ class Watcher(Scheduler):
         """When the job with the reservation is predicted to fit once this one has started."""
         future, slot = copy_nodes(state.arrays), state.slot_of(seq)
         ends = [
-            (predicted_end_s(state.arrays, other, now_s), other)
+            (for_state(predicted_end_s, state)(state.arrays, other, now_s), other)
             for other in map(state.slot_of, state.running())
             if state.arrays.job.placed_in[other] == partition
         ]
@@ -203,11 +224,12 @@ def test_no_start_delays_who_has_the_reservation() -> None:
 def test_a_network_may_say_by_itself_what_it_does() -> None:
     network = NetworkConfig(order="predicted_size")
     weights = initial_weights(network, 0)
-    scheduler = PpoScheduler(weights, network)
+    assert network.permissions == RESERVATIONS
+    scheduler = PpoScheduler(weights, network, permissions=network.permissions)
     assert scheduler.order == EASY.rule.order
     assert not scheduler.abilities.preempts
     other = PpoScheduler(weights, network, permissions=Permissions(preemption=True))
     assert (other.order, other.abilities.preempts) == (GITTINS.rule.order, True)
-    assert PpoScheduler(weights, network, search=Search(samples=8)).order == EASY.rule.order
+    assert PpoScheduler(weights, network, search=Search(samples=8)).order == EITHER.rule.order
     with pytest.raises(InputError, match="futures know no preemption"):
         PpoScheduler(weights, network, permissions=other.permissions, search=Search(samples=8))

@@ -20,6 +20,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.recipes import Recipe
+from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.attempt_log import RunRules
@@ -40,10 +41,11 @@ def test_rule_scheduler_and_network_start_the_same_jobs() -> None:
 
     table = engine().run_rule(REVISED.rule)
     network = NetworkConfig(order="predicted_size", revises=True)
+    weights = initial_weights(network, 0)
     for other in (
         load_scheduler(REVISED),
-        load_scheduler(UNTRAINED.with_settings(order="area^0.7", predictions="revised")),
-        PpoScheduler(initial_weights(network, 0), network),
+        PpoScheduler(weights, NetworkConfig(), permissions=network.permissions, revised=True),
+        PpoScheduler(weights, network, permissions=network.permissions),
     ):
         assert np.array_equal(engine().run(other).start_s, table.start_s)
     plain = engine(SUBMITTED).run_rule(SUBMITTED.rule)
@@ -117,16 +119,18 @@ def test_it_is_a_setting_of_any_policy_that_is_not_fed_the_truth() -> None:
     with pytest.raises(InputError, match="predictions: expected submitted or revised, got oracle"):
         load_scheduler(UNTRAINED.with_settings(predictions="oracle"))
     reference = load_scheduler(UNTRAINED.with_settings(predictions="revised")).reference
-    assert reference == Policy("qssf-backfill", predictions="revised")
+    assert reference == REVISED.with_settings(preempt={"declared": True})
 
 
 def test_what_a_card_says_of_revising_holds_whatever_it_may_do() -> None:
     """The default policy revises predictions where it preempts, too."""
-    assert load_scheduler("ppo").order == REVISED.rule.order
-    assert load_scheduler(Policy("ppo", order="area^0.7")).order == REVISED.rule.order
-    preempting = Permissions(preemption=True)
-    assert load_scheduler(Policy("ppo", order="index")).order == preempting.order(revised=True)
-    assert load_scheduler(UNTRAINED.with_settings(order="index")).order == preempting.order()
+    either = REVISED.with_settings(preempt={"declared": True})
+    assert load_scheduler("ppo").order == either.rule.order
+    for permissions in (Permissions(preemption=True), Permissions(reservations=True)):
+        kept = load_checkpoint()
+        scheduler = PpoScheduler(kept.weights, kept.card.network, permissions=permissions)
+        assert scheduler.order == permissions.order(revised=True)
+    assert not load_scheduler(UNTRAINED).order.revised
 
 
 def test_a_recipe_trains_for_what_it_serves() -> None:

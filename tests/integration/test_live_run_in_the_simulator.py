@@ -151,9 +151,10 @@ def test_the_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path
     assert {decision.source for decision in contested} == {"policy"}
 
     trace, spec, predictions, ends_s = as_workload(events)
-    engine = Engine(trace, spec, predictions=predictions, fixed_end_s=ends_s)
+    scheduler = load_scheduler(policy)
+    engine = Engine(trace, spec, order=scheduler.order, predictions=predictions, fixed_end_s=ends_s)
     replayed: list[DecisionRecord] = []
-    engine.run(load_scheduler(policy), on_record=replayed.append)
+    engine.run(scheduler, on_record=replayed.append)
 
     assert len(replayed) == len(live) == len(events.decisions)
     for record in replayed:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc t
 
 TICK_S = 0.25
 TIRESIAS = Policy("tiresias", preempt={"threshold_gpu_s": 0.3, "tick": TICK_S})
-NETWORK = Policy("ppo", checkpoint="untrained", order="index")
+NETWORK = Policy("ppo", checkpoint="untrained")
 SAVES = """
 trap 'sleep 0.2; echo $n > {0}/save; rm {0}/there; exit 143' TERM
 touch {0}/there
@@ -296,7 +296,7 @@ def test_a_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -
     kept = records_by_number(network.journal.parent)
     assert {record.source for record in kept.values()} <= {"policy", "automatic"}, "never the guard"
     (stopped,) = (record for record in kept.values() if isinstance(record.action, Preempt))
-    assert stopped.policy_id == load_scheduler(network.policy).policy_id != "untrained-0"
+    assert stopped.policy_id == load_scheduler(network.policy).policy_id
     half = stopped.halves[0]
     assert half.choice == half.reference > 0
     assert half.logits[half.choice] == max(half.logits)

@@ -79,7 +79,7 @@ def paths(workload: tuple[Trace, ClusterSpec], tmp_path: Path) -> list[str]:
 
 
 def untrained() -> PpoScheduler:
-    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig())
+    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig(), permissions=Permissions())
 
 
 def test_parts_do_not_overlap_and_leave_the_test_part_alone(
@@ -124,7 +124,7 @@ FREE = NetworkConfig(prior_job=0.0, prior_variant=0.0)
 def restless(seed: int, order: str = "predicted_gpu_time", *, revises: bool = False) -> PpoScheduler:
     """First weights without a head start for the reference: they leave it at most decisions."""
     network = msgspec.structs.replace(FREE, order=order, revises=revises)
-    return PpoScheduler(initial_weights(network, seed), network)
+    return PpoScheduler(initial_weights(network, seed), network, permissions=network.permissions)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
 def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> None:
     validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     network = NetworkConfig(order="predicted_size")
-    table = validator(PpoScheduler(initial_weights(network, 0), network))
+    table = validator(PpoScheduler(initial_weights(network, 0), network, permissions=network.permissions))
     assert list(table)[:2] == ["ppo", "easy*"]
     assert {"qssf-backfill", "fifo-backfill"} <= table.keys()
     assert table["ppo"].items() >= table["easy*"].items()
@@ -181,7 +181,7 @@ def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
     )
     windows = cut_windows(data.validation, idle, seed=1)
     network = NetworkConfig(order=order)
-    policy = PpoScheduler(initial_weights(network, 0), network)
+    policy = PpoScheduler(initial_weights(network, 0), network, permissions=network.permissions)
     played = Replays([window.drawn for window in windows], 8, 40, ORDERS[order]).run(
         scorer(policy.weights, network)
     )

@@ -100,6 +100,7 @@ class Replays:
             drain_frac=1.0,
             nodes_low=min(nodes),
             nodes_high=max(nodes),
+            reserving_frac=float(permissions.reservations),
             revising=revises,
         )
         sources = [
