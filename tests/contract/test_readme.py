@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def blocks(page: str, *languages: str) -> list[str]:
     """The fenced blocks of a page in these languages, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
-        body for language, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S) if language in languages
+        body
+        for language, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+        if language in languages
     ]
 
 
@@ -84,7 +87,8 @@ class Reader:
         """End what is in the background."""
         pids = self.folder / "pids"
         for pid in pids.read_text().split() if pids.exists() else ():
-            os.kill(int(pid), signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGTERM)
         for shell in self.shells:
             shell.wait(60)
 
