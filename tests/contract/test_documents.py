@@ -21,10 +21,10 @@ from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
-from rlsched_agents.evaluate.modelled import ModelsUsed
+from rlsched_agents.evaluate.modelled import PowerDownMetrics
 from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import PolicyUsed, Report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = [
@@ -43,7 +43,8 @@ def text(name: str) -> str:
 
 def commands(page: str) -> Iterator[list[str]]:
     """The words behind `rlsched` on every command line of a page, wrapped lines joined."""
-    for block in re.findall(r"```\n(.*?)```", page, re.DOTALL):
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for block in (body for language, body in fenced if language in ("", "sh")):
         for line in block.replace("\\\n", " ").splitlines():
             _, found, rest = line.partition("#")[0].partition("rlsched ")
             if found and not line.lstrip().startswith("error:"):
@@ -95,9 +96,12 @@ def test_contracts_name_every_column_field_and_policy() -> None:
     assert f"a window of {WINDOW_ROWS} rows" in architecture
 
 
-@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio, ModelsUsed])
-def test_evaluate_names_every_field(struct: type[msgspec.Struct]) -> None:
-    page = text("docs/evaluate.md")
+@pytest.mark.parametrize(
+    "struct",
+    [Report, PolicyUsed, Metrics, GroupMetrics, OverTime, Comparison, Ratio, PowerDownMetrics],
+)
+def test_the_report_names_every_field(struct: type[msgspec.Struct]) -> None:
+    page = text("docs/reference/report.md")
     assert [name for name in struct.__struct_fields__ if f"`{name}`" not in page] == []
 
 
@@ -108,8 +112,9 @@ def test_characterisation_names_every_key_of_describe() -> None:
     assert [key for key in report if f"`{key}`" not in text("docs/characterisation.md")] == []
 
 
-def test_evaluate_names_every_column_of_the_job_files() -> None:
-    assert [name for name in JOB_COLUMNS if f"`{name}`" not in text("docs/evaluate.md")] == []
+def test_the_report_names_every_column_of_the_job_files() -> None:
+    page = text("docs/reference/report.md")
+    assert [name for name in JOB_COLUMNS if f"`{name}`" not in page] == []
 
 
 def test_the_script_that_survives_preemption_does(tmp_path: Path) -> None:
