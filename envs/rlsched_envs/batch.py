@@ -59,7 +59,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         s.config[k],
         s.counters[k],
         s.scratch[k],
-        OrderArrays(s.order.code[k], s.order.later[k], s.order.cost),
+        OrderArrays(s.order.code[k], s.order.later, s.order.cost),
         models,
     )
     progress = ProgressArrays(
