@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -75,6 +76,14 @@ def prose(page: str) -> str:
     return _FENCE.sub("", page)
 
 
+def words_of(line: str) -> list[str]:
+    """A command line as a shell takes it apart; prose as it stands."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
 def commands(page: str) -> Iterator[list[str]]:
     """The words behind `rlsched` on every command line of a page, wrapped lines joined."""
     for language, block in blocks(page):
@@ -83,9 +92,9 @@ def commands(page: str) -> Iterator[list[str]]:
         for line in block.replace("\\\n", " ").splitlines():
             _, found, rest = line.partition("#")[0].partition("rlsched ")
             if found and rest.split() and not line.lstrip().startswith(("error:", "import ", "from ")):
-                yield rest.split()
+                yield words_of(rest)
     for quoted in re.findall(r"`rlsched ([^`\n]+)`", prose(page)):
-        yield quoted.split()
+        yield words_of(quoted)
 
 
 def anchors(page: str) -> set[str]:
@@ -141,7 +150,6 @@ def test_policies_and_settings_of_commands_are_there(document: Path) -> None:
     for words in commands(document.read_text(encoding="utf-8")):
         policy = Policy("ppo")
         for option, value in pairwise(words):
-            value = value.strip("'\"")
             if option == "--set" and "=" in value and not value.isupper():
                 policy = policy.changed([value])
             elif option in ("--policy", "--fallback") and value.endswith((".toml", ".py")):
@@ -299,7 +307,7 @@ def test_the_script_that_survives_preemption_does(tmp_path: Path) -> None:
         script = script.replace(long, short)
     (tmp_path / "train.py").write_text(script)
     saved = tmp_path / "train.json"
-    steps = []
+    steps: list[int] = []
     for attempt in (1, 2):
         with subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
