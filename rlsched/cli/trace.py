@@ -149,8 +149,8 @@ def synth(
 ) -> None:
     """Draw a synthetic trace, and the cluster on which it offers the load.
 
-    The parameters are fitted to real traces; docs/workload.md says to which, how close it comes, and what is
-    assumed.
+    The parameters are fitted to real traces; docs/explanation/workload.md says to which, how close it comes,
+    and what is assumed.
 
     \b
     Example:
