@@ -278,10 +278,11 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         gpu_type: str = "generic",
         cpus: int = 0,
         placement: Placement = "consolidate",
+        preemptible: Literal["declared", "all"] = "declared",
     ) -> ClusterSpec:
         """`nodes` nodes of `gpus` GPUs each, one pool."""
         group = NodeGroup(count=nodes, gpus=gpus, gpu_type=gpu_type, cpus=cpus)
-        return cls(name=name, placement=placement, nodes=(group,))
+        return cls(name=name, placement=placement, preemptible=preemptible, nodes=(group,))
 
     def write(self, path: str | Path) -> None:
         """Write a TOML file; `read` gives it back.
@@ -300,6 +301,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         lines += [f"placement = {_quote(self.placement)}"] if self.placement != "consolidate" else []
         lines += [f"max_retries = {self.max_retries}"] if self.max_retries is not None else []
         lines += [f"node_events = {_quote(self.node_events)}"] if self.node_events else []
+        lines += [f"preemptible = {_quote(self.preemptible)}"] if self.preemptible != "declared" else []
         for group in self.nodes:
             lines += [
                 "",

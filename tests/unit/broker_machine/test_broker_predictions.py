@@ -138,9 +138,7 @@ def test_the_next_stamp_after_a_restart_is_what_it_would_have_been(
 
 
 @pytest.mark.parametrize("prediction", [HEDGE, RUNNING_MEAN])
-def test_later_ends_change_no_prediction(
-    prediction: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_later_ends_change_no_prediction(prediction: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Two lives that differ in an end that comes after a submission: its prediction does not, the next
     one's does."""
     lives = []
