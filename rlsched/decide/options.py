@@ -26,7 +26,7 @@ WEIGHED: Final = 4
 highest while other jobs wait; the one where time and energy, weighed against each other, cost least."""
 
 KEEP_FRAC: Final = 0.85
-"""Speed that all who share a GPU have to keep: the bound whose quality `docs/model/sharing.md` measures."""
+"""Speed that all who share a GPU have to keep. How good a bound it is: `docs/explanation/sharing.md`."""
 
 
 class StartOptions(NamedTuple):

@@ -2,7 +2,7 @@
 
 `Watched` is an engine that writes down, for every span of time between two instants, who runs where: from the
 ledger, which has tests of its own. `recount` turns that into work and energy by the formulas of
-docs/model.md, written out here a second time.
+docs/explanation/model.md, written out here a second time.
 """
 
 from __future__ import annotations

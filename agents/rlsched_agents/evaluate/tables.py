@@ -155,7 +155,7 @@ def _print_energy(report: Report, console: Console) -> None:
         of = _percent(min(known)) + ("" if max(known) == min(known) else f" to {_percent(max(known))}")
         console.print(
             f"Measured or fitted: {of} of the catalogue's figures that these results use; the rest is "
-            "assumed, see docs/model/catalogue.md.\n"
+            "assumed, see docs/explanation/catalogue.md.\n"
         )
 
 

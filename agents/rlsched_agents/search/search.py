@@ -26,8 +26,8 @@ ARRIVALS: Final = 64
 MIN_SEEN: Final = 16
 MAX_SPREAD: Final = 1.0
 """Median spread of the arrivals that were seen above which a network is not overruled: then the futures are
-worth nothing. Of docs/learning.md's workloads it is 0.4 to 0.7 where predictions carry information (rank
-correlation with the run time 0.75 to 0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3)."""
+worth nothing. It is 0.4 to 0.7 where predictions carry information (rank correlation with the run time 0.75
+to 0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3): docs/explanation/learning.md."""
 _DRAWS: Final = 2  # the halves of a policy's decision draw as 0 and 1
 
 

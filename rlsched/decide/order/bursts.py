@@ -11,7 +11,7 @@ the predictions (`spread`).
 Predictions change when a job comes or ends, that of a job also when it is queued again, and at no other time,
 so that the same events give the same ones in a simulator, in a broker, and in a broker that reads its journal
 again. What they are worth is in
-docs/prediction.md.
+docs/explanation/prediction.md.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 KWH = 3.6e6
 IDLE_W, BASE_W, ASLEEP_W = 708.0, 380.0, 10.0
-"""A node with eight V100 that does nothing; the same less its GPUs; asleep. `docs/power-down.md`."""
+"""A node with eight V100 that does nothing; the same less its GPUs; asleep. `docs/how-to/power-down.md`."""
 
 
 class Scripted:
