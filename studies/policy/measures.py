@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.workload.describe import spearman
+from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import ended, jct_s, mean, quantile
 from rlsched_agents.evaluate.modelled import J_PER_KWH, mean_of_jobs
 from rlsched_agents.evaluate.pairs import Ratio, mean_ratio
-from rlsched_agents.evaluate.report import paired_runs
 from rlsched_envs.engine import Predictions, run_time_s
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models

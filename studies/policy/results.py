@@ -32,8 +32,8 @@ from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.build import build_report, paired_runs
 from rlsched_agents.evaluate.pairs import compare
-from rlsched_agents.evaluate.report import build_report, paired_runs
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace

@@ -20,9 +20,9 @@ import msgspec
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
+from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.pairs import Comparison, compare
-from rlsched_agents.evaluate.report import paired_runs
 from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
 from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Predictions

@@ -20,8 +20,9 @@ import msgspec
 import numpy as np
 
 from rlsched.decide.policy import Policy
+from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.pairs import Ratio, geometric_mean
-from rlsched_agents.evaluate.report import Report, build_report
+from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace

@@ -19,8 +19,9 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.predictability import Predictability
 from rlsched.workload.synth import synthesize
+from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.metrics import Metrics
-from rlsched_agents.evaluate.report import Report, build_report
+from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace

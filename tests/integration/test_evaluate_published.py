@@ -9,7 +9,7 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.report import build_report
+from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace

@@ -13,10 +13,10 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.build import rejected_lines, rejected_reasons
 from rlsched_agents.evaluate.jobs_out import Places, file_stem, ranges, seconds, write_jobs
 from rlsched_agents.evaluate.metrics import bounded_slowdown, mean_over_seeds, quantile, schedule_metrics
 from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_of_sums
-from rlsched_agents.evaluate.report import rejected_lines, rejected_reasons
 from rlsched_agents.evaluate.run import distinct, replay_tasks
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
 from rlsched_envs.engine import Predictions

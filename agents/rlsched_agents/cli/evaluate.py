@@ -120,9 +120,9 @@ def evaluate(
     from rich.console import Console
 
     from rlsched.errors import InputError
+    from rlsched_agents.evaluate.report import print_report
     from rlsched_agents.evaluate.run import distinct
     from rlsched_agents.evaluate.simulate import simulate
-    from rlsched_agents.evaluate.tables import print_report
 
     if html_path is not None:
         import rlsched_agents.evaluate.page  # noqa: F401 - before a long run: a missing extra is said at once

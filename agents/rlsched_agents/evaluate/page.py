@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,7 @@ from rlsched.report.words import number, or_nan, section
 from rlsched_agents.evaluate.report import Report
 
 if TYPE_CHECKING:
-    from rlsched_agents.evaluate.metrics import Metrics
-    from rlsched_agents.evaluate.simulate import Runs
+    from rlsched_agents.evaluate.jobs import Jobs
 
 MOST_DRAWN = len(COLOURS)
 """Policies in one plot: there are no more colours that can be told apart. Tables have all of them."""
@@ -26,25 +25,25 @@ MOST_OWNERS = 10
 _POINTS = 120
 
 
-def write_page(runs: Runs, path: Path, baseline: str | None = None) -> None:
+def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
     """Write the page, all of it or nothing.
 
     Args:
-        runs: What came of the policies.
+        report: How the policies compare.
+        jobs: The jobs of each.
         path: Where to.
-        baseline: The policy to compare with; None: the first.
 
     Raises:
-        InputError: the place cannot be written to, or the baseline is not among the policies.
+        InputError: the place cannot be written to.
     """
-    report, canvas = runs.compare(baseline), Canvas()
+    canvas = Canvas()
     drawn = drawn_policies(report)
     made = [
         _overview(report),
         _waiting(report, drawn, canvas),
-        _tails(runs, drawn, canvas),
+        _tails(report, jobs, drawn, canvas),
         *_over_time(report, drawn, canvas),
-        *_gains(runs, report, canvas),
+        *_gains(report, jobs, canvas),
     ]
     foot = paragraph(f"Made by rlsched {__version__}, rlsched evaluate --html. For machines: --json.")
     lead = cards(
@@ -102,8 +101,8 @@ def _waiting(report: Report, drawn: Sequence[str], canvas: Canvas) -> Section:
     return section("waiting", "Waiting by size", figure(plot), shown)
 
 
-def _tails(runs: Runs, drawn: Sequence[str], canvas: Canvas) -> Section:
-    waits = {name: np.sort(runs[name].jobs.queue_s) for name in drawn}
+def _tails(report: Report, jobs: Mapping[str, Jobs], drawn: Sequence[str], canvas: Canvas) -> Section:
+    waits = {name: np.sort(jobs[name].queue_s) for name in drawn}
     waits = {name: known[np.isfinite(known)] for name, known in waits.items()}
     longest_s = max((float(known[-1]) for known in waits.values() if len(known)), default=1.0)
     at_s = np.geomspace(1.0, max(longest_s, 10.0), _POINTS)
@@ -118,15 +117,11 @@ def _tails(runs: Runs, drawn: Sequence[str], canvas: Canvas) -> Section:
     )
     keys = ("queue_p50_s", "queue_p90_s", "queue_p99_s", "queue_p999_s", "queue_max_s")
     rows = [
-        (name, *(in_words(getattr(one.metrics, key)) for key in keys), _slowdown(one.metrics))
-        for name, one in runs.items()
+        (name, *(in_words(getattr(one, key)) for key in keys), number(one.bounded_slowdown_p99))
+        for name, one in report.policies.items()
     ]
     columns = ("policy", "median", "p90", "p99", "p99.9", "longest", "bounded slowdown, p99")
     return section("tails", "Tails", figure(plot), table("Queueing delay", columns, rows))
-
-
-def _slowdown(metrics: Metrics) -> str:
-    return number(metrics.bounded_slowdown_p99)
 
 
 def _over_time(report: Report, drawn: Sequence[str], canvas: Canvas) -> Iterator[Section]:
@@ -145,9 +140,9 @@ def _over_time(report: Report, drawn: Sequence[str], canvas: Canvas) -> Iterator
     yield section("utilisation", "Utilisation over time", figure(plot))
 
 
-def _gains(runs: Runs, report: Report, canvas: Canvas) -> Iterator[Section]:
+def _gains(report: Report, jobs: Mapping[str, Jobs], canvas: Canvas) -> Iterator[Section]:
     """Who waits less than under the baseline, and who longer."""
-    base = runs[report.baseline].jobs
+    base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):
         return
@@ -157,7 +152,7 @@ def _gains(runs: Runs, report: Report, canvas: Canvas) -> Iterator[Section]:
     sizes = np.array([f"{count:g}" for count in base.num_gpus])
     owners = [(kind, values[base.measured]) for kind, values in (("VC", trace.vc), ("user", trace.user))]
     for name in names:
-        gained_s = base.queue_s - runs[name].jobs.queue_s
+        gained_s = base.queue_s - jobs[name].queue_s
         order = sorted(set(sizes), key=float)
         shares = [_shares(gained_s[sizes == size]) for size in order]
         plot = canvas.bars(

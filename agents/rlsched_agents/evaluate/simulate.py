@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,11 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.build import build_report, rejected_lines
+from rlsched_agents.evaluate.jobs import Jobs
 from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
-from rlsched_agents.evaluate.metrics import Metrics, jct_s, queue_s
-from rlsched_agents.evaluate.report import Report, build_report, rejected_lines, write_json
+from rlsched_agents.evaluate.metrics import Metrics
+from rlsched_agents.evaluate.report import Report, write_json
 from rlsched_agents.evaluate.run import (
     Outcome,
     Task,
@@ -32,7 +33,6 @@ from rlsched_agents.evaluate.run import (
 )
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
 from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import read_node_events
 
@@ -42,68 +42,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Chosen = str | Path | Policy
 """A policy, or what `Policy.of` reads."""
-
-
-@dataclass(frozen=True)
-class Jobs:
-    """The measured jobs of a run: M of them, in the order of submission.
-
-    Attributes:
-        table: All jobs of the run, the warm-up's too.
-        cluster: What they ran on.
-        measured: (J,) which of these are measured.
-    """
-
-    table: JobTable
-    cluster: ClusterSpec
-    measured: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self.measured))
-
-    @property
-    def job_id(self) -> NDArray[np.str_]:
-        """(M,) their ids."""
-        return self.table.trace.job_id[self.measured]
-
-    @property
-    def num_gpus(self) -> Floats:
-        """(M,) GPUs that each asked for."""
-        return self.table.trace.num_gpus[self.measured]
-
-    @property
-    def submit_s(self) -> Floats:
-        """(M,) submission, seconds of the trace."""
-        return self.table.trace.submit_s[self.measured]
-
-    @property
-    def start_s(self) -> Floats:
-        """(M,) first start, nan where there was none."""
-        return self.table.start_s[self.measured]
-
-    @property
-    def end_s(self) -> Floats:
-        """(M,) last end, nan where there was none."""
-        return self.table.end_s[self.measured]
-
-    @property
-    def queue_s(self) -> Floats:
-        """(M,) queueing delay: first start less submission, seconds."""
-        return queue_s(self.table)[self.measured]
-
-    @property
-    def jct_s(self) -> Floats:
-        """(M,) job completion time: last end less submission, seconds."""
-        return jct_s(self.table)[self.measured]
-
-    def write(self, path: str | Path) -> None:
-        """Write one row a job as CSV, and one row an attempt beside it (`NAME.segments.csv`).
-
-        Raises:
-            InputError: the place cannot be written to.
-        """
-        path = Path(path)
-        write_jobs(self.table, self.cluster, self.measured, path.parent, path.stem)
 
 
 class Run:
@@ -215,7 +153,7 @@ class Runs(Mapping[str, Run]):
         """
         from rlsched_agents.evaluate.page import write_page
 
-        write_page(self, Path(path), baseline)
+        write_page(self.compare(baseline), self._jobs(), Path(path))
 
     def plot(self) -> Figure:
         """Draw how the policies compare: `runs.plot().savefig("runs.png")`.
@@ -225,7 +163,10 @@ class Runs(Mapping[str, Run]):
         """
         from rlsched_agents.evaluate.plot import plot
 
-        return plot(self)
+        return plot(self.compare(), self._jobs())
+
+    def _jobs(self) -> dict[str, Jobs]:
+        return {name: run.jobs for name, run in self.items()}
 
     def write_jobs(self, folder: str | Path) -> None:
         """Write the jobs of every policy and seed: `NAME.csv`, `NAME.segments.csv`, `NAME.seedK.csv`.
