@@ -17,11 +17,10 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
 from rlsched.decide.rows.arrays import LEGAL, REASON_TEXT
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.rows.columns import CLOCK
 from rlsched.wire.messages import Explanation
 
 NAMED_JOBS = 5
-_CLOCK = SCHEMA.column("clock_frac")
 
 
 def never_runs(book: Book, vc: str, num_gpus: int) -> str:
@@ -238,7 +237,7 @@ def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
 def _row_words(book: Book, half: Half, row: int) -> str:
     seq = half.seqs[row]
     if half.kind == "how":
-        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, _CLOCK]
+        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, CLOCK]
         at = f" at clock {clock:.2f}" if clock > 0.0 else ""
         return f"{book.cluster.node_names[half.nodes[row]]}{at}"
     return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq, '?')}"

@@ -10,19 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.permissions import Permissions
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, SCHEMA
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 
 Weights = dict[str, NDArray[np.float32]]
 """Parameters by name, `actor.*` and `critic.*`; a matrix is (outputs, inputs) as in torch."""
-
-WAIT: Final = SCHEMA.column("is_wait")
-JOB: Final = SCHEMA.column("is_job")
-VARIANT: Final = SCHEMA.column("is_variant")
-REFERENCE: Final = SCHEMA.column("is_reference")
-FEASIBLE: Final = SCHEMA.column("feasible")
-RATE: Final = SCHEMA.column("rate")
-"""Above 0 in every row of a job where models say how fast it runs, and 0 where there are none."""
-
 
 _PERMISSIONS: Final = {
     "predicted_gpu_time": Permissions(),

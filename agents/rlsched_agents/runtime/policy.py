@@ -28,7 +28,7 @@ from rlsched.decide.rows.candidates import (
     variant_candidates,
     weighs_energy,
 )
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.rows.columns import PREDICTED, QUEUE, WORK
 from rlsched.decide.rules import migration as migrating
 from rlsched.decide.rules.gittins import next_age_look_s
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
@@ -42,10 +42,6 @@ from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weigh
 
 if TYPE_CHECKING:
     from rlsched_agents.search.search import Search
-
-_QUEUE = SCHEMA.column("queue_log")
-_WORK = SCHEMA.column("queued_work_log")
-_PREDICTED = SCHEMA.column("predicted_log")
 
 
 @dataclass
@@ -344,11 +340,11 @@ class PpoScheduler(Scheduler):
 
         The reference run is taken to stand where this one does and to stay there, the end to be far.
         """
-        here, waiting = float(features[0, _QUEUE]), float(features[0, _WORK])
+        here, waiting = float(features[0, QUEUE]), float(features[0, WORK])
         privileged = np.tile(
             np.array((0, here, 1, 0, waiting, waiting, here, here, here), np.float32), (len(features), 1)
         )
-        privileged[:, 3] = features[:, _PREDICTED]
+        privileged[:, 3] = features[:, PREDICTED]
         value = self._forward.value(features, privileged)
         return value if math.isfinite(value) else None
 

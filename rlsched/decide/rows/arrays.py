@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.choose import host_of
-from rlsched.decide.rows.features import (
+from rlsched.decide.rows.columns import (
     FEASIBLE,
     FREE_AFTER,
     GPU_TIME,
@@ -21,11 +21,13 @@ from rlsched.decide.rows.features import (
     LEFTOVER,
     NODE_ENDS,
     OPENS_NODE,
+    PREDICTED,
+    SPREAD,
+)
+from rlsched.decide.rows.features import (
     OWN,
     PLACE,
-    PREDICTED,
     PROFILE,
-    SPREAD,
     place_columns,
 )
 from rlsched.decide.rows.logs import LogArrays, log_arrays
@@ -74,7 +76,7 @@ class WindowArrays(NamedTuple):
     clock: NDArray[np.float64]  # (K,) SM clock of each row
     partner: NDArray[np.int32]  # (K,) slot of the running job that each row shares GPUs with, -1: none
     out: NDArray[np.int32]  # (K,) slot of the running job that each row preempts first, -1: none
-    picks: NDArray[np.int32]  # (PICKS, K) scratch
+    picks: Records  # (K,) PICK: scratch
     logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
     shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
     profile: NDArray[np.int64]  # (PROFILE,) scratch
@@ -83,8 +85,20 @@ class WindowArrays(NamedTuple):
     claim: Records  # (PREEMPTING_ROWS,) CLAIM: scratch
 
 
-PICKS: Final = 9
-"""Rows of `WindowArrays.picks`, see `rows.picks`."""
+PICK: Final = np.dtype(
+    [
+        ("position", np.int32),  # in the queue, of the job of a row
+        ("state", np.int32),  # what the job is to a window (`rows.picks`)
+        ("ahead", np.int32),  # jobs ahead of it that do not fit
+        ("partner", np.int32),  # slot of the running job whose GPUs it would share, -1: none
+        ("old", np.int32),  # apart from that: positions of jobs to show for their age ...
+        ("old_state", np.int32),
+        ("old_partner", np.int32),
+        ("rest", np.int32),  # ... and of those that do not fit
+        ("rest_state", np.int32),
+    ]
+)
+"""What may be shown, while rows are chosen."""
 PLACES: Final = 33
 """Jobs of one of the first 32 demand classes share what is said about where they would go."""
 OWN_ENTRIES: Final = 32
@@ -101,7 +115,7 @@ def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArray
         np.ones(rows),
         np.full(rows, -1, np.int32),
         np.full(rows, -1, np.int32),
-        np.zeros((PICKS, rows), np.int32),
+        records(rows, PICK),
         log_arrays(2 * rows),
         np.zeros(NUM_FEATURES, np.float32),
         np.zeros(PROFILE, np.int64),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.placement import class_fits, first_fitting
 from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
 from rlsched.decide.holds import half_free, is_held, is_overdue
-from rlsched.decide.rows.arrays import NOT_ASKED, PICKS, WindowArrays
+from rlsched.decide.rows.arrays import NOT_ASKED, WindowArrays
 from rlsched.decide.rows.features import own_columns
 from rlsched.decide.rows.schema import FEASIBLE_ROWS, OLDEST_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.backfill import reserve_first
@@ -28,10 +27,6 @@ DELAYS: Final = -1
 """What a job is to a window: it does not fit; is held back; can start; can start, and is overdue; can start
 if others are preempted; fits, and would delay the job with the reservation."""
 _SHOWN: Final = -2
-
-POSITION, STATE, AHEAD, PARTNER, _OLD, _OLD_STATE, _OLD_PARTNER, _REST, _REST_STATE = range(PICKS)
-"""By row: queue position, what the job is, jobs ahead that do not fit, whose GPUs it would share. Then what
-may still be shown."""
 
 
 @kernel
@@ -86,16 +81,16 @@ def sort_out(
             state = LATE if is_overdue(s, slot, now_s) else CAN_START
         if state >= CAN_START and fit < feasible_rows:
             fit += 1
-            picks[POSITION, fit], picks[STATE, fit], picks[AHEAD, fit] = position, state, ahead
-            picks[PARTNER, fit] = partner
+            picks.position[fit], picks.state[fit], picks.ahead[fit] = position, state, ahead
+            picks.partner[fit] = partner
         if state < CAN_START and rest < rows:
-            picks[_REST, rest], picks[_REST_STATE, rest] = position, state
+            picks.rest[rest], picks.rest_state[rest] = position, state
             rest += 1
         if old < oldest_rows or state == LATE or own.seq[at] < youngest:
             old = _note_oldest(s, p, position, state, partner, w, old, oldest_rows)
             if old == oldest_rows:
-                late = picks[_OLD_STATE, old - 1] == LATE
-                youngest = np.int64(0) if late else job.seq[queue[picks[_OLD, old - 1]]]
+                late = picks.old_state[old - 1] == LATE
+                youngest = np.int64(0) if late else job.seq[queue[picks.old[old - 1]]]
     return fit, old, rest, blocked, demand, work
 
 
@@ -131,8 +126,8 @@ def _note_oldest(
 
     Overdue jobs that can start come first, then the others by arrival.
     """
-    out, states, queue = w.picks[_OLD], w.picks[_OLD_STATE], s.derived.queue[p]
-    partners = w.picks[_OLD_PARTNER]
+    out, states, queue = w.picks.old, w.picks.old_state, s.derived.queue[p]
+    partners = w.picks.old_partner
     seq = s.job.seq[queue[position]]
     at = found
     while at > 0:
@@ -150,30 +145,30 @@ def _note_oldest(
 
 
 @kernel
-def pick(picks: NDArray[np.int32], fit: int, old: int, rest: int) -> int:
+def pick(picks: Records, fit: int, old: int, rest: int) -> int:
     """Give rows to jobs noted for their age, then to those that cannot start. Returns the rows in use."""
     rows = fit + 1
     for k in range(old):
-        position, state = picks[_OLD, k], picks[_OLD_STATE, k]
-        if state < CAN_START or fit == 0 or position > picks[POSITION, fit]:
-            picks[POSITION, rows], picks[STATE, rows], picks[AHEAD, rows] = position, state, 0
-            picks[PARTNER, rows] = picks[_OLD_PARTNER, k]
+        position, state = picks.old[k], picks.old_state[k]
+        if state < CAN_START or fit == 0 or position > picks.position[fit]:
+            picks.position[rows], picks.state[rows], picks.ahead[rows] = position, state, 0
+            picks.partner[rows] = picks.old_partner[k]
             rows += 1
         if state < CAN_START:
             low, high = 0, rest
             while low < high:
                 middle = (low + high) // 2
-                if picks[_REST, middle] < position:
+                if picks.rest[middle] < position:
                     low = middle + 1
                 else:
                     high = middle
-            if low < rest and picks[_REST, low] == position:
-                picks[_REST_STATE, low] = _SHOWN
+            if low < rest and picks.rest[low] == position:
+                picks.rest_state[low] = _SHOWN
     for k in range(rest):
-        if rows == picks.shape[1]:
+        if rows == picks.shape[0]:
             break
-        if picks[_REST_STATE, k] != _SHOWN:
-            picks[POSITION, rows], picks[STATE, rows] = picks[_REST, k], picks[_REST_STATE, k]
-            picks[AHEAD, rows], picks[PARTNER, rows] = 0, -1
+        if picks.rest_state[k] != _SHOWN:
+            picks.position[rows], picks.state[rows] = picks.rest[k], picks.rest_state[k]
+            picks.ahead[rows], picks.partner[rows] = 0, -1
             rows += 1
     return rows

@@ -18,7 +18,7 @@ from rlsched.decide.rows.arrays import (
     set_place,
     use_rows,
 )
-from rlsched.decide.rows.features import (
+from rlsched.decide.rows.columns import (
     ENERGY_WEIGHT,
     FEASIBLE,
     FREE,
@@ -27,8 +27,10 @@ from rlsched.decide.rows.features import (
     IS_REFERENCE,
     IS_VARIANT,
     PREEMPTS,
-    TIME_SCALE,
     WAITED,
+)
+from rlsched.decide.rows.features import (
+    TIME_SCALE,
     clock_columns,
     index_columns,
     own_columns,

@@ -26,7 +26,7 @@ from rlsched.decide.rows.arrays import (
     set_place,
     use_rows,
 )
-from rlsched.decide.rows.features import (
+from rlsched.decide.rows.columns import (
     ENERGY_WEIGHT,
     FEASIBLE,
     FIT_IN,
@@ -38,8 +38,11 @@ from rlsched.decide.rows.features import (
     IS_WAIT,
     PREEMPTS,
     RANK,
-    TIME_SCALE,
     WAITED,
+)
+from rlsched.decide.rows.columns import HELD as HELD_FOR
+from rlsched.decide.rows.features import (
+    TIME_SCALE,
     against_blocked,
     blocked_columns,
     count_log,
@@ -52,18 +55,13 @@ from rlsched.decide.rows.features import (
     release_profile,
     workload_columns,
 )
-from rlsched.decide.rows.features import HELD as HELD_FOR
 from rlsched.decide.rows.logs import scaled_log1p
 from rlsched.decide.rows.picks import (
-    AHEAD,
     CAN_START,
     CLAIMS,
     DELAYS,
     KEPT,
     LATE,
-    PARTNER,
-    POSITION,
-    STATE,
     pick,
     sort_out,
 )
@@ -111,9 +109,9 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     w.info[1] = 1 if fit > 0 else 0
     startable = False
     for row in range(fit, 0, -1):
-        if not preempts and w.picks[PARTNER, row] < 0:
+        if not preempts and w.picks.partner[row] < 0:
             w.info[1] = row
-        startable = startable or w.picks[STATE, row] != CLAIMS
+        startable = startable or w.picks.state[row] != CLAIMS
     w.features[w.info[1], IS_REFERENCE] = 1.0
     _guard(s, p, startable, w)
 
@@ -124,7 +122,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
     queue, job, own, picks, shared, logs = s.derived.queue[p], s.job, w.own, w.picks, w.shared, w.logs
     held_at, free = w.slot.shape[0], s.derived.part.free_gpus[p]
     for row in range(1, rows):
-        slot = queue[picks[POSITION, row]]
+        slot = queue[picks.position[row]]
         held_s = now_s - job.held_since_s[slot]
         logs.x[row] = max(now_s - job.submit_s[slot], 0.0)
         logs.x[held_at + row] = held_s if held_s == held_s else 0.0
@@ -132,17 +130,17 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
     scaled_log1p(logs, 1, rows, TIME_SCALE)
     scaled_log1p(logs, held_at + 1, held_at + rows, TIME_SCALE)
     for at in range(1, rows):
-        slot, state, row = w.slot[at], picks[STATE, at], w.features[at]
+        slot, state, row = w.slot[at], picks.state[at], w.features[at]
         for column in range(NUM_FEATURES):
             row[column] = shared[column]
-        row[INFEASIBLE_AHEAD] = count_log(picks[AHEAD, at])
-        row[RANK] = count_log(picks[POSITION, at])
+        row[INFEASIBLE_AHEAD] = count_log(picks.ahead[at])
+        row[RANK] = count_log(picks.position[at])
         row[WAITED], row[HELD_FOR] = logs.out[at], logs.out[held_at + at]
         mine = own_columns(job, slot, own)
         gpus = own.gpus[mine]
         set_own(s, p, mine, own, row)
         node = -1
-        w.partner[at], w.out[at] = picks[PARTNER, at], -1
+        w.partner[at], w.out[at] = picks.partner[at], -1
         if MODELLED and s.config[0].modelled:
             workload_columns(s, p, slot, row)
             row[ENERGY_WEIGHT] = job_energy_weight(s, slot)
@@ -150,7 +148,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
             index_columns(s, slot, now_s, row)
         if PREEMPTING and state == CLAIMS:
             w.reason[at] = LEGAL
-            node = _set_claim(s, p, picks[POSITION, at], at, w)
+            node = _set_claim(s, p, picks.position[at], at, w)
             row[FREE_AFTER] = shared[FREE]
         elif MODELLED and state >= CAN_START and w.partner[at] >= 0:
             w.reason[at] = LEGAL
@@ -197,7 +195,7 @@ def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 @kernel
 def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
     """The promises that are part of the mask: no *wait* on a half-empty partition, a longest hold."""
-    late, states = 0, w.picks[STATE]
+    late, states = 0, w.picks.state
     for row in range(1, w.info[0]):
         late += states[row] == LATE
     if late > 0:
