@@ -178,6 +178,7 @@ class Crowd:
             submit_s=float(self._rng.uniform(self._now_s - 1e4, self._now_s)),
             predicted_s=float(self._rng.lognormal(7, 2)),
             spread=float(self._rng.uniform(0.5, 2.0)),
+            preemptible=False,
         )
         return seq, size
 

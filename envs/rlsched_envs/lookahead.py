@@ -100,7 +100,7 @@ def followers(rules: Sequence[Follower]) -> Records:
 
 def first_by(rule: Follower, state: ClusterState, partition: int, now_s: float) -> int:
     """Slot of the job that a rule starts next in a live state, -1 for none; it knows no holds."""
-    return int(next_start(state.arrays, partition, followers([rule])[0], False, now_s))
+    return int(_next_start(state.arrays, partition, followers([rule])[0], False, now_s))
 
 
 class Packed(NamedTuple):
@@ -352,4 +352,5 @@ def queueing_ahead(run: SimArrays, p: int, slot: int, rule: Any, rows: int) -> f
             return now.queued_s
 
 
+_next_start = specialise(next_start, MODELLED=False)
 _try_actions = specialise(try_actions, LOGGED=False, MODELLED=False)

@@ -60,4 +60,5 @@ def _reference(permissions: Permissions, revised: bool, migrate: Migrate | None)
         more["preempt"] = {"declared": True}
     if migrate is not None and (permissions.preemption or permissions.declared):
         more["migrate"] = migrate
-    return base.with_settings(**more)
+    made = base.with_settings(**more)
+    return made.named("reference") if made != base else made

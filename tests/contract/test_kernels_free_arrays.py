@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numba.core.runtime import _nrt_python, rtsys
 
+from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
@@ -26,14 +27,19 @@ from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 
 NETWORK = Policy("ppo", checkpoint="untrained")
 REVISING = NetworkConfig(order="predicted_size", revises=True)
+
+
+def network(permissions: Permissions) -> PpoScheduler:
+    """A network before training that may do this, whatever jobs say."""
+    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig(), permissions=permissions)
+
+
 SCHEDULERS = {
     "ppo": load_scheduler(NETWORK),
-    "ppo, reserving": load_scheduler(NETWORK.with_settings(order="area^0.7")),
-    "ppo, preempting": load_scheduler(NETWORK.with_settings(order="index")),
-    "ppo, reserving and revising": PpoScheduler(initial_weights(REVISING, 0), REVISING),
-    "ppo, reserving and searching": load_scheduler(
-        NETWORK.with_settings(order="area^0.7", search={"samples": 2})
-    ),
+    "ppo, neither reserving nor preempting": network(Permissions()),
+    "ppo, preempting": network(Permissions(preemption=True)),
+    "ppo, revising": PpoScheduler(initial_weights(REVISING, 0), REVISING),
+    "ppo, searching": load_scheduler(NETWORK.with_settings(search={"samples": 2})),
     "easy": load_scheduler(Policy("easy", order="area^0.7", reserve_after="1h")),
     "reserve": load_scheduler(Policy("reserve", leave_free={"longer_than": "1h"})),
     "gittins": load_scheduler("gittins"),

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.settings import Migrate
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import migrations
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
@@ -32,7 +38,12 @@ POLICIES = {
     "gittins": Policy("gittins", migrate=EAGER),
 }
 MOVING = Policy("gittins", migrate={})
-NETWORK = Policy("ppo", checkpoint="untrained", order="index", migrate={})
+NETWORK = PpoScheduler(
+    initial_weights(NetworkConfig(), 0),
+    NetworkConfig(),
+    permissions=Permissions(preemption=True),
+    migrate=Migrate(),
+)
 
 
 def check_kept(records: list[DecisionRecord]) -> int:
@@ -76,10 +87,11 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
 
 
 def played(
-    policy: Policy, like: str, frac: float, *, compiled: bool
+    policy: Policy | Scheduler, like: str, frac: float, *, compiled: bool
 ) -> tuple[JobTable, list[DecisionRecord]]:
     trace, spec = synthesize(like, jobs=400, load=1.0, gpus=32, seed=7)
-    scheduler, records = load_scheduler(policy), list[DecisionRecord]()
+    scheduler = policy if isinstance(policy, Scheduler) else load_scheduler(policy)
+    records = list[DecisionRecord]()
     engine = Engine(with_preemptible(trace, frac), spec, order=scheduler.order)
     if not compiled:
         return engine.run(scheduler, on_record=records.append), records
@@ -133,10 +145,11 @@ def test_under_models_too() -> None:
 def test_the_trained_network_moves_jobs_and_the_guard_lets_it() -> None:
     from rlsched.broker.policy import load_policy
 
-    policy, fallback = load_policy(Policy("ppo", order="index", migrate={}), None, 10_000.0)
-    assert fallback == "gittins*"
+    policy, fallback = load_policy(Policy("ppo", migrate={}), None, 10_000.0)
+    assert fallback == "reference"
     trace, spec = synthesize("philly", jobs=200, load=1.1, gpus=32, seed=9)
     records: list[DecisionRecord] = []
+    spec = msgspec.structs.replace(spec, preemptible="all")
     table = Engine(trace, spec, order=policy.order).run(policy, on_record=records.append)
     assert np.isfinite(table.end_s).all()
     assert check_kept(records) > 0

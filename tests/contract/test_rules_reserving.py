@@ -17,10 +17,12 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
+from rlsched.jit import specialise
 from rlsched_envs import loop, moves
 from rlsched_envs.engine import Engine
 from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic
 
+RESERVATION = specialise(reservation, MODELLED=False)
 SMALL = (
     Policy("easy"),
     Policy("easy", order="predicted", reserve_after="5s"),
@@ -218,7 +220,7 @@ def promises(case: Case) -> int:
                 mine = promised.get(decision.action.seq, {})
                 assert now_s <= min(mine.values(), default=math.inf), "it starts as promised, or sooner"
         for partition in range(state.num_partitions):
-            slot, at_s = reservation(state.arrays, partition, now_s, 0.0)
+            slot, at_s = RESERVATION(state.arrays, partition, now_s, 0.0)
             if slot >= 0:
                 mine = promised.setdefault(int(state.arrays.job.seq[slot]), {})
                 first_s = mine.setdefault(partition, at_s)

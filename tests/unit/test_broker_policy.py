@@ -54,9 +54,8 @@ def ppo(**settings: object) -> Policy:
 
 def test_a_policy_is_guarded_by_the_rule_that_it_follows() -> None:
     for policy, follows in (
-        (ppo(), "qssf-backfill"),
-        (ppo(order="index"), "gittins"),
-        (ppo(order="area^0.7"), "easy*"),
+        (ppo(), "reference"),
+        (ppo(migrate={}), "reference"),
         (Policy("random"), "qssf-backfill"),
         (Policy("rollout", samples=2), "qssf-backfill"),
     ):
@@ -74,7 +73,7 @@ def test_a_policy_is_guarded_by_the_fallback_that_is_asked_for() -> None:
 EVERY_KIND = (
     *(Policy(name) for name in ("fifo", "easy", "tiresias", "gittins", "random")),
     Policy("rollout", samples=2),
-    *(ppo(), ppo(search={"samples": 2}), ppo(order="index"), ppo(order="area^0.7", search={"samples": 2})),
+    *(ppo(), ppo(search={"samples": 2}), ppo(migrate={})),
 )
 
 
@@ -179,14 +178,17 @@ def test_a_rule_that_migrates_needs_no_fallback(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("migrate", [{}, {"dwell": "5m", "first": True}])
-def test_behind_a_network_that_migrates_stands_gittins_which_migrates_alike(
+def test_behind_a_network_that_migrates_stands_a_rule_which_migrates_alike(
     migrate: dict[str, object],
 ) -> None:
-    policy = ppo(order="index", migrate=migrate)
+    policy = ppo(migrate=migrate)
     scheduler, fallback = load(policy)
-    assert (scheduler.abilities.migrates, fallback) == (True, "gittins*")
+    assert (scheduler.abilities.migrates, fallback) == (True, "reference")
     reference = registry.load_scheduler(policy).reference
-    assert reference == Policy("gittins", migrate=migrate)
+    declared = {"declared": True}
+    assert reference == Policy(
+        "easy", order="area^0.7", reserve_after="1h", preempt=declared, migrate=migrate
+    )
     assert reference is not None
     assert reference.settings.migrate == Migrate(
         dwell=Seconds(300.0 if migrate else 120.0), first=bool(migrate)

@@ -16,14 +16,18 @@ from rlsched.decide.move import Move
 from rlsched.decide.options import MigrationOptions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules import migration
 from rlsched.decide.rules.migration import moved_jobs
 from rlsched.decide.rules.migration_plan import wait_otherwise_s, who_moves
+from rlsched.decide.settings import Migrate as MigrateSettings
 from rlsched.errors import AllocationError, InputError, UnknownPolicyError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 from tests.unit.attempts.play import attempts, trace_of
@@ -224,7 +228,7 @@ class TestItsSettings:
             Policy("gittins", preempt={"spread": 1.5}, migrate={"gain": 3.0}),
             Policy(preempt=BY_SERVICE, migrate={}),
             Policy("gittins", share={"min_speed": 0.5}, migrate={}),
-            Policy("ppo", order="index", **UNTRAINED),
+            Policy("ppo", **UNTRAINED),
         ],
     )
     def test_let_jobs_be_moved(self, policy: Policy) -> None:
@@ -246,9 +250,12 @@ class TestItsSettings:
         with pytest.raises(InputError, match="migrate needs preempt by gittins or by service"):
             Policy(name, migrate={})
 
-    def test_are_refused_for_a_network_that_does_not_preempt(self) -> None:
+    def test_are_refused_for_a_network_that_may_not_preempt(self) -> None:
+        config = NetworkConfig()
         with pytest.raises(InputError, match="migrate: it preempts nobody here, and moves nobody"):
-            load_scheduler(Policy("ppo", **UNTRAINED))
+            PpoScheduler(
+                initial_weights(config, 0), config, permissions=Permissions(), migrate=MigrateSettings()
+            )
 
     @pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+repack"])
     def test_are_no_part_of_the_name(self, name: str) -> None:

@@ -18,12 +18,14 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.jit import specialise
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 
 # submit, duration, GPUs, predicted run time
 Jobs = Sequence[tuple[float, float, int, float]]
 EASY = Policy("easy")
+LET_END, RESERVATION = (specialise(one, MODELLED=False) for one in (let_end_until_fits, reservation))
 PATIENT = Policy("easy", reserve_after="6s")
 BOTH = pytest.mark.parametrize("compiled", [True, False])
 
@@ -138,7 +140,7 @@ class TestForesight:
         before, holes = state.digest(), state.arrays.derived.holes.copy()
         future = copy_nodes(state.arrays)
         slot = state.slot_of(second)
-        assert let_end_until_fits(future, 0, slot, 10.0) == 30.0
+        assert LET_END(future, 0, slot, 10.0) == 30.0
         assert fits_slot(future, 0, slot)
         assert not fits_slot(state.arrays, 0, slot)
         assert state.digest() == before
@@ -149,11 +151,11 @@ class TestForesight:
         first = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=30.0, spread=1.0)
         state.start(first, [0, 1], 0.0)
         second = state.add_job(num_gpus=8, submit_s=0.0, predicted_s=10.0, spread=1.0)
-        assert reservation(state.arrays, 0, 10.0, 0.0) == (state.slot_of(second), 30.0)
+        assert RESERVATION(state.arrays, 0, 10.0, 0.0) == (state.slot_of(second), 30.0)
         state.drain_node(1)
-        assert reservation(state.arrays, 0, 10.0, 0.0) == (-1, np.inf)
+        assert RESERVATION(state.arrays, 0, 10.0, 0.0) == (-1, np.inf)
         state.resume_node(1)
-        assert reservation(state.arrays, 0, 31.0, 0.0) == (state.slot_of(second), 31.0 + 15.5)
+        assert RESERVATION(state.arrays, 0, 31.0, 0.0) == (state.slot_of(second), 31.0 + 15.5)
 
 
 class TestSettings:

@@ -329,7 +329,7 @@ def test_a_search_is_no_part_of_the_name(name: str) -> None:
 
 def test_a_broker_searches_within_the_time_of_a_decision() -> None:
     scheduler, fallback = load_policy(searching(time_ms=5.0).named("p"), None, 100.0)
-    assert (scheduler.name, fallback) == ("p", "qssf-backfill")
+    assert (scheduler.name, fallback) == ("p", "reference")
     assert scheduler.abilities.search_ms == 5.0
     for time_ms in (100.0, 150.0):
         with pytest.raises(InputError, match=f"a search of {time_ms:g} ms leaves nothing of the 100 ms"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.settings import Search as Amount
+from rlsched.jit import specialise
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
@@ -36,6 +38,7 @@ from tests.unit.test_search import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, liv
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 PATIENCE_S = 3600.0
+NEXT_BY_EASY = specialise(next_by_easy, MODELLED=False)
 EASY = Follower(BACKFILL, reserve_after_s=PATIENCE_S)
 RESERVES = Permissions(reservations=True)
 SIZE = Order(by="area", gpus_power=0.7)
@@ -69,10 +72,10 @@ class Watched(Scheduler):
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         s, window = state.arrays, job_candidates(state, partition, now_s)
         if GUARD_HOLD not in window.reasons:  # then those that are overdue come first
-            at = next_by_easy(s, partition, now_s, PATIENCE_S, True)
+            at = NEXT_BY_EASY(s, partition, now_s, PATIENCE_S, True)
             slot = s.derived.queue[partition, at] if at >= 0 else -1
             assert slot == window.arrays.slot[window.reference]
-            plain = next_by_easy(s, partition, now_s, PATIENCE_S, False)
+            plain = NEXT_BY_EASY(s, partition, now_s, PATIENCE_S, False)
             self.seen["held"] += plain != at
             first = first_fitting(s, partition, 0)
             while first >= 0 and is_held(s, partition, s.derived.queue[partition, first], now_s):
@@ -206,9 +209,9 @@ def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.
 
 @pytest.mark.parametrize("search", [{"samples": 8}, {"time_ms": 5.0}])
 def test_it_is_asked_for_by_settings(search: dict[str, float]) -> None:
-    policy = load_scheduler(Policy("ppo", checkpoint="untrained", order="area^0.7", search=search))
+    policy = load_scheduler(Policy("ppo", checkpoint="untrained", search=search))
     assert isinstance(policy, PpoScheduler)
-    assert policy.order == SIZE
+    assert msgspec.structs.replace(policy.order, until_declared=False, index=SIZE.index) == SIZE
     assert policy._search is not None
     assert policy._search.follow == EASY
 
@@ -220,7 +223,7 @@ def test_a_checkpoint_that_reserves_by_itself_searches() -> None:
 
 
 def test_a_broker_searches_with_easy_behind_it() -> None:
-    asked = Policy("ppo", name="p", checkpoint="untrained", order="area^0.7", search={"time_ms": 5.0})
+    asked = Policy("ppo", name="p", checkpoint="untrained", search={"time_ms": 5.0})
     scheduler, fallback = load_policy(asked, None, 100.0)
-    assert (scheduler.name, fallback) == ("p", RESERVES.reference().name)
-    assert scheduler.order == SIZE
+    assert (scheduler.name, fallback) == ("p", "reference")
+    assert scheduler.order.until_declared

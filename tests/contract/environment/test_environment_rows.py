@@ -22,7 +22,7 @@ DEEP = msgspec.structs.replace(WIDE, warmup_jobs=300, agent_jobs=200, load_low=1
 
 
 def test_spaces_follow(sources: list[EpisodeSource]) -> None:
-    env, single = ClusterVecEnv(sources, 2, config=WIDE), ClusterEnv(sources, WIDE)
+    env, single = ClusterVecEnv(sources, 2, config=WIDE), ClusterEnv(sources=sources, config=WIDE)
     assert env.observation_space.shape == single.observation_space.shape == (64, NUM_FEATURES + 9)
     assert env.action_space == single.action_space
     assert np.asarray(env.reset()).shape == (2, 64, NUM_FEATURES + 9)

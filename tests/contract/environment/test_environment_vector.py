@@ -94,7 +94,10 @@ def test_many_equal_one_each(sources: list[EpisodeSource]) -> None:
 
 
 def test_the_gymnasium_environment_is_the_first_of_the_vector(sources: list[EpisodeSource]) -> None:
-    single, vector = ClusterEnv(sources, CONFIG), ClusterVecEnv(sources, 3, seed=11, config=CONFIG)
+    single, vector = (
+        ClusterEnv(sources=sources, config=CONFIG),
+        ClusterVecEnv(sources, 3, seed=11, config=CONFIG),
+    )
     window, _ = single.reset(seed=11)
     windows, choose = vector.reset(), random_row(2)
     assert windows[0].tobytes() == window.tobytes()

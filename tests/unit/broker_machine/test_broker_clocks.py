@@ -306,8 +306,8 @@ def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(jour
 def test_the_network_sees_the_weight_of_the_broker_and_of_the_job(journal: Journal) -> None:
     """In the column that the simulator fills, by the same code."""
     policy = Guarded(
-        load_scheduler("ppo:untrained"),
-        load_scheduler("qssf-backfill"),
+        network := load_scheduler("ppo:untrained"),
+        load_scheduler(network.reference),
         budget_ms=60_000.0,  # kernels may have to be compiled
     )
     broker = HandBroker(policy, journal, limits=LIMITS, speed_energy=0.25)
