@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rlsched.decide.old_names import new_spelling
 from rlsched.decide.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
@@ -226,7 +227,7 @@ def _preset(name: str) -> Preset:
 def unknown(name: str) -> str:
     """What to say of a name that no preset has."""
     known = ", ".join(PRESETS)
-    now = _new_spelling(name)
+    now = new_spelling(name, PRESETS)
     if now:
         return f"unknown policy {name!r}: {now}"
     near = difflib.get_close_matches(name, PRESETS, 1)
@@ -235,53 +236,6 @@ def unknown(name: str) -> str:
         f"unknown policy {name!r}; {meant}expected one of {known}; or a TOML file (`rlsched policies show "
         "NAME` prints one)"
     )
-
-
-# ---- names of before ------------------------------------------------------------------------------
-
-_ABILITY_WORDS: Final[dict[str, str]] = {
-    "share": "share={}",
-    "tenants": "share.max_jobs",
-    "clock": 'clock={rule="fixed"}',
-    "slowdown": 'clock={rule="slowdown"}',
-    "lull": 'clock={rule="lull"}',
-    "weight": 'clock={rule="weighed"}',
-    "cores": "cores=true",
-    "revise": "predictions=revised",
-    "repack": "migrate={}",
-    "search": "search={}",
-}
-_ARGUMENTS: Final[dict[str, str]] = {
-    "easy": "order=area^0.7 and reserve_after=1h",
-    "tiresias": "preempt.threshold_gpu_s=18000",
-    "gittins": "preempt.spread=1.5",
-    "reserve": "leave_free.longer_than=4h and leave_free.share=0.25",
-    "pack": "share.min_speed=0.7",
-    "lucid": "profile.run=80s",
-    "rollout": "samples=8",
-}
-
-
-def _new_spelling(name: str) -> str:
-    """What to write in place of a sentence such as `easy:size,1h+share=0.5`, "" where it is none."""
-    plain, _, words = name.partition("+")
-    base, colon, _ = plain.partition(":")
-    if base not in PRESETS or not (colon or words):
-        return "" if base != "sgf-age" else "it is gone; `easy` with reserve_after=12h comes nearest"
-    if words in ("reserve", "preempt") and base == "ppo":
-        return "there is one `ppo`: what it may do follows from the cluster and the jobs"
-    if name == "rollout:clairvoyant":
-        return "it is called `clairvoyant` now"
-    asked = [_ARGUMENTS[base]] if colon and base in _ARGUMENTS else []
-    asked += [
-        _ABILITY_WORDS[key] for word in words.split("+") if (key := word.partition("=")[0]) in _ABILITY_WORDS
-    ]
-    flags = (
-        " ".join(f"--set {one}" for one in " and ".join(asked).split(" and "))
-        if asked
-        else "--set PATH=VALUE"
-    )
-    return f"settings are no part of a name any more; write --policy {base} {flags}, or a TOML file"
 
 
 # ---- settings -------------------------------------------------------------------------------------

@@ -224,6 +224,12 @@ def check(settings: Settings, where: str) -> None:
     if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
+    preempt = settings.preempt
+    if preempt is not None and preempt.by == "service" and math.isinf(preempt.threshold_gpu_s):
+        raise InputError(
+            f"{where}: preempt.threshold_gpu_s: preempt by service needs the attained service of the first "
+            "level, such as 18000"
+        )
     if settings.migrate is not None and not by_index and settings.rule != "ppo":
         raise InputError(
             f"{where}: migrate needs preempt by gittins or by service: add preempt, or leave it out"

@@ -22,8 +22,8 @@ _WAKE_SHARE: Final = 1.6
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How nodes sleep: one service for each set of nodes that can stand in for each other.
 
-    Numbers of nodes are of the whole cluster. Where no buffer is given, the defaults of `KeepRule` are
-    scaled from the `CHOSEN_FOR_NODES` nodes that they were chosen for.
+    Numbers of nodes are of the whole cluster. What is not given is the default of `KeepRule`, scaled from the
+    `CHOSEN_FOR_NODES` nodes that it was chosen for.
 
     Attributes:
         forecast: Of the highest demand ahead. `trailing`: the highest of late comes back; `persistence`: what

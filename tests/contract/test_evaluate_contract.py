@@ -365,7 +365,11 @@ def test_table_cuts_no_number_in_a_narrow_terminal(
         (["--policy", "fifo", "--set", "search.time_ms=5"], InputError, "search: only ppo looks ahead"),
         (["--policy", "ppo", "--set", "search.samples"], InputError, "expected PATH=VALUE"),
         (["--set", "order=area", "--policy", "ppo"], SystemExit, "expected a --policy before it"),
-        (["--policy", "ppo:untrained+search=8"], UnknownPolicyError, "write --policy ppo --set search={}"),
+        (
+            ["--policy", "ppo:untrained+search=8"],
+            UnknownPolicyError,
+            "--set search.samples=8",
+        ),
         (
             ["--policy", "ppo", "--search-ms", "5"],
             SystemExit,

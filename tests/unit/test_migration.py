@@ -259,7 +259,7 @@ class TestItsSettings:
 
     @pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+repack"])
     def test_are_no_part_of_the_name(self, name: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=r"write --policy gittins --set migrate=\{\}"):
+        with pytest.raises(UnknownPolicyError, match=r"write --policy gittins --set 'migrate=\{\}', or"):
             Policy.of(name)
 
 

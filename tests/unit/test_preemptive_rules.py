@@ -120,7 +120,7 @@ class TestTiresias:
 
     @pytest.mark.parametrize("name", ["tiresias:600.5", "tiresias:600.5,clear"])
     def test_a_threshold_in_the_name_is_refused_with_what_to_write(self, name: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=r"--set preempt\.threshold_gpu_s=18000"):
+        with pytest.raises(UnknownPolicyError, match=r"--set preempt\.threshold_gpu_s=600\.5"):
             Policy.of(name)
 
 

@@ -59,7 +59,7 @@ class Steps:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CompiledRule:
     """A rule with its options: all that a compiled loop needs.
 
