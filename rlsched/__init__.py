@@ -22,7 +22,10 @@ With it, Gymnasium knows `gymnasium.make("rlsched/Cluster-v0", trace=trace, clus
 """
 
 import importlib
+import importlib.abc
+import importlib.util
 import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -49,7 +52,6 @@ _HERE = {
 
 
 def __getattr__(name: str) -> Any:
-    _register()
     if name not in __all__:
         raise AttributeError(f"module 'rlsched' has no attribute {name!r}")
     if name in _HERE:
@@ -75,9 +77,30 @@ def _above(name: str) -> Any:
 
 
 def _register() -> None:
-    """Tell Gymnasium of the environment, once it is imported; it has no entry points of its own since 1.0."""
-    if "gymnasium" in sys.modules and "rlsched_envs.registration" not in sys.modules:
-        _above("register_environment")()
+    """Tell Gymnasium of the environment."""
+    _above("register_environment")()
 
 
-_register()
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Registers the environment when Gymnasium is imported: it has no entry points of its own since 1.0."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
+        if name != "gymnasium":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: ModuleType) -> None:
+                load(module)
+                _register()
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if "gymnasium" in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _WhenImported())

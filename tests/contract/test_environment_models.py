@@ -13,7 +13,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
-from rlsched.decide.rows import features
+from rlsched.decide.rows import columns
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
 from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.scheduler import Abilities, Scheduler
@@ -143,18 +143,18 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
     for window in seen:
         rows = window.features
         assert rows.shape[1] == NUM_FEATURES
-        assert (rows[:, features.ENERGY_WEIGHT] == np.float32(0.5)).all()
-        alone = rows[:, features.BY_SHARING] == 0
+        assert (rows[:, columns.ENERGY_WEIGHT] == np.float32(0.5)).all()
+        alone = rows[:, columns.BY_SHARING] == 0
         assert alone.sum() % 4 == 0, "every place comes with every clock"
         assert (~alone).sum() <= 1
-        assert (rows[alone, features.CLOCK] >= 0.5).all()
+        assert (rows[alone, columns.CLOCK] >= 0.5).all()
         for at in range(0, int(alone.sum()), 4):
-            clocks, rates = rows[at : at + 4, features.CLOCK], rows[at : at + 4, features.RATE]
+            clocks, rates = rows[at : at + 4, columns.CLOCK], rows[at : at + 4, columns.RATE]
             assert clocks[0] == 1
             assert (np.diff(clocks) < 0).all()
             assert (np.diff(rates) <= 0).all()
-            power = rows[at : at + 4, features.POWER]
+            power = rows[at : at + 4, columns.POWER]
             assert (np.diff(power) <= 0).all(), "a light job is soon at the floor, what an idle board draws"
             saved.append(power[0] - power[-1])
-        assert rows[window.reference, features.IS_REFERENCE] == 1
+        assert rows[window.reference, columns.IS_REFERENCE] == 1
     assert np.median(saved) > 0.1

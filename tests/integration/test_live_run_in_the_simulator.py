@@ -98,7 +98,6 @@ def live_run(folder: Path, policy: str) -> Path:
                     ["sleep", str(seconds)],
                     num_gpus=rng.choice((1, 1, 2, 3, 4, 6, 8)),
                     time_limit_s=rng.choice((None, 20.0, 60.0)),
-                    preemptible=True,  # as all jobs of a trace that does not tell
                 )
             while any(job.state not in OVER for job in client.jobs(finished=True)):
                 assert time.monotonic() < deadline, "the jobs did not end"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsched.decide.order.keys import AREA, INDEX
-from rlsched.decide.rows import arrays, features
+from rlsched.decide.rows import arrays, columns
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE
@@ -73,10 +73,10 @@ def test_rows_that_preempt_are_legal_beside_wait(sources: list[EpisodeSource]) -
     rows, claims = np.zeros(4, np.int64), 0
     for _ in range(400):
         seen = fleet.observations
-        by_preempting = seen[:, :, features.BY_PREEMPTING] == 1
-        feasible = seen[:, :, features.FEASIBLE] == 1
+        by_preempting = seen[:, :, columns.BY_PREEMPTING] == 1
+        feasible = seen[:, :, columns.FEASIBLE] == 1
         assert not (by_preempting & feasible).any(), "nobody gives way to a job that fits"
-        assert not (by_preempting & (seen[:, :, features.PREEMPT_MARGIN] <= 0)).any()
+        assert not (by_preempting & (seen[:, :, columns.PREEMPT_MARGIN] <= 0)).any()
         assert not (fleet.masks[:, 1:] & ~(by_preempting | feasible)[:, 1:]).any()
         only = by_preempting.any(axis=1) & ~feasible.any(axis=1)
         assert fleet.masks[only, 0].all(), "not to preempt is always possible"
@@ -96,10 +96,10 @@ def test_a_share_of_the_episodes_preempts(sources: list[EpisodeSource]) -> None:
         fleet.begin(0)
         preempting = int(fleet._arrays.sim.state.order.code.by[0, 0] == INDEX)
         seen[preempting] += 1
-        real = fleet.observations[0][:, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].any(axis=1)
-        assert (fleet.observations[0, real, features.PREEMPTS] == preempting).all()
+        real = fleet.observations[0][:, [columns.IS_WAIT, columns.IS_JOB, columns.IS_VARIANT]].any(axis=1)
+        assert (fleet.observations[0, real, columns.PREEMPTS] == preempting).all()
         if not preempting:
-            assert not fleet.observations[0, :, features.PREEMPTS : features.PREEMPT_MARGIN + 1].any()
+            assert not fleet.observations[0, :, columns.PREEMPTS : columns.PREEMPT_MARGIN + 1].any()
             assert play_on(fleet)["regret_job_s"] == 0.0
     assert min(seen) > 4
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide.rows import features
+from rlsched.decide.rows import columns
 from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched_envs.engine import Predictions
@@ -39,7 +39,7 @@ def test_windows_masks_and_padding(sources: list[EpisodeSource]) -> None:
     windows, choose = env.reset(), random_row(1)
     for _ in range(250):
         masks = env.action_masks()
-        kinds = windows[:, :, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].sum(axis=2)
+        kinds = windows[:, :, [columns.IS_WAIT, columns.IS_JOB, columns.IS_VARIANT]].sum(axis=2)
         assert set(np.unique(kinds)) <= {0.0, 1.0}
         assert (masks.sum(axis=1) > 1).all(), "never asked where there is nothing to choose"
         assert not (masks & (kinds == 0)).any()

@@ -13,7 +13,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows import arrays, features
+from rlsched.decide.rows import arrays, columns
 from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.start import start_action
 from tests.unit.features.states import NOW_S, add, log, row_is, run, set_held_since
@@ -165,8 +165,8 @@ class TestColumns:
         """Nodes are free in 300, 500 and 50 s: 9 GPUs need all three."""
         state.remove_waiting(4)
         row = job_candidates(state, 0, NOW_S).features[0]
-        assert row[features.BLOCKED_GPUS] == pytest.approx(math.log2(10) / 8)
-        assert row[features.BLOCKED_FIT_IN] == pytest.approx(log(500, 12))
+        assert row[columns.BLOCKED_GPUS] == pytest.approx(math.log2(10) / 8)
+        assert row[columns.BLOCKED_FIT_IN] == pytest.approx(log(500, 12))
 
     def test_comparisons_are_clipped(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="area")))
@@ -174,10 +174,10 @@ class TestColumns:
         add(state, 2, 0.0)
         add(state, 1, 1e9)
         window = job_candidates(state, 0, NOW_S)
-        assert window.features[1, [features.BLOCKED_KEY_RATIO, features.ENDS_AFTER_FIT]].tolist() == [1, 1]
+        assert window.features[1, [columns.BLOCKED_KEY_RATIO, columns.ENDS_AFTER_FIT]].tolist() == [1, 1]
         state.release(0, NOW_S)
         window = job_candidates(state, 0, NOW_S)
-        assert not window.features[:, features.BLOCKED_GPUS :].any(), "nothing is blocked"
+        assert not window.features[:, columns.BLOCKED_GPUS :].any(), "nothing is blocked"
 
     def test_whole_nodes(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
@@ -210,9 +210,9 @@ class TestColumns:
         state.drain_node(1)
         window = job_candidates(state, 0, NOW_S)
         row = window.features[window.seqs.tolist().index(5)]
-        assert row[features.FREE] == pytest.approx(2 / 8)
-        assert row[features.GPUS_FRAC] == pytest.approx(1 / 8)
-        assert row[features.LARGEST_HOLE] == pytest.approx(1 / 4)
+        assert row[columns.FREE] == pytest.approx(2 / 8)
+        assert row[columns.GPUS_FRAC] == pytest.approx(1 / 8)
+        assert row[columns.LARGEST_HOLE] == pytest.approx(1 / 4)
         assert window.reasons[window.seqs.tolist().index(3)] == arrays.NO_HOLE
 
     def test_everything_is_finite_in_the_end(self) -> None:

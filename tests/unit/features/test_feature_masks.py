@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows import arrays, features
+from rlsched.decide.rows import arrays, columns
 from rlsched.decide.rows.candidates import has_startable, hold, job_candidates, next_hold_end_s
 from rlsched.decide.rows.schema import HOLD_S, MAX_HOLD_S
 from tests.unit.features.states import NOW_S, add, crowded, log, run, set_held_since
@@ -61,7 +61,7 @@ class TestMasks:
             arrays.TOO_FEW_FREE,
         ]
         assert window.reference == 2
-        assert window.features[:, features.IS_REFERENCE].tolist() == [0, 0, 1, 0]
+        assert window.features[:, columns.IS_REFERENCE].tolist() == [0, 0, 1, 0]
 
     def test_a_second_earlier_there_is_a_choice(self) -> None:
         state = self.state(taken=7)
@@ -111,8 +111,8 @@ class TestHolds:
             arrays.HELD,
             arrays.TOO_FEW_FREE,
         ]
-        assert window.features[:, features.FEASIBLE].tolist() == [0, 0, 0, 0]
-        assert window.features[:, features.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
+        assert window.features[:, columns.FEASIBLE].tolist() == [0, 0, 0, 0]
+        assert window.features[:, columns.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
         assert window.reference == 0
 
     def test_what_arrives_meanwhile_may_start(self) -> None:
@@ -120,7 +120,7 @@ class TestHolds:
         seq = add(state, 1, 999)
         window = job_candidates(state, 0, NOW_S + 60)
         assert window.seqs[window.legal].tolist() == [-1, seq]
-        assert window.features[window.seqs == seq, features.INFEASIBLE_AHEAD] == pytest.approx(log(1, 8)), (
+        assert window.features[window.seqs == seq, columns.INFEASIBLE_AHEAD] == pytest.approx(log(1, 8)), (
             "job 3"
         )
         assert has_startable(state, 0, NOW_S + 60)
@@ -167,7 +167,7 @@ class TestHolds:
         hold(state, job_candidates(state, 0, later), later)
         assert next_hold_end_s(state, later) == later + HOLD_S
         window = job_candidates(state, 0, later)
-        assert window.features[window.seqs == 1, features.HELD] == pytest.approx(log(HOLD_S + 5, 12))
+        assert window.features[window.seqs == 1, columns.HELD] == pytest.approx(log(HOLD_S + 5, 12))
 
     def test_a_new_attempt_starts_afresh(self) -> None:
         state = self.waited()
@@ -175,7 +175,7 @@ class TestHolds:
         state.requeue(1, NOW_S + 10)
         window = job_candidates(state, 0, NOW_S + 10)
         assert window.reasons[window.seqs == 1] == arrays.LEGAL
-        assert window.features[window.seqs == 1, features.HELD] == 0
+        assert window.features[window.seqs == 1, columns.HELD] == 0
 
     def test_jobs_outside_the_window_are_not_kept_back(self) -> None:
         state = crowded()

@@ -14,7 +14,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows import arrays, features, variants, windows
+from rlsched.decide.rows import arrays, columns, variants, windows
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
 from rlsched.decide.rows.schema import MAX_VARIANTS, WINDOW_ROWS
 from rlsched.decide.start import start_action
@@ -94,10 +94,10 @@ class TestRows:
             add(state, gpus, predicted_s, submit_s=submit_s)
         window = job_candidates(state, 0, NOW_S)
         action = rule.decide(state, 0, NOW_S).action
-        assert window.features[:, features.IS_REFERENCE].tolist() == [
+        assert window.features[:, columns.IS_REFERENCE].tolist() == [
             float(row == window.reference) for row in range(len(window.seqs))
         ]
-        feasible = window.features[:, features.FEASIBLE] == 1
+        feasible = window.features[:, columns.FEASIBLE] == 1
         assert (window.nodes[feasible] >= 0).all()
         for row in np.flatnonzero(feasible).tolist():
             state.check_start(int(window.seqs[row]), start_action(state, 0, int(window.seqs[row])).gpus)
@@ -163,7 +163,7 @@ class TestVariants:
         seq = add(state, 3, 50)
         window = variant_candidates(state, 0, seq, 0.0)
         assert window.nodes.tolist() == [1]
-        assert window.features[0, features.IS_REFERENCE] == 1
+        assert window.features[0, columns.IS_REFERENCE] == 1
         assert window.legal.tolist() == [True]
 
 

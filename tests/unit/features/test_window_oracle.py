@@ -16,7 +16,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.compiled import for_state
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows import arrays, features, windows
+from rlsched.decide.rows import arrays, columns, windows
 from rlsched.decide.rows.schema import (
     FEASIBLE_ROWS,
     GUARD_FREE_FRAC,
@@ -109,24 +109,24 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     work = sum(job.predicted_s * job.gpus for job in jobs)
     for row, job in enumerate(shown, start=1):
         expected = {
-            features.IS_JOB: 1.0,
-            features.FEASIBLE: float(can[job.seq]),
-            features.PREDICTED: log(job.predicted_s, 12),
-            features.GPU_TIME: log(job.predicted_s * job.gpus, 15),
-            features.GPUS: math.log2(1 + job.gpus) / 8,
-            features.GPUS_FRAC: job.gpus / 12,
-            features.WAITED: log(NOW_S - job.submit_s, 12),
-            features.HELD: 0.0 if math.isnan(job.held_since_s) else log(NOW_S - job.held_since_s, 12),
-            features.RANK: log(order.index(job), 8),
-            features.FREE_AFTER: (free - job.gpus * can[job.seq]) / 12,
-            features.QUEUE: log(len(jobs), 8),
-            features.DEMAND: log(sum(other.gpus for other in jobs) / 12, 4),
-            features.WORK: log(work / 12, 15),
-            features.INFEASIBLE_AHEAD: log(sum(not fits[o.seq] for o in order[: order.index(job)]), 8)
+            columns.IS_JOB: 1.0,
+            columns.FEASIBLE: float(can[job.seq]),
+            columns.PREDICTED: log(job.predicted_s, 12),
+            columns.GPU_TIME: log(job.predicted_s * job.gpus, 15),
+            columns.GPUS: math.log2(1 + job.gpus) / 8,
+            columns.GPUS_FRAC: job.gpus / 12,
+            columns.WAITED: log(NOW_S - job.submit_s, 12),
+            columns.HELD: 0.0 if math.isnan(job.held_since_s) else log(NOW_S - job.held_since_s, 12),
+            columns.RANK: log(order.index(job), 8),
+            columns.FREE_AFTER: (free - job.gpus * can[job.seq]) / 12,
+            columns.QUEUE: log(len(jobs), 8),
+            columns.DEMAND: log(sum(other.gpus for other in jobs) / 12, 4),
+            columns.WORK: log(work / 12, 15),
+            columns.INFEASIBLE_AHEAD: log(sum(not fits[o.seq] for o in order[: order.index(job)]), 8)
             if row <= first
             else 0.0,
-            features.BLOCKED_GPUS: math.log2(1 + blocked.gpus) / 8 if blocked else 0.0,
-            features.BLOCKED_WAITED: log(NOW_S - blocked.submit_s, 12) if blocked else 0.0,
+            columns.BLOCKED_GPUS: math.log2(1 + blocked.gpus) / 8 if blocked else 0.0,
+            columns.BLOCKED_WAITED: log(NOW_S - blocked.submit_s, 12) if blocked else 0.0,
         }
         found = {column: float(window.features[row, column]) for column in expected}
         assert found == pytest.approx(expected, abs=2e-7), row
@@ -136,7 +136,7 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
         if reason == arrays.LEGAL and overdue and not late[job.seq]:
             reason = arrays.GUARD_HOLD
         assert window.reason[row] == reason, row
-    reference = window.features[:, features.IS_REFERENCE]
+    reference = window.features[:, columns.IS_REFERENCE]
     assert reference.sum() == 1.0
     assert reference[window.info[1]] == 1.0
 
