@@ -121,7 +121,7 @@ def test_behind_it_stands_the_rule_that_it_follows() -> None:
         assert scheduler.order == rule.rule.order
         assert scheduler.abilities.preempts == (rule == GITTINS)
     assert load_scheduler(UNTRAINED).reference == EITHER
-    assert load_policy(UNTRAINED, None, 100.0)[1] == EITHER.name
+    assert load_policy(UNTRAINED, None, 100.0)[1] == "reference"
 
 
 @pytest.mark.parametrize("frac", [0.0, 0.3])
