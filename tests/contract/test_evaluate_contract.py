@@ -291,7 +291,7 @@ def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> N
     assert "samples = 4" in report["settings"]["ppo:untrained*"]["toml"]
     searched = report["policies"]["ppo:untrained*"]
     assert searched["by_source"]["search"] > 0
-    records = read_records(tmp_path / "ppo_untrained*.msgpack")
+    records = read_records(tmp_path / "ppo_untrained_changed.msgpack")
     changed = [record for record in records if record.source == "search"]
     assert len(changed) == searched["by_source"]["search"]
     assert all(record.overruled >= 0 and record.samples == 4 for record in changed)

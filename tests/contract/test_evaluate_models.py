@@ -19,6 +19,7 @@ from rlsched.errors import InputError, RlschedError, UnknownPolicyError
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import as_toml
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.jobs_out import file_stem
 from rlsched_envs.modelling import Models
 
 KWH_J = 3.6e6
@@ -133,7 +134,8 @@ def test_job_files(modelled: tuple[Any, Path], workload: Files) -> None:
     report, folder = modelled
     trace = Trace.read(workload[0])
     for name in report["policies"]:
-        jobs, segments = rows_of(folder / f"{name}.csv"), rows_of(folder / f"{name}.segments.csv")
+        stem = file_stem(name)
+        jobs, segments = rows_of(folder / f"{stem}.csv"), rows_of(folder / f"{stem}.segments.csv")
         energy_j = {job["job_id"]: float(job["energy_j"]) for job in jobs}
         assert sum(energy_j.values()) == pytest.approx(report["policies"][name]["energy_kwh"] * KWH_J)
         for job in energy_j:
