@@ -33,11 +33,11 @@ TARGET_CPU_S, TARGET_MIB = 12.0, 1024.0
 PHASES = {
     "rlsched.workload.trace.read_table": "file into cells",
     "rlsched.workload.trace.check_columns": "cells into columns, checked",
-    "rlsched_agents.evaluate.run.stamps_for": "predictions",
+    "rlsched_agents.evaluate.simulate.predictions_for": "predictions",
     "rlsched_envs.engine.Engine.__init__": "jobs and cluster as arrays",
     "rlsched_envs.engine.Engine.run_rule": "replay",
-    "rlsched_agents.evaluate.report.build_report": "metrics",
-    "rlsched_agents.evaluate.tables.print_report": "tables",
+    "rlsched_agents.evaluate.simulate.build_report": "metrics",
+    "rlsched_agents.evaluate.report.print_report": "tables",
 }
 """Functions of the command, and what they are called here. None of them calls another one."""
 

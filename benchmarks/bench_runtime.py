@@ -41,10 +41,13 @@ from rlsched.client.client import Client
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.candidates import has_startable
 from rlsched.decide.loop import apply
-from rlsched.decide.scheduler import Scheduler, load_scheduler
-from rlsched.decide.schema import WINDOW_ROWS
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import has_startable
+from rlsched.decide.rows.schema import WINDOW_ROWS
+from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import BrokerUnavailableError
 
 COMMAND = "python benchmarks/bench_runtime.py"
@@ -154,9 +157,10 @@ class Crowd:
         self._scheduler, self._waiting = scheduler, waiting
         self.state = ClusterState.from_spec(
             ClusterSpec.uniform(gpus // GPUS_A_NODE, GPUS_A_NODE),
-            order=scheduler.order,
+            OrderedQueue(scheduler.order),
             slots=waiting + gpus + 16,
         )
+        permit(self.state, scheduler)
         self._now_s = 1e5
         self._running: list[int] = []
         for node in range(gpus // GPUS_A_NODE):
@@ -174,6 +178,7 @@ class Crowd:
             submit_s=float(self._rng.uniform(self._now_s - 1e4, self._now_s)),
             predicted_s=float(self._rng.lognormal(7, 2)),
             spread=float(self._rng.uniform(0.5, 2.0)),
+            preemptible=False,
         )
         return seq, size
 
@@ -224,7 +229,7 @@ def decisions(count: int) -> Iterator[Row]:
     """Every size, decided plainly and as a broker does it: guarded, with the record of each decision."""
     for scheduler, record in (
         (load_scheduler("ppo"), False),
-        (load_policy("ppo", None, BUDGET_MS)[0], True),
+        (load_policy(Policy("ppo"), None, BUDGET_MS)[0], True),
     ):
         for gpus in GPUS:
             for waiting in WAITING:

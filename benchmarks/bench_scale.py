@@ -27,10 +27,14 @@ import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs import simulation as sim
+from rlsched_envs import loop
+from rlsched_envs.constants import NEED_SLOTS
 from rlsched_envs.engine import Engine, Predictions
 
 COMMAND = "python benchmarks/bench_scale.py"
@@ -47,10 +51,10 @@ SIZES, SIZE_ODDS = (1, 2, 4, 8), (0.6, 0.15, 0.1, 0.15)
 
 def replay(trace: Trace, spec: ClusterSpec, name: str) -> float:
     """CPU seconds of a replay under a compiled rule, the job table included."""
-    rule = load_scheduler(name).rule  # type: ignore[attr-defined]
-    stamps = Predictions(trace.predicted_s, np.nan_to_num(trace.predicted_spread))
+    rule = Policy(name).rule
+    predictions = Predictions(trace.predicted_s, np.nan_to_num(trace.predicted_spread))
     began_s = time.process_time()
-    table = Engine(trace, spec, order=rule.order, predictions=stamps).run_rule(rule)
+    table = Engine(trace, spec, order=rule.order, predictions=predictions).run_rule(rule)
     cpu_s = time.process_time() - began_s
     assert np.isfinite(table.end_s).all()
     return cpu_s
@@ -132,35 +136,38 @@ def crowd(gpus: int, waiting: int, more: int) -> tuple[Trace, ClusterSpec]:
 
 def cost_of_rule(name: str, gpus: int, waiting: int) -> tuple[float, float]:
     """(CPU microseconds a job once the cluster is full, jobs that waited on average)."""
-    rule = load_scheduler(name).rule  # type: ignore[attr-defined]
+    rule = Policy(name).rule
     more = 20_000
     trace, spec = crowd(gpus, waiting, more)
-    stamps = Predictions(trace.predicted_s, np.ones(len(trace)))
-    engine = Engine(trace, spec, order=rule.order, predictions=stamps, keep_placements=False)
+    predictions = Predictions(trace.predicted_s, np.ones(len(trace)))
+    engine = Engine(trace, spec, order=rule.order, predictions=predictions, keep_placements=False)
     engine.state.sort_queue(False)
 
+    play = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
+
     def run(until_row: int) -> None:
-        while sim.run_rule(engine.arrays, rule.code, until_row) == sim.NEED_SLOTS:
+        while play(engine.arrays, rule.options, until_row, loop.NO_CURVE) == NEED_SLOTS:
             engine._grow()
 
     run(len(trace) - more + 1)
     while engine.state.arrays.job.shape[0] < len(trace):
         engine._grow()
-    clock, tally = engine.arrays.progress.clock, engine.arrays.progress.tally
-    queued_s, at_s, started = clock[sim.QUEUED_S], clock[sim.NOW], int(tally[sim.STARTS])
+    at = engine.arrays.progress.run
+    queued_s, at_s, started = float(at.queued_s[0]), float(at.now_s[0]), int(at.starts[0])
     began_s = time.process_time()
     run(len(trace))
     cpu_s = time.process_time() - began_s
-    mean_waiting = (clock[sim.QUEUED_S] - queued_s) / (clock[sim.NOW] - at_s)
-    return cpu_s / max(int(tally[sim.STARTS]) - started, 1) * 1e6, float(mean_waiting)
+    at = engine.arrays.progress.run
+    mean_waiting = (float(at.queued_s[0]) - queued_s) / (float(at.now_s[0]) - at_s)
+    return cpu_s / max(int(at.starts[0]) - started, 1) * 1e6, mean_waiting
 
 
 def cost_of_decision(scheduler: Scheduler, gpus: int, waiting: int) -> float:
     """Median wall microseconds of one decision where a few GPUs are free."""
     rng = np.random.default_rng([gpus, waiting, 1])
-    state = ClusterState.from_spec(
-        ClusterSpec.uniform(gpus // 8, 8), order=scheduler.order, slots=waiting + gpus + 16
-    )
+    spec = ClusterSpec.uniform(gpus // 8, 8)
+    state = ClusterState.from_spec(spec, OrderedQueue(scheduler.order), slots=waiting + gpus + 16)
+    permit(state, scheduler)
     now_s = 1e5
     for node in range(gpus // 8):
         used = 8 if node % 8 else 5

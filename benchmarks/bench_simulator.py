@@ -15,7 +15,8 @@ import time
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import RlschedError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -38,14 +39,14 @@ def row(what: str, setting: str, value: str, cpu_s: float, options: str) -> None
 def rules(jobs: int) -> None:
     """Jobs a second of the compiled rules, placements kept."""
     trace, spec = synthesize("helios", jobs, LOAD, 512, seed=1, predictability="informative")
-    stamps = predict_trace(trace, spec)
+    predictions = predict_trace(trace, spec)
     for name in RULES:
-        scheduler = load_scheduler(name)
+        rule = Policy(name).rule
         few = trace.select(slice(0, 64))
-        Engine(few, spec, order=scheduler.order).run_rule(scheduler.rule)  # type: ignore[attr-defined]
-        engine = Engine(trace, spec, order=scheduler.order, predictions=stamps)
+        Engine(few, spec, order=rule.order).run_rule(rule)
+        engine = Engine(trace, spec, order=rule.order, predictions=predictions)
         began_s = time.process_time()
-        engine.run_rule(scheduler.rule)  # type: ignore[attr-defined]
+        engine.run_rule(rule)
         cpu_s = time.process_time() - began_s
         row(
             f"compiled rule `{name}`",
@@ -59,7 +60,7 @@ def rules(jobs: int) -> None:
 def decisions(jobs: int) -> None:
     """Time of single decisions through the `Scheduler` interface, as the broker takes them."""
     trace, spec = synthesize("helios", jobs, LOAD, 64, seed=2, predictability="informative")
-    stamps = predict_trace(trace, spec)
+    predictions = predict_trace(trace, spec)
     for name in POLICIES:
         try:
             scheduler = load_scheduler(name)
@@ -67,7 +68,7 @@ def decisions(jobs: int) -> None:
             print(f"<!-- {name}: {error} -->")
             continue
         _replay(trace.select(slice(0, 64)), spec, name)
-        engine = Engine(trace, spec, order=scheduler.order, predictions=stamps)
+        engine = Engine(trace, spec, order=scheduler.order, predictions=predictions)
         cpu = time.process_time()
         table = engine.run(scheduler)
         p50, p99, p999 = np.percentile(table.decision_us, [50, 99, 99.9])

@@ -1,3 +1,106 @@
-"""rlsched: a reinforcement-learning scheduling agent for GPU clusters."""
+"""rlsched: a reinforcement-learning scheduling agent for GPU clusters.
+
+What is here is the Python interface; everything is imported when it is first used.
+
+Attributes:
+    Trace: Jobs with their submissions and durations: `Trace.read("t.csv.gz")`.
+    Cluster: Nodes and GPUs: `Cluster.read("c.toml")`.
+    Policy: Who decides, as data: `Policy("easy", order="area^0.7")`.
+    Models: How fast jobs run and what they draw, with sharing, clocks and cores: `Models()`.
+    synthesize: Draws a trace, and a cluster for it.
+    simulate: Replays a trace under several policies, and gives `Runs` to compare.
+    Client: Submits jobs to a running broker.
+    RlschedError: What all errors of this package are.
+
+>>> import rlsched as rs
+>>> trace, cluster = rs.synthesize("helios", jobs=200, load=0.9, gpus=32)
+>>> runs = rs.simulate(trace, cluster, ["fifo", "easy"])
+>>> list(runs)
+['fifo', 'easy']
+
+With it, Gymnasium knows `gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)`.
+"""
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = [
+    "Client",
+    "Cluster",
+    "Models",
+    "Policy",
+    "RlschedError",
+    "Trace",
+    "__version__",
+    "simulate",
+    "synthesize",
+]
+
+_HERE = {
+    "Client": "rlsched.client.client:Client",
+    "Cluster": "rlsched.cluster.spec:ClusterSpec",
+    "Policy": "rlsched.decide.policy:Policy",
+    "RlschedError": "rlsched.errors:RlschedError",
+    "Trace": "rlsched.workload.trace:Trace",
+    "synthesize": "rlsched.workload.synth:synthesize",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'rlsched' has no attribute {name!r}")
+    if name in _HERE:
+        module, _, attribute = _HERE[name].partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+    else:
+        found = _above(name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def _above(name: str) -> Any:
+    """What stands in a package above this one: it is found through its entry point."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="rlsched.interface", name=name):
+        return point.load()
+    raise ImportError(f"this installation has no {name!r}: install rlsched again (pip install)")
+
+
+def _register() -> None:
+    """Tell Gymnasium of the environment."""
+    _above("register_environment")()
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Registers the environment when Gymnasium is imported: it has no entry points of its own since 1.0."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
+        if name != "gymnasium":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: ModuleType) -> None:
+                load(module)
+                _register()
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+if "gymnasium" in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _WhenImported())

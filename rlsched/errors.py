@@ -5,7 +5,7 @@ RlschedError                 one clear line for people; the command line exits w
 │   ├── TraceError           a trace: file, row, column, what was expected
 │   ├── ClusterSpecError     a cluster description
 │   ├── CheckpointError      a checkpoint: missing, damaged, or of another feature schema
-│   └── UnknownSchedulerError  a policy name that no entry point offers
+│   └── UnknownPolicyError   a policy that no preset, file or scheduler is
 ├── AllocationError          the ledger refuses; the state is as it was before
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
@@ -42,8 +42,8 @@ class CheckpointError(InputError):
     """A checkpoint is missing, damaged, or was made for another feature schema."""
 
 
-class UnknownSchedulerError(InputError):
-    """No scheduler of this name is installed."""
+class UnknownPolicyError(InputError):
+    """There is no policy of this name."""
 
 
 class AllocationError(RlschedError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from dis import EXTENDED_ARG, opmap
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
+_LOAD_GLOBAL = opmap["LOAD_GLOBAL"]
 _BLAS = "scipy.linalg.cython_blas"
 
 if _BLAS not in sys.modules:
@@ -22,7 +24,7 @@ import numba  # noqa: E402 - see above
 from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
 
 from rlsched.kernel_cache import KernelCache  # noqa: E402
-from rlsched.linking import DoorCompiler, InsideCompiler  # noqa: E402
+from rlsched.linking import EntryCompiler, InsideCompiler  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +48,7 @@ class Kernel:
             "_nrt": kind == "array_kernel",
             "no_cfunc_wrapper": True,
         }
-        self._door: Any = None
+        self._entry: Any = None
         self._inside = self._dispatcher(
             "inside",
             forceinline=kind == "kernel",
@@ -76,9 +78,9 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call it from Python."""
-        if self._door is None:
-            self._door = self._dispatcher("doors", pipeline_class=DoorCompiler)
-        return self._door(*args)
+        if self._entry is None:
+            self._entry = self._dispatcher("entries", pipeline_class=EntryCompiler)
+        return self._entry(*args)
 
 
 def widened(argument: Any) -> Any:
@@ -210,12 +212,14 @@ def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
 
 
 def _referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the names of a function's code stand for, of those that its module has."""
-    scope = function.__globals__
-    return {name: scope[name] for name in function.__code__.co_names if name in scope}
-
-
-@kernel
-def wide(number: int) -> int:
-    """The same number, of 64 bits whatever it was: large functions are compiled for each type they meet."""
-    return number + 0
+    """What the global names of a function's code stand for; `co_names` has those of attributes too."""
+    code, scope, high = function.__code__, function.__globals__, 0
+    found: dict[str, Any] = {}
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument += high
+        high = argument << 8 if operation == EXTENDED_ARG else 0
+        if operation == _LOAD_GLOBAL:
+            name = code.co_names[argument >> 1]  # the lowest bit: whether it is about to be called
+            if name in scope:
+                found[name] = scope[name]
+    return found

@@ -114,7 +114,7 @@ def _versions() -> str:
 
 
 def folder(part: str) -> Path:
-    """Where one part of the cache is: what kernels call (`inside`), or what Python calls (`doors`)."""
+    """Where one part of the cache is: what kernels call (`inside`), or what Python calls (`entries`)."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rlsched" / f"kernels-{_versions()}" / part
 
@@ -152,7 +152,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     Args:
         function: The kernel's own function; what it calls may be defined after it.
-        part: `inside` or `doors`.
+        part: `inside` or `entries`.
     """
 
     def __init__(self, function: types.FunctionType, part: str) -> None:

@@ -3,7 +3,7 @@
 numba gives every compiled function a library of its own, links into it all that the function calls, optimises
 the whole and makes machine code of it, and then does the same again for each caller. With kernels that call
 kernels most of that work is thrown away. Here a kernel that only kernels call is kept as intermediate code;
-what Python calls (a *door*) is linked with all that it needs, optimised and made machine code of once.
+what Python calls (an *entry*) is linked with all that it needs, optimised and made machine code of once.
 
 The extension point is numba's `pipeline_class`; the two kinds of library rest on numba's own (its version is
 pinned in `constraints.txt`, and `tests/unit/test_jit.py` fails if a later one breaks this).
@@ -26,7 +26,7 @@ class InsideLibrary(JITCodeLibrary):  # type: ignore[misc]
     _final_module: Any
 
     def finalize(self) -> None:
-        """Link, and leave the rest to the door."""
+        """Link, and leave the rest to the entry."""
         self._raise_if_finalized()
         whole = self._final_module
         for library in dict.fromkeys(self._linking_libraries):
@@ -46,7 +46,7 @@ class InsideLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._finalize_final_module()
 
 
-class DoorLibrary(JITCodeLibrary):  # type: ignore[misc]
+class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
     """What Python calls, with all that it needs. The cache keeps its machine code alone."""
 
     _final_module: Any
@@ -54,8 +54,8 @@ class DoorLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         """Its functions as mere names, which numba asks for when it takes machine code from the cache.
 
-        Nothing links a door, so its intermediate code is not kept: it is three times as large as the machine
-        code, and to read that of a broker's doors took 34 MiB.
+        Nothing links an entry, so its intermediate code is not kept: it is three times as large as the
+        machine code, and to read that of a broker's entries took 34 MiB.
         """
         self._ensure_finalized()
         names = (each.name for each in self._final_module.functions if not each.is_declaration)
@@ -86,7 +86,7 @@ class InsideCompiler(_Into):
     library = InsideLibrary
 
 
-class DoorCompiler(_Into):
+class EntryCompiler(_Into):
     """The pipeline of functions that Python calls."""
 
-    library = DoorLibrary
+    library = EntryLibrary

@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import Index, StateArrays
-from rlsched.decide.window_arrays import WindowArrays
+from rlsched.cluster.arrays import Index, OrderArrays, StateArrays
+from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched_envs.episode import DECIDE, DONE, EpisodeArrays, advance, begin, observe, step
-from rlsched_envs.simulation import ProgressArrays, SimArrays
+from rlsched_envs.loop import Curve
+from rlsched_envs.sim_arrays import ProgressArrays, SimArrays
 
 
 def stack(episode: Any, count: int) -> Any:
     """`count` copies of nested arrays, along a new first axis."""
+    if episode is None:
+        return None
     if isinstance(episode, tuple):
         return type(episode)(*(stack(part, count) for part in episode))
     copies = np.repeat(np.asarray(episode)[None], count, axis=0)
@@ -25,13 +28,15 @@ def stack(episode: Any, count: int) -> Any:
 
 def leaves(episode: Any) -> list[NDArray[Any]]:
     """The arrays of nested tuples, in order."""
-    return [leaf for part in episode for leaf in leaves(part)] if isinstance(episode, tuple) else [episode]
+    if isinstance(episode, tuple):
+        return [leaf for part in episode for leaf in leaves(part)]
+    return [] if episode is None else [episode]
 
 
 @kernel
 def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     """Episode `k` of a batch: views, nothing is copied. Where nothing is learnt, all share one `trait`."""
-    s, i, r, w = b.sim.state, b.sim.state.derived, b.sim.progress, b.window
+    s, i, r, w, c = b.sim.state, b.sim.state.derived, b.sim.progress, b.window, b.curve
     index = Index(
         i.slot[k],
         i.part[k],
@@ -39,7 +44,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         i.whole[k],
         i.by_free[k],
         i.by_whole[k],
-        i.lane[k],
+        i.class_queue[k],
         i.queue[k],
         i.running_len[k],
     )
@@ -54,17 +59,18 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         s.config[k],
         s.counters[k],
         s.scratch[k],
+        OrderArrays(s.order.code[k], s.order.later, s.order.cost),
         models,
     )
     progress = ProgressArrays(
         r.ends[k],
-        r.run[k],
+        r.work[k],
         r.outcome[k],
         r.placed_at[k],
         r.placed_gpu[k],
         r.scratch[k],
-        r.clock[k],
-        r.tally[k],
+        r.run[k],
+        r.books[k],
     )
     window = WindowArrays(
         w.slot[k],
@@ -73,7 +79,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.features[k],
         w.info[k],
         w.clock[k],
-        w.beside[k],
+        w.partner[k],
         w.out[k],
         w.picks,
         w.logs,
@@ -84,19 +90,15 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.claim,
     )
     return EpisodeArrays(
-        SimArrays(state, b.sim.truth[k], progress),
+        SimArrays(state, b.sim.truth[k], progress, None),
         window,
-        b.reference_s[k],
-        b.reference_queued_s[k],
-        b.reference_waiting[k],
-        b.reference_energy_j[k],
-        b.reference_power_w[k],
+        Curve(c.at_s[k], c.cost_s[k], c.slope[k], c.energy_j[k], c.power_w[k], c.length[k]),
+        b.quiet,
         b.reference_start_s[k],
         b.true_gpu_s[k],
         b.true_log[k],
         b.critic[k],
-        b.floats[k],
-        b.ints[k],
+        b.turn[k],
     )
 
 

@@ -1,56 +1,46 @@
 """Replay of a trace on a cluster: one engine, driven by a compiled rule or by any `Scheduler`.
 
-Jobs that run once, from a start to an end that is known then, take `simulation` alone. Where something can
-interrupt a job or keep it from the queue, the run has `lives` (`rlsched_envs.life`).
+Where something can interrupt a job or keep it from the queue, the run logs every attempt; jobs that run once,
+from a start to an end that is known then, do without.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
-from rlsched.cluster.spec import ClusterSpec, whole_type
+from rlsched.cluster.slice_name import whole_type
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
-from rlsched.decide.candidates import next_hold_end_s
-from rlsched.decide.index_walk import IndexRule
+from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
-from rlsched.decide.orders import Order
-from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.repack import repack_code
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Information, Scheduler, may_preempt, revises_predictions
+from rlsched.decide.rows.candidates import next_hold_end_s
+from rlsched.decide.rules.steps import CompiledRule
+from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import InputError
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import trace_demands
 from rlsched.workload.predict import causal_predictions, own_spread
 from rlsched.workload.relations import flags
 from rlsched.workload.trace import Trace
-from rlsched_envs import able_loop, life, room_loop
-from rlsched_envs import simulation as sim
-from rlsched_envs.index_loop import run_index
+from rlsched_envs import attempts, events, loop, moves
+from rlsched_envs.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
+from rlsched_envs.attempt_log import RunRules, attempts_of, needs_log, new_log
+from rlsched_envs.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import (
-    ENDED,
-    NEED_ROOM,
-    NEXT_NODE_EVENT,
-    PREEMPTED,
-    REVIEW_DUE,
-    TIMEOUT,
-    UNDECIDED,
-    LifeArrays,
-    grown_life,
-)
-from rlsched_envs.lives import LifeRules, has_lives, new_life, segments_of
 from rlsched_envs.modelling import (
     Energy,
     Models,
@@ -61,31 +51,19 @@ from rlsched_envs.modelling import (
     set_watts,
     with_fair_cores,
 )
-from rlsched_envs.physics import ENERGY_J, IDLE_J, settle
+from rlsched_envs.physics import settle
 from rlsched_envs.placements import Placements
+from rlsched_envs.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
 from rlsched_envs.sleeping import SleepingNodes
 from rlsched_envs.slices import fit_slices
-from rlsched_envs.walk_loop import run_walk
 
 _ROWS_BETWEEN_LOOKS = 256
 """Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
-_REFERENCE = Rule(name="fifo-backfill", order="submit", blocks=False)
-
-
-@runtime_checkable
-class Foreseeing(Protocol):
-    """A scheduler that is shown the run before it begins: a bound, which knows what comes."""
-
-    def foresee(self, engine: Engine) -> None:
-        """The run that it will decide in.
-
-        Raises:
-            InputError: it cannot foresee such a run.
-        """
+_REFERENCE = Policy("fifo-backfill")
 
 
 class Predictions(NamedTuple):
-    """What each job was stamped with at its arrival."""
+    """What was predicted of each job at its submission."""
 
     predicted_s: NDArray[np.float64]  # (J,)
     spread: NDArray[np.float64]  # (J,)
@@ -94,13 +72,13 @@ class Predictions(NamedTuple):
 def predict_trace(
     trace: Trace,
     spec: ClusterSpec,
-    information: Information = "causal",
     *,
+    oracle: bool = False,
     recorded_until_s: float = -math.inf,
 ) -> Predictions:
-    """The stamps that every policy under comparison gets.
+    """The predictions that every policy under comparison gets.
 
-    `oracle`: the true run times. `causal`: the trace's own predictions where it has them, elsewhere a
+    With `oracle` the true run times. Else the trace's own predictions where it has them, elsewhere a
     running mean over the jobs that had ended by then in one reference history: the trace run by
     `fifo-backfill` on this cluster. A prediction that comes without a spread gets the spread of the trace's
     own predictions so far.
@@ -108,12 +86,12 @@ def predict_trace(
     Args:
         trace: J jobs.
         spec: The cluster.
-        information: Which of the two.
+        oracle: Which of the two.
         recorded_until_s: In the history, jobs submitted before this ended as the trace recorded them
             (submission + recorded queueing delay, 0 where unknown, + duration), and `fifo-backfill` runs the
             others alone: a cluster that is scaled for a window would be overloaded, or idle, before it.
     """
-    if information == "oracle":
+    if oracle:
         return Predictions(run_time_s(trace), np.zeros(len(trace)))
     known = np.isfinite(trace.predicted_s)
     spread_known = known & np.isfinite(trace.predicted_spread)
@@ -137,11 +115,12 @@ def reference_end_s(
     """
     start = int(np.searchsorted(trace.submit_s, recorded_until_s))
     run = trace.select(slice(start, None))
-    truth = predict_trace(run, spec, "oracle")
-    history = Engine(run, spec, order=_REFERENCE.order, predictions=truth, keep_placements=False)
+    truth = predict_trace(run, spec, oracle=True)
+    rule = _REFERENCE.rule
+    history = Engine(run, spec, order=rule.order, predictions=truth, keep_placements=False)
     recorded_s = np.nan_to_num(np.asarray(trace.extra.get("queue_s", np.zeros(len(trace))), np.float64))
     end_s = trace.submit_s + recorded_s + trace.duration_s
-    end_s[start:] = history.run_rule(_REFERENCE).end_s
+    end_s[start:] = history.run_rule(rule).end_s
     return end_s
 
 
@@ -151,12 +130,11 @@ class Engine:
     Args:
         trace: The jobs.
         spec: The cluster.
-        order: The queue order to keep (a scheduler's `order`).
-        predictions: The stamps; `predict_trace` by default.
-        information: Which stamps to make when none are given.
+        order: What the queue goes by (a scheduler's `order`).
+        predictions: What each job is predicted to run; `predict_trace` by default.
+        oracle: Whether true run times take their place, where none are given.
         fixed_end_s: (J,) ends as recorded online; nan: start + duration.
         keep_placements: Whether to remember every job's GPUs.
-        placement: The placement rule (`rlsched.cluster.choose`).
         rules: Restart costs, retries and node events.
         models: How fast jobs run and what they draw; None: as the trace says, and energy is not known.
 
@@ -164,7 +142,6 @@ class Engine:
         trace, spec: As given.
         state: The cluster.
         arrays: Where the run stands.
-        life: The lives of its jobs; None where every job runs once.
     """
 
     def __init__(
@@ -172,36 +149,37 @@ class Engine:
         trace: Trace,
         spec: ClusterSpec,
         *,
-        order: Order = "predicted_gpu_time",
+        order: Order | None = None,
         predictions: Predictions | None = None,
-        information: Information = "causal",
+        oracle: bool = False,
         fixed_end_s: NDArray[np.float64] | None = None,
         keep_placements: bool = True,
-        placement: str = "consolidate",
-        rules: LifeRules | None = None,
+        rules: RunRules | None = None,
         models: Models | None = None,
     ) -> None:
         if models is not None and fixed_end_s is not None:
             raise ValueError("ends as recorded and models of speed exclude each other")
         self.trace, self.spec = trace, spec
-        self._rules, self._keep_placements = rules or LifeRules(), keep_placements
-        stamps = predict_trace(trace, spec, information) if predictions is None else predictions
+        self._rules, self._keep_placements = rules or RunRules(), keep_placements
+        made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
         fitted, self._runnable = fit_slices(trace, spec, models)
         self._rows = np.flatnonzero(self._runnable.mask)
         slots = min(1024, max(16, len(self._rows)))
-        self.state = ClusterState.from_spec(spec, order=order, slots=slots, placement=placement)
+        queue = OrderedQueue(order or Order())
+        self.state = ClusterState.from_spec(spec, queue, slots=slots)
         fair_milli = fair_cores_milli(spec) if models else 0
-        truth = truth_records(fitted, self._rows, stamps, self.state, fixed_end_s, fair_milli)
-        progress = sim.new_progress(
+        truth = truth_records(fitted, self._rows, made, self.state, fixed_end_s, fair_milli)
+        if queue.order.until_declared and spec.preemptible == "declared":
+            truth.pinned = flags(trace, "preemptible")[self._rows] != 1
+        progress = new_progress(
             self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
         )
-        self.arrays = sim.SimArrays(self.state.arrays, truth, progress)
-        self.life: LifeArrays | None = None
+        self.arrays: SimArrays = SimArrays(self.state.arrays, truth, progress)
         self._models = models
         if models is not None:
             self._use(models)
-        if models is not None or has_lives(trace, self._rules):
-            self._give_lives()
+        if models is not None or needs_log(trace, self._rules):
+            self._begin_log()
         self._sleeping: SleepingNodes | None = None
         if models is not None and models.power_down is not None:
             if self._rules.node_events:
@@ -209,8 +187,8 @@ class Engine:
                     "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
                     "events, or the power-down rule"
                 )
-            self._sleeping = SleepingNodes(self.state, spec, models.power_down, models.power, self.now_s)
-            self.arrays.progress.clock[sim.REVIEW] = self._sleeping.next_s
+            self._sleeping = SleepingNodes(self.state, spec, models.power_down, models.node_power, self.now_s)
+            self.arrays.progress.run.review_s = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
         """Jobs run and draw as models say."""
@@ -220,18 +198,18 @@ class Engine:
                 self.state.know_kind(whole_type(group.gpu_type))
         self.state.use_models(models.arrays(catalogue, self.state.kind_names))
         self.state.weigh_energy(models.energy_weight)
-        truth.workload = catalogue.draw(self.trace, models.seed)[self._rows]
+        truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]
         demands, which = trace_demands(self.trace)
         reference = reference_kinds(demands, self.spec, self.state.kind_names)
         truth.reference_kind = reference[which[self._rows]]
-        set_watts(self.state, self.spec, models.power)
+        set_watts(self.state, self.spec, models.node_power)
         self.arrays = self.arrays._replace(state=self.state.arrays)
         open_books(self.arrays, self.trace, self._rows, models)
 
-    def _give_lives(self) -> None:
-        """From now on attempts are written down one by one; nothing has happened yet."""
+    def _begin_log(self) -> None:
+        """From now on attempts are logged; nothing has happened yet."""
         models = self._models
-        self.life = new_life(
+        log = new_log(
             self.trace,
             self._rows,
             self._rules,
@@ -239,17 +217,26 @@ class Engine:
             checkpoint_s=restart_costs_s(self.arrays) if models else None,
             fault_frac=models.spreading_frac if models else 0.0,
         )
-        progress = self.arrays.progress
-        self.arrays = self.arrays._replace(
-            progress=progress._replace(placed_gpu=np.zeros(0, np.int32))  # segments have them
-        )
+        progress = self.arrays.progress._replace(placed_gpu=np.zeros(0, np.int32))  # attempts have them
+        self.arrays = self.arrays._replace(progress=progress, log=log)
+
+    @property
+    def log(self) -> AttemptArrays | None:
+        """The log of attempts; None where every job runs once."""
+        log: AttemptArrays | None = self.arrays.log
+        return log
 
     @property
     def now_s(self) -> float:
         """The current instant."""
-        return float(self.arrays.progress.clock[sim.NOW])
+        return float(self.arrays.progress.run.now_s[0])
 
-    def run_rule(self, rule: Rule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
+    @property
+    def runs_once(self) -> bool:
+        """Whether the end of a job follows from its start: nothing interrupts it, and no model slows it."""
+        return self.log is None and self._models is None
+
+    def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
         """Run a compiled rule to the end of the trace. The engine must keep the rule's order.
 
         Args:
@@ -257,60 +244,53 @@ class Engine:
             until_started: (J,) stop soon after these jobs have started, since their ends follow from that; or
                 after they have ended, where jobs can be interrupted.
         """
-        if rule.order != self.state.order:
-            raise ValueError(f"rule {rule.name} orders by {rule.order}, this engine by {self.state.order}")
-        walks = isinstance(rule, PreemptiveRule | IndexRule)
-        self._check_abilities(rule)
-        if walks and self.life is None:
-            self._give_lives()
-        self._charge_profiler(rule)
-        self.state.revise_predictions(rule.revises)
-        self.state.sort_queue(walks or rule.kind != "plain" or rule.abilities.needed)
+        self._begin(rule.order, rule)
+        self.state.sort_queue(rule.sorted_queue)
+        run = self._compiled(loop.run_rule, rule)
         stop = self._stop(until_started)
-        while (moved := self._run_rule(rule, stop.next_look_row)) != sim.FINISHED:
-            if moved == sim.NEED_SLOTS:
+        while True:
+            moved = int(run(self.arrays, rule.options, stop.next_look_row, loop.NO_CURVE))
+            if moved == FINISHED:
+                break
+            if moved == NEED_SLOTS:
                 self._grow()
             elif moved == NEED_ROOM:
-                self._grow_life()
+                self._grow_log()
             elif moved == REVIEW_DUE:
                 self._review()
             elif stop.now():
                 break
-        decisions = int(self.arrays.progress.tally[sim.STARTS])
-        if self.life is not None:
-            decisions += int((self.life.segments.reason == PREEMPTED).sum())
+        progress = self.arrays.progress.run
+        decisions = int(progress.starts[0] + progress.preemptions[0])
         return self._table(decisions, np.empty(0), {"rule": decisions})
 
-    def _charge_profiler(self, rule: Rule) -> None:
-        """What a rule's profiler costs each job; only runs with models know rules that profile."""
-        if self.life is not None:
+    def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
+        """Make ready for a scheduler, or for a rule."""
+        if order != self.state.ordering.order:
+            raise ValueError(f"the scheduler goes by {order}, this engine by {self.state.ordering.order}")
+        preempts = preempts or (rule is not None and rule.options.preempts)
+        if order.until_declared:
+            preempts = preempts and not self.arrays.truth.pinned.all()
+        if preempts and self.log is None:
+            self._begin_log()
+        if rule is None:
+            return
+        if rule.needs_models and self._models is None:
+            raise ValueError("the rule shares GPUs or sets clocks: this engine has no models")
+        if self.log is not None:
             profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
-            self.life.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
+            self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
-    def _check_abilities(self, rule: Rule) -> None:
-        if rule.abilities.needed and not self.state.arrays.config[0].modelled:
-            raise ValueError(f"rule {rule.name} shares GPUs or sets clocks: this engine has no models")
-
-    def _run_rule(self, rule: Rule, until_row: int) -> int:
-        if self.life is None:
-            run = sim.run_rule if rule.kind == "plain" else room_loop.run_rule
-            return int(run(self.arrays, rule.code, until_row))
-        if isinstance(rule, IndexRule):
-            can = rule.abilities.code
-            repack = repack_code(rule.repack)
-            return int(
-                run_index(self.arrays, self.life, rule.index.code, can, rule.preempts, repack, until_row)
-            )
-        if self.state.arrays.config[0].modelled and not isinstance(rule, PreemptiveRule):
-            return int(able_loop.run_rule(self.arrays, self.life, rule.code, until_row))
-        if isinstance(rule, PreemptiveRule):
-            return int(run_walk(self.arrays, self.life, rule.threshold_gpu_s, rule.tick_s, until_row))
-        return int(life.run_rule(self.arrays, self.life, rule.code, until_row))
+    def _compiled(self, template: Any, rule: CompiledRule | None = None) -> Any:
+        """A kernel of the simulator for this run."""
+        steps = rule.steps if rule is not None else None
+        logged, modelled = self.log is not None, self._models is not None
+        return loop.for_run(template, steps, logged=logged, modelled=modelled)
 
     def _stop(self, wanted: NDArray[np.bool_] | None) -> _Stop:
         outcome = self.arrays.progress.outcome
-        done_s = outcome.start_s if self.life is None else outcome.end_s
-        return _Stop(self.arrays.progress.tally, done_s, None if wanted is None else wanted[self._rows])
+        done_s = outcome.start_s if self.log is None else outcome.end_s
+        return _Stop(self.arrays.progress.run, done_s, None if wanted is None else wanted[self._rows])
 
     def run(
         self,
@@ -328,22 +308,9 @@ class Engine:
             on_record: Called with every decision's record; None: no records are made.
             on_instant: Called with every instant, for progress bars.
         """
-        import time
-
-        if scheduler.order != self.state.order:
-            raise ValueError(
-                f"{scheduler.name} orders by {scheduler.order}, this engine by {self.state.order}"
-            )
-        rule = getattr(scheduler, "rule", None)
-        if isinstance(rule, Rule):
-            self._check_abilities(rule)
-        if may_preempt(scheduler) and self.life is None:
-            self._give_lives()
-        if isinstance(rule, Rule):
-            self._charge_profiler(rule)
-        if isinstance(scheduler, Foreseeing):
-            scheduler.foresee(self)
-        self.state.revise_predictions(revises_predictions(scheduler))
+        self._begin(scheduler.order, scheduler.rule, preempts=scheduler.abilities.preempts)
+        permit(self.state, scheduler)
+        scheduler.foresee(self)
         stop = self._stop(until_started)
         asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()
@@ -368,72 +335,55 @@ class Engine:
                 began = time.perf_counter()
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
-            self.arrays.progress.clock[sim.TIMER] = math.inf if self._is_stuck() else timer_s
+            self.arrays.progress.run.timer_s = math.inf if self._is_stuck() else timer_s
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))
 
     def _is_stuck(self) -> bool:
         """Whether nothing can ever happen again: no event is to come, and no job fits (a node is down)."""
-        progress, state = self.arrays.progress, self.state.arrays
-        if progress.tally[sim.HEAP_LEN] > 0 or progress.tally[sim.NEXT_ROW] < len(self._rows):
+        run, state = self.arrays.progress.run[0], self.state.arrays
+        if run.heap_len > 0 or run.next_row < len(self._rows):
             return False
-        if self.life is not None and self.life.counts[NEXT_NODE_EVENT] < len(self.life.node_events):
+        if self.log is not None and self.log.counters.next_node_event[0] < len(self.log.node_events):
             return False
         return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
     def advance(self) -> bool:
         """Go to the next instant at which something happens; False when nothing is left to happen."""
-        while (moved := self._next_instant()) not in (sim.MOVED, sim.FINISHED):
-            if moved == sim.NEED_SLOTS:
+        next_instant = self._compiled(events.next_instant)
+        while (moved := int(next_instant(self.arrays))) not in (MOVED, FINISHED):
+            if moved == NEED_SLOTS:
                 self._grow()
             elif self._review():
                 return True
-        return moved == sim.MOVED
+        return moved == MOVED
 
     def _review(self) -> bool:
         """Look at the nodes that can sleep; whether there are decisions to take now."""
         assert self._sleeping is not None
-        assert self.life is not None
-        came_up = self._sleeping.review(self.arrays, self.life)
-        self.life.counts[UNDECIDED] = came_up
+        came_up = self._sleeping.review(self.arrays)
+        self.arrays.log.counters.undecided = came_up
         return came_up
-
-    def _next_instant(self) -> int:
-        if self.life is None:
-            return int(sim.next_instant(self.arrays))
-        return int(life.next_instant(self.arrays, self.life))
 
     def _note(self, action: Action) -> None:
         """The ledger has followed this action: write it down."""
+        slot = self.state.slot_of(action.seq) if isinstance(action, Start | Preempt) else -1
         if isinstance(action, Start):
-            slot = self.state.slot_of(action.seq)
-            if self.life is None:
-                sim.note_start(self.arrays, slot)
-                return
-            while not life.has_room(self.arrays, self.life, 1):
-                self._grow_life()
-            life.note_start(self.arrays, self.life, slot)
-        elif isinstance(action, SetClock):
-            slot = self.state.slot_of(action.seq)
-            sim.refresh_group(self.arrays, int(self.arrays.progress.run.first_gpu[slot]))
-        elif isinstance(action, Preempt) and self.life is not None:
-            life.note_preemption(self.arrays, self.life, self.state.slot_of(action.seq))
+            if self.log is not None:
+                while not self._compiled(attempts.has_room)(self.arrays, 1):
+                    self._grow_log()
+            self._compiled(moves.note_start)(self.arrays, slot)
         else:
-            raise TypeError(f"{type(action).__name__} is not legal here")
+            self._compiled(moves.note_preemption)(self.arrays, slot)
 
-    def _grow_life(self) -> None:
-        assert self.life is not None
-        self.life = grown_life(self.life)
+    def _grow_log(self) -> None:
+        self.arrays = self.arrays._replace(log=grown_log(self.arrays.log))
 
     def _grow(self) -> None:
         self.state.grow()
-        slots = self.state.arrays.job.shape[0]
-        self.arrays = sim.SimArrays(
-            self.state.arrays,
-            self.arrays.truth,
-            sim.grown_progress(self.arrays.progress, slots),
-        )
+        progress = grown_progress(self.arrays.progress, self.state.arrays.job.shape[0])
+        self.arrays = self.arrays._replace(state=self.state.arrays, progress=progress)
 
     def _table(self, decisions: int, decision_us: NDArray[np.float64], by_source: dict[str, int]) -> JobTable:
         start_s, end_s = np.full(len(self.trace), math.nan), np.full(len(self.trace), math.nan)
@@ -453,29 +403,27 @@ class Engine:
             by_source,
         )
         ended_by = np.zeros(len(self.trace), np.int8)
-        if self.life is None:
+        if self.log is None:
             late = self.trace.time_limit_s < self.trace.duration_s
             late[self._rows] &= np.isnan(self.arrays.truth.fixed_end_s)
             ended_by[~np.isnan(end_s)] = ENDED
             ended_by[~np.isnan(end_s) & late] = TIMEOUT
             return replace(table, ended_by=ended_by)
-        ended_by[self._rows] = self.life.jobs.over_by
+        ended_by[self._rows] = self.log.jobs.over_by
         eligible_s = np.full(len(self.trace), math.nan)
-        eligible_s[self._rows] = self.life.jobs.eligible_s
-        modelled = bool(self.state.arrays.config[0].modelled)
-        segments = segments_of(self.life, self._rows, modelled=modelled)
+        eligible_s[self._rows] = self.log.jobs.eligible_s
         return replace(
             table,
             ended_by=ended_by,
             eligible_s=eligible_s,
-            segments=segments,
+            log=attempts_of(self.log, self._rows, modelled=self._models is not None),
             energy=self._energy(),
             slept=self._sleeping.slept(self.now_s) if self._sleeping else None,
         )
 
     def _energy(self) -> Energy | None:
         """What was drawn up to now, None without models."""
-        if not self.state.arrays.config[0].modelled:
+        if self._models is None:
             return None
         progress, now_s = self.arrays.progress, self.now_s
         for slot in np.flatnonzero(self.state.arrays.job.status == RUNNING).tolist():
@@ -483,12 +431,13 @@ class Engine:
         job_j = np.zeros(len(self.trace))
         job_j[self._rows] = progress.outcome.energy_j
         span_s = now_s - float(self.arrays.truth.submit_s[0]) if len(self._rows) else 0.0
-        return Energy(job_j, float(progress.clock[IDLE_J]), float(progress.clock[ENERGY_J]), span_s)
+        books = progress.books[0]
+        return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s)
 
     def _ends_s(self) -> NDArray[np.float64]:
         """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""
         outcome, truth = self.arrays.progress.outcome, self.arrays.truth
-        if self.life is not None:
+        if self.log is not None:
             return outcome.end_s
         will_end_s = np.where(
             np.isnan(truth.fixed_end_s), outcome.start_s + truth.duration_s, truth.fixed_end_s
@@ -497,11 +446,11 @@ class Engine:
 
     def _gpus(self) -> Sequence[tuple[int, ...]]:
         """GPUs of each job, of its last attempt where it had several."""
-        if self.life is not None:
+        if self.log is not None:
             gpus: list[tuple[int, ...]] = [()] * len(self.trace)
-            segments = segments_of(self.life, self._rows)
-            for k, job in enumerate(segments.job.tolist()):
-                gpus[job] = segments.gpus(k)
+            made = attempts_of(self.log, self._rows)
+            for k, job in enumerate(made.job.tolist()):
+                gpus[job] = made.gpus(k)
             return gpus
         progress = self.arrays.progress
         started = ~np.isnan(progress.outcome.start_s)
@@ -519,19 +468,17 @@ class _Stop:
         next_look_row: The next look is due when so many rows have arrived.
     """
 
-    def __init__(
-        self, tally: NDArray[np.int64], done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None
-    ) -> None:
-        self._tally, self._done_s = tally, done_s
+    def __init__(self, run: Records, done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None) -> None:
+        self._run, self._done_s = run, done_s
         self._wanted = None if wanted is None else np.flatnonzero(wanted)
         self._done = 0  # of the wanted jobs, the first so many are done
         self.next_look_row = len(done_s) + 1 if wanted is None else _ROWS_BETWEEN_LOOKS
 
     def now(self) -> bool:
         """Whether the run may stop at this instant."""
-        if self._wanted is None or self._tally[sim.NEXT_ROW] < self.next_look_row:
+        if self._wanted is None or self._run.next_row[0] < self.next_look_row:
             return False
-        self.next_look_row = int(self._tally[sim.NEXT_ROW]) + _ROWS_BETWEEN_LOOKS
+        self.next_look_row = int(self._run.next_row[0]) + _ROWS_BETWEEN_LOOKS
         while len(some := self._wanted[self._done : self._done + _ROWS_BETWEEN_LOOKS]):
             undone = np.isnan(self._done_s[some])
             if undone.any():
@@ -549,7 +496,7 @@ def run_time_s(trace: Trace) -> NDArray[np.float64]:
 def truth_records(
     trace: Trace,
     rows: NDArray[np.intp],
-    stamps: Predictions,
+    predictions: Predictions,
     state: ClusterState,
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,
@@ -562,7 +509,7 @@ def truth_records(
     names = [str(name) for name in trace.vc[rows[first]]]
     partitions = np.array([state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
     vc_numbers = np.array([state.vc_number(name) for name in names], np.int32)
-    truth = records(len(rows), sim.TRUTH)
+    truth = records(len(rows), TRUTH)
     truth.submit_s, truth.duration_s = trace.submit_s[rows], run_time_s(trace)[rows]
     truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
     demands, which = trace_demands(trace)
@@ -571,7 +518,7 @@ def truth_records(
     classes = state.reserve_demands([with_fair_cores(demands[number], fair_milli) for number in used])
     truth.demand = np.array(classes, np.int32)[kind]
     truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
-    truth.predicted_s, truth.spread = stamps.predicted_s[rows], stamps.spread[rows]
+    truth.predicted_s, truth.spread = predictions.predicted_s[rows], predictions.spread[rows]
     truth.vc = vc_numbers[inverse]
     truth.reference_kind = -1
     truth.pinned = flags(trace, "preemptible")[rows] == 0

@@ -9,40 +9,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import (
-    INDEX,
-    NODE_DOWN,
-    NODE_UP,
-    ORDER_CODES,
-    records,
-)
+from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
-from rlsched.decide.window_arrays import empty_window
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.rows.arrays import empty_window
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.rules.steps import RULES
 from rlsched.errors import InputError
+from rlsched.jit import specialise
 from rlsched.models.catalogue import load_catalogue
-from rlsched_envs import batch
+from rlsched_envs import batch, loop
 from rlsched_envs.curriculum import Stage
-from rlsched_envs.episode import (
-    DECISIONS,
-    NUM_FLOATS,
-    NUM_INTS,
-    REGRET,
-    RESTART_S,
-    WARMUP_ROW,
-    EpisodeArrays,
-)
+from rlsched_envs.episode import TURN, EpisodeArrays
+from rlsched_envs.loop import for_run, new_curve
 from rlsched_envs.modelling import MOST_LUCK, set_watts
-from rlsched_envs.physics import LEARNS, LUCK, NOISE
-from rlsched_envs.simulation import GPU_SECONDS, TRUTH, SimArrays, new_progress
+from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
 
 GPU_TYPES = ("V100", "P100", "A100")
 """GPU types of the clusters of episodes with models: those that the catalogue knows best."""
 CORES_EACH = 6
 """CPU cores a GPU of their nodes, as Venus and Philly have them."""
+NOTHING_MORE = Permissions()
+PREEMPTION = Permissions(preemption=True)
+RESERVATIONS = Permissions(reservations=True)
 _TRIES = 100
 _REMEMBERED = 256
 """Jobs whose columns a window remembers: about as many as are alive; slots are filled from the first."""
@@ -80,6 +73,7 @@ class Fleet:
         self.masks = np.zeros((num_envs, config.window_rows), np.bool_)
         self.rewards = np.zeros(num_envs, np.float32)
         self.dones = np.zeros(num_envs, np.bool_)
+        self._kernels = _Kernels(config)
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -150,37 +144,52 @@ class Fleet:
             )
             self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
-            self._set_order(k, rng, modelled)
-            if batch.begin_one(
+            self._draw_permissions(k, rng)
+            if self._kernels.begin_one(
                 self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
             ):
                 self._names[k] = source.name
                 self._returns[k] = 0.0
-                batch.observe_one(self._arrays, k, self.observations, self.masks)
+                self._kernels.observe_one(self._arrays, k, self.observations, self.masks)
                 return
         raise InputError(
             f"no contested decision in {_TRIES} windows of {', '.join(s.name for s in self._sources)}: "
             "raise the load or shrink the cluster"
         )
 
-    def replay(self, k: int, window: Window, order: str) -> bool:
+    def replay(self, k: int, window: Window, permissions: Permissions) -> bool:
         """Begin this window in cluster `k`, without models; the agent decides to its last job.
 
-        The queue goes by `order`. False if it holds nothing to decide: then it is over, as the reference
-        played it.
+        The config has to have episodes with these permissions. False if it holds nothing to decide: then it
+        is over, as the reference played it.
+
+        Raises:
+            ValueError: the config has no such episodes, and the kernels are not compiled for them.
         """
+        config = self.config
+        if (permissions.preemption and not config.preempting_frac) or (
+            permissions.reservations and not config.reserving_frac
+        ):
+            raise ValueError(f"a replay with {permissions} needs a config of such episodes")
         self.load(k, window)
         self.set_models(k, False, 0, 0.0, 0)
-        self._arrays.sim.state.config.order[k, 0] = ORDER_CODES[order]
-        if not batch.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
+        self._permit(k, permissions)
+        if not self._kernels.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
             return False
-        batch.observe_one(self._arrays, k, self.observations, self.masks)
+        self._kernels.observe_one(self._arrays, k, self.observations, self.masks)
         return True
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """When the jobs of cluster `k` started, here and in the reference's run; (T,) seconds each."""
         arrays = self._arrays
         return arrays.sim.progress.outcome.start_s[k].copy(), arrays.reference_start_s[k].copy()
+
+    def _permit(self, k: int, permissions: Permissions) -> None:
+        """What may be done in cluster `k`; its queue goes by the order of the rule that does the same."""
+        state, rule = self._arrays.sim.state, permissions.rule(revised=self.config.revising)
+        rule.order.write(state.order.code[k])
+        state.config.preempts[k, 0] = permissions.preemption
+        state.config.reserve_after_s[k, 0] = rule.options.reserve_after_s
 
     def load(self, k: int, window: Window) -> None:
         """Put a window's jobs and its number of nodes into cluster `k`."""
@@ -211,23 +220,23 @@ class Fleet:
         state.node.kind[k] = kind
         state.derived.part.kind[k] = kind
         keys = self._arrays.sim.progress.outcome.key
-        self._arrays.sim.progress.clock[k, LUCK] = key % MOST_LUCK
+        self._arrays.sim.progress.books.luck[k, 0] = key % MOST_LUCK
         keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
-    def _set_order(self, k: int, rng: np.random.Generator, modelled: bool) -> None:
+    def _draw_permissions(self, k: int, rng: np.random.Generator) -> None:
         """Draw whether jobs may be preempted in cluster `k`, and which, or whether they have reservations."""
-        config, order = self.config, "predicted_gpu_time"
+        config, permissions = self.config, NOTHING_MORE
         if config.preempting_frac == config.reserving_frac == 0:
             return
         lot, half = rng.random(), rng.random() < config.pinned_frac
-        state, truth = self._arrays.sim.state, self._arrays.sim.truth
+        truth = self._arrays.sim.truth
         if lot < config.preempting_frac:
-            order = "index"
-        elif lot < config.preempting_frac + config.reserving_frac and not modelled:
-            order = "predicted_size"
-        state.config.order[k, 0] = ORDER_CODES[order]
+            permissions = PREEMPTION
+        elif lot < config.preempting_frac + config.reserving_frac:
+            permissions = RESERVATIONS
+        self._permit(k, permissions)
         truth.pinned[k] = rng.random(truth.pinned.shape[1]) < (0.5 if half else 0.0)
-        self._arrays.floats[k, RESTART_S] = config.restart_s
+        self._arrays.sim.progress.run.restart_s[k, 0] = config.restart_s
 
     def reference_row(self, k: int) -> int:
         """The row that the reference rule would take in cluster `k`."""
@@ -242,7 +251,7 @@ class Fleet:
         before = self.observations
         self._arrays, self._before = self._before, self._arrays
         self.observations = self._arrays.window.features
-        batch.step_all(self._arrays, rows, self.masks, self.rewards, self.dones)
+        self._kernels.step_all(self._arrays, rows, self.masks, self.rewards, self.dones)
         self._returns += self.rewards
         infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
         for k in np.flatnonzero(self.dones).tolist():
@@ -254,11 +263,11 @@ class Fleet:
 
     def _summary(self, k: int) -> dict[str, Any]:
         e = self._arrays
-        first = int(e.ints[k, WARMUP_ROW])
+        turn, first = e.turn[k, 0], int(e.turn.warmup_row[k, 0])
         truth, progress = e.sim.truth, e.sim.progress
         submit, duration = truth.submit_s[k, first:], truth.duration_s[k, first:]
         started = progress.outcome.start_s[k, first:]
-        if e.sim.state.config.order[k, 0] == INDEX:
+        if e.sim.state.config.preempts[k, 0]:
             started = progress.outcome.end_s[k, first:] - duration
         queue = started - submit
         reference = e.reference_start_s[k, first:] - submit
@@ -268,7 +277,7 @@ class Fleet:
         return {
             "episode": {
                 "r": float(self._returns[k]),
-                "l": int(e.ints[k, DECISIONS]),
+                "l": int(turn.decisions),
                 "t": round(time.time() - self._began, 3),
             },
             "schedule": {
@@ -276,11 +285,41 @@ class Fleet:
                 "reference_queue_mean_s": float(reference.mean()),
                 "jct_mean_s": float((queue + duration).mean()),
                 "reference_jct_mean_s": float((reference + duration).mean()),
-                "gpu_utilisation_frac": float(progress.clock[k, GPU_SECONDS]) / max(capacity, 1.0),
-                "regret_job_s": float(e.floats[k, REGRET]),
+                "gpu_utilisation_frac": float(progress.run.gpu_s[k, 0]) / max(capacity, 1.0),
+                "regret_job_s": float(turn.regret),
                 "source": self._names[k],
             },
         }
+
+
+class _Kernels:
+    """The kernels of a batch, compiled for what its episodes can have.
+
+    Attributes:
+        begin_one, observe_one, step_all: See `rlsched_envs.batch`.
+    """
+
+    def __init__(self, config: EpisodeConfig) -> None:
+        modelled = config.modelled_frac > 0
+        rules = {
+            "play_greedy": RULES["greedy"],
+            "play_gittins": RULES["gittins"] if config.preempting_frac > 0 else None,
+            "play_backfill": RULES["backfill"] if config.reserving_frac > 0 else None,
+        }
+        plays = {
+            name: steps and for_run(loop.run_rule, steps, logged=False, modelled=modelled, records=True)
+            for name, steps in rules.items()
+        }
+        bound = {
+            "LOGGED": False,
+            "MODELLED": modelled,
+            "PREEMPTING": config.preempting_frac > 0,
+            "RESERVING": config.reserving_frac > 0,
+            **plays,
+        }
+        self.begin_one: Any = specialise(batch.begin_one, **bound)
+        self.observe_one: Any = specialise(batch.observe_one, **bound)
+        self.step_all: Any = specialise(batch.step_all, **bound)
 
 
 def _blank_batch(
@@ -296,8 +335,9 @@ def _blank_batch(
     models = one.sim.state.models
     learners = num_envs if config.learning and config.modelled_frac > 0 else 1
     models = models._replace(trait=batch.stack(models.trait, learners))
-    state = stacked.sim.state._replace(models=models)
-    return stacked._replace(window=window, sim=stacked.sim._replace(state=state))
+    order = stacked.sim.state.order._replace(later=one.sim.state.order.later, cost=one.sim.state.order.cost)
+    state = stacked.sim.state._replace(models=models, order=order)
+    return stacked._replace(window=window, sim=stacked.sim._replace(state=state), quiet=one.quiet)
 
 
 def _any_begins(names: Sequence[str], start: str) -> bool:
@@ -319,31 +359,28 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
     rows = config.rows
     nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
     spec = ClusterSpec(name="episode", nodes=(nodes,))
-    state = ClusterState.from_spec(spec, slots=rows)
+    most = PREEMPTION if config.preempting_frac > 0 else NOTHING_MORE  # what has the larger arrays
+    state = ClusterState.from_spec(spec, OrderedQueue(most.order()), slots=rows)
     state.reserve_demands([Demand(gpus=gang, cpu_milli=CORES_EACH * 1000 * gang) for gang in gangs])
     if config.modelled_frac > 0:
         state.use_models(load_catalogue().arrays(GPU_TYPES))
         set_watts(state, spec)
-    state.revise_predictions(config.revising)
+    NOTHING_MORE.order(revised=config.revising).write(state.arrays.order.code)
     truth = records(rows, TRUTH)
     truth.fixed_end_s = truth.limit_s = np.nan
     truth.vc = truth.own_partition = truth.reference_kind = -1
     progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
-    progress.clock[NOISE], progress.clock[LEARNS] = 1.0, config.learning
+    progress.books.noise, progress.books.learns = 1.0, config.learning
     instants = (4 if config.preempting_frac > 0 else 2) * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
         SimArrays(state.arrays, truth, progress),
         window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
-        np.zeros(instants),
-        np.zeros(instants),
-        np.zeros(instants),
-        np.zeros(instants),
-        np.zeros(instants),
+        new_curve(instants),
+        np.full(1, -1, np.int64),
         np.zeros(rows),
         np.zeros(rows),
         np.zeros(rows, np.float32),
         np.zeros(NUM_CRITIC, np.float32),
-        np.zeros(NUM_FLOATS),
-        np.zeros(NUM_INTS, np.int64),
+        records(1, TURN),
     )

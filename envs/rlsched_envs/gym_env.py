@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.vector import spaces
@@ -26,7 +30,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     the config's `window_rows` says. First half of a decision: row 0 is
     *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
     variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 49 columns, with units in
-    `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
+    `rlsched.decide.rows.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
     predictions, never the true ones). The last C: `NUM_CRITIC` = 9 columns, `CRITIC_FEATURES`, hold the truth
     and the future (waiting jobs against the reference's, true run times, the reference's queue in the hours
     to come) and are for a critic while training.
@@ -45,17 +49,17 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
 
     **Models** (`EpisodeConfig.modelled_frac`). In a share of the episodes models say how fast jobs run and
     what they draw. A job that does not fit may then share the GPUs of a running one, the second half also
-    offers SM clocks, and the reference has the same abilities (`decide.abilities.policy_abilities`). What
+    offers SM clocks, and the reference has the same abilities (`decide.options.policy_start`). What
     energy counts against time is drawn for each episode, and a column of every row; the reward is then (1 -
     weight) x that of time, where time lost while running counts as queueing does, less weight x 100 x (energy
     beyond the reference's / its energy) x (its time in the system / its queueing).
 
     **Preemption** (`EpisodeConfig.preempting_frac`). In a share of the episodes jobs may be preempted: they
     save their work and pay `restart_s` to go on; in some of these half of the jobs must not be. The queue
-    then goes by the Gittins index (`rlsched.cluster.gittins`), `gittins` is the reference, and jobs that do
-    not fit have rows that preempt for them: the first of those who have to give way, one a decision. Regret
-    is that of JCT then: waiting, and restarts. A preempting row is legal where every job that gives way has
-    an index higher by the rule's margin; not to preempt always is.
+    then goes by the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the reference, and jobs that
+    do not fit have rows that preempt for them: the first of those who have to give way, one a decision.
+    Regret is that of JCT then: waiting, and restarts. A preempting row is legal where every job that gives
+    way has an index higher by the rule's margin; not to preempt always is.
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
     plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way
@@ -65,21 +69,36 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
     reference, `gpu_utilisation_frac`, `regret_job_s`.
 
     Args:
-        sources: Traces to draw windows from; default: 20,000 synthetic Helios-like jobs.
+        trace: Jobs to draw windows from, or their file; default: 20,000 synthetic Helios-like jobs.
+        cluster: What they run on, or its file; goes with `trace`.
+        sources: Several traces, each with a cluster of its own, instead of `trace` and `cluster`.
         config: What an episode looks like.
+
+    Raises:
+        InputError: a trace without a cluster, or a cluster without a trace; or a file cannot be read.
+
+    >>> import gymnasium, rlsched
+    >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
+    >>> env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)
+    >>> env.observation_space.shape, env.action_space.n
+    ((24, 58), np.int64(24))
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form
 
     def __init__(
         self,
+        trace: Trace | str | Path | None = None,
+        cluster: ClusterSpec | str | Path | None = None,
+        *,
         sources: Sequence[EpisodeSource] | None = None,
         config: EpisodeConfig | None = None,
         render_mode: str | None = None,
     ) -> None:
         if sources is None:
-            trace, spec = synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0)
-            sources = [EpisodeSource.from_trace(trace, spec)]
+            sources = [_source(trace, cluster)]
+        elif trace is not None or cluster is not None:
+            raise InputError("expected a trace with a cluster, or sources, got both")
         self.render_mode = render_mode
         config = config or EpisodeConfig()
         box, rows = spaces(config.window_rows)
@@ -113,3 +132,15 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
         done = bool(self._fleet.dones[0])
         observation = info.pop("terminal_observation") if done else self._fleet.observations[0].copy()
         return observation, float(self._fleet.rewards[0]), done, False, info
+
+
+def _source(trace: Trace | str | Path | None, cluster: ClusterSpec | str | Path | None) -> EpisodeSource:
+    if trace is None and cluster is None:
+        return EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))
+    if trace is None or cluster is None:
+        given, lacking = ("cluster", "trace") if trace is None else ("trace", "cluster")
+        raise InputError(f"expected a trace and a cluster, got a {given} alone: give its {lacking} too")
+    jobs = trace if isinstance(trace, Trace) else Trace.read(trace)
+    return EpisodeSource.from_trace(
+        jobs, cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
+    )

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
-from rlsched_envs import life_arrays as life
-from rlsched_envs.lives import Segments
+from rlsched_envs.attempt_arrays import ENDED
+from rlsched_envs.attempt_log import Attempts
 from rlsched_envs.modelling import Energy
 from rlsched_envs.placements import Placements
 from rlsched_envs.sleeping import Slept
@@ -34,11 +34,11 @@ class JobTable:
         decisions: Decisions taken.
         decision_us: (decisions,) time of each, microseconds; empty for a compiled rule.
         by_source: Decisions by who took them.
-        ended_by: (J,) how each job ended, position in `life_arrays.REASONS`: 0 not yet or never, 1 it
+        ended_by: (J,) how each job ended, position in `attempt_arrays.REASONS`: 0 not yet or never, 1 it
             finished, 2 by its time limit, 3 by a failure. None: every job that ended finished.
         eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
             array has room. None: at its submission.
-        segments: Every attempt. None: one for each job that started, from its start to its end.
+        log: Every attempt. None: one for each job that started, from its start to its end.
         energy: What the run drew. None: it had no models.
         slept: What its nodes did that could sleep. None: all stayed on.
     """
@@ -56,22 +56,22 @@ class JobTable:
     by_source: dict[str, int] = field(default_factory=dict)
     ended_by: NDArray[np.int8] | None = None
     eligible_s: NDArray[np.float64] | None = None
-    segments: Segments | None = None
+    log: Attempts | None = None
     energy: Energy | None = None
     slept: Slept | None = None
 
     @cached_property
-    def attempts(self) -> Segments:
-        """Every attempt, in the order of their starts where `segments` knows them, else of the jobs."""
-        if self.segments is not None:
-            return self.segments
+    def attempts(self) -> Attempts:
+        """Every attempt, in the order of their starts where a log knows them, else of the jobs."""
+        if self.log is not None:
+            return self.log
         job = np.flatnonzero(~np.isnan(self.start_s))
         gpus = self.gpus if isinstance(self.gpus, Placements) else Placements.of_tuples(self.gpus)
         gpus = gpus.take(job)
         start_s, end_s = self.start_s[job], self.end_s[job]
         ended = ~np.isnan(end_s)
-        reason = ended.astype(np.int8) * life.ENDED if self.ended_by is None else self.ended_by[job]
-        return Segments(
+        reason = ended.astype(np.int8) * ENDED if self.ended_by is None else self.ended_by[job]
+        return Attempts(
             job,
             np.ones(len(job), np.int32),
             start_s,
@@ -84,7 +84,7 @@ class JobTable:
 
     def first_rows(self, rows: int) -> JobTable:
         """The table of the first jobs of the trace alone."""
-        segments = self.segments
+        log = self.log
         return replace(
             self,
             trace=self.trace.select(slice(0, rows)),
@@ -95,6 +95,6 @@ class JobTable:
             gpus=self.gpus[:rows],
             ended_by=None if self.ended_by is None else self.ended_by[:rows],
             eligible_s=None if self.eligible_s is None else self.eligible_s[:rows],
-            segments=None if segments is None else segments.select(segments.job < rows),
+            log=None if log is None else log.select(log.job < rows),
             energy=None if self.energy is None else self.energy.first_rows(rows),
         )

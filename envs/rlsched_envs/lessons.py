@@ -9,7 +9,7 @@ A job that its cores hold up says nothing of its GPUs' speed, and nothing is lea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from rlsched.jit import kernel, large_kernel
 from rlsched.models.observing import observe
 from rlsched.models.sharing import known_pair
 from rlsched.models.speed import cores_given, feed, gpu_kind, use_of_gpus
-from rlsched_envs.physics import LEARNS, NEXT_SEEN, true_share
-
-if TYPE_CHECKING:
-    from rlsched_envs.simulation import ProgressArrays
+from rlsched_envs.physics import true_share
+from rlsched_envs.sim_arrays import ProgressArrays
 
 WATCH_S: Final = 300.0
 """Time that two jobs have to be alone together, nobody coming or leaving, before their speeds are known."""
@@ -41,36 +39,36 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     """The group of GPU `g` has changed: a pair is watched from now on, unless it was already."""
-    if x.clock[LEARNS] == 0.0:
+    if x.books[0].learns == 0.0:
         return
-    run, seq, first, second = x.run, s.job.seq, -1, -1
+    work, seq, first, second = x.work, s.job.seq, -1, -1
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0 and (first < 0 or seq[slot] < seq[first]):
             first, second = slot, first
         elif slot >= 0:
             second = slot
-    if tenants_of(s, g) == 2 and run.watched[first] == seq[second]:
+    if tenants_of(s, g) == 2 and work.watched[first] == seq[second]:
         return
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            run.seen_s[slot], run.watched[slot] = np.inf, -1
+            work.seen_s[slot], work.watched[slot] = np.inf, -1
     if tenants_of(s, g) == 2:
-        run.watched[first] = seq[second]
+        work.watched[first] = seq[second]
         kind = gpu_kind(s, g)
         if _can_teach(s, kind, first, second) or _can_teach(s, kind, second, first):
-            run.seen_s[first] = now_s + WATCH_S
-            x.clock[NEXT_SEEN] = min(x.clock[NEXT_SEEN], run.seen_s[first])
+            work.seen_s[first] = now_s + WATCH_S
+            x.books[0].next_seen_s = min(x.books[0].next_seen_s, work.seen_s[first])
 
 
 @kernel
 def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> None:
     """What a job has shown of its speed beside another."""
-    g = x.run.first_gpu[slot]
+    g = x.work.first_gpu[slot]
     kind = gpu_kind(s, g)
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
-    fed = delivered >= 1.0 or use_of_gpus(s, slot, kind, x.run.rate[slot]) < delivered
+    fed = delivered >= 1.0 or use_of_gpus(s, slot, kind, x.work.rate[slot]) < delivered
     if fed and _can_teach(s, kind, slot, other):
         speed = true_share(x, s, slot, g)
         observe(s.models, kind, s.job.workload[slot], s.job.workload[other], speed)
@@ -79,26 +77,26 @@ def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> Non
 @large_kernel
 def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
     """Learn from all pairs that have been watched for long enough by now, in the order of their time."""
-    run, seq = x.run, s.job.seq
+    work, seq = x.work, s.job.seq
     while True:
         found, due_s, then_s = -1, np.inf, np.inf
         for position in range(s.derived.running_len[0]):
             slot = s.derived.slot.running[position]
-            at_s = run.seen_s[slot]
+            at_s = work.seen_s[slot]
             if at_s < due_s or (at_s == due_s and found >= 0 and seq[slot] < seq[found]):
                 found, due_s, then_s = slot, at_s, due_s
             else:
                 then_s = min(then_s, at_s)
         if due_s > now_s:
-            x.clock[NEXT_SEEN] = due_s
+            x.books[0].next_seen_s = due_s
             return
-        run.seen_s[found] = np.inf
-        g = run.first_gpu[found]
+        work.seen_s[found] = np.inf
+        g = work.first_gpu[found]
         for k in range(MAX_TENANTS):
             other = s.gpu.tenant[g, k]
             if other >= 0 and other != found:
                 _learn_from(x, s, found, other)
                 _learn_from(x, s, other, found)
         if then_s > now_s:
-            x.clock[NEXT_SEEN] = then_s
+            x.books[0].next_seen_s = then_s
             return

@@ -6,6 +6,7 @@ caller. The simulator's own kernels move it, so that what is imagined follows th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
+    ORDER,
     RUNNING,
     SLOT_EMPTY,
+    OrderArrays,
     Records,
     StateArrays,
     empty_state,
@@ -22,25 +25,17 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import NO_ABILITY
-from rlsched.decide.easy import next_by_easy
 from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
-from rlsched.decide.rules import EASY, PLAIN, RuleCode, next_to_start
-from rlsched.jit import array_kernel, kernel
-from rlsched_envs import simulation as sim
-from rlsched_envs.simulation import (
-    MOVED,
-    NEXT_ROW,
-    NOW,
-    QUEUED_S,
-    STARTS,
-    TIMER,
-    SimArrays,
-    new_progress,
-    next_instant,
-    note_start,
-    start_slot,
-)
+from rlsched.decide.move import start_of
+from rlsched.decide.options import PLAIN_START
+from rlsched.decide.rules.backfill import next_by_easy
+from rlsched.decide.rules.greedy import next_in_order
+from rlsched.decide.rules.keep_free import next_by_reserve
+from rlsched.jit import array_kernel, kernel, specialise
+from rlsched_envs.constants import MOVED
+from rlsched_envs.events import next_instant
+from rlsched_envs.moves import note_start, start
+from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
 
 WAIT: Final = -1
 """As an action: keep back what fits for the blocked job. Others are the slot of a job to start ..."""
@@ -63,18 +58,49 @@ class Futures(NamedTuple):
     spread: NDArray[np.float64]  # (S, A)
 
 
+GREEDY: Final = 0
+BACKFILL: Final = 1
+KEEP_FREE: Final = 2
+
+
+class Follower(NamedTuple):
+    """A rule that goes on after an action, by the queue order of the state that is copied.
+
+    Attributes:
+        kind: GREEDY, BACKFILL or KEEP_FREE.
+        blocks, reserve_after_s, long_job_s, leave_frac: As in `decide.options.RuleOptions`.
+    """
+
+    kind: int = GREEDY
+    blocks: bool = False
+    reserve_after_s: float = math.inf
+    long_job_s: float = math.inf
+    leave_frac: float = 0.0
+
+
 FOLLOWER: Final = np.dtype(
-    [("kind", np.int32), ("blocks", np.bool_), ("bound_s", np.float64), ("free_frac", np.float64)]
+    [
+        ("kind", np.int32),
+        ("blocks", np.bool_),
+        ("reserve_after_s", np.float64),
+        ("long_job_s", np.float64),
+        ("leave_frac", np.float64),
+    ]
 )
-"""A rule that goes on after an action: the fields of `RuleCode` without abilities."""
+"""A `Follower` for kernels."""
 
 
-def followers(rules: Sequence[RuleCode]) -> Records:
-    """(K,) rules that follow K actions. They use the queue order of the state that is copied."""
+def followers(rules: Sequence[Follower]) -> Records:
+    """(K,) rules that follow K actions."""
     made = records(len(rules), FOLLOWER)
     for k, rule in enumerate(rules):
-        made[k] = (rule.kind, rule.blocks, rule.bound_s, rule.free_frac)
+        made[k] = tuple(rule)
     return made
+
+
+def first_by(rule: Follower, state: ClusterState, partition: int, now_s: float) -> int:
+    """Slot of the job that a rule starts next in a live state, -1 for none; it knows no holds."""
+    return int(_next_start(state.arrays, partition, followers([rule])[0], False, now_s))
 
 
 class Packed(NamedTuple):
@@ -94,7 +120,7 @@ def _pack(run: SimArrays) -> Packed:
         if isinstance(part, tuple):
             for one in part:
                 measure(one)
-        else:
+        elif part is not None:
             offsets.append(size)
             size += -(-part.nbytes // _ALIGNMENT) * _ALIGNMENT
 
@@ -105,6 +131,8 @@ def _pack(run: SimArrays) -> Packed:
     def move(part: Any) -> Any:
         if isinstance(part, tuple):
             return type(part)(*(move(one) for one in part))
+        if part is None:
+            return None
         at = next(places)
         moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
         moved[...] = part
@@ -151,7 +179,7 @@ class LookAhead:
         kept = behind[np.isin(behind, also)] if also is not None else behind[:0]
         self.slots = np.concatenate([ran, queue[: self._most_waiting], kept]).astype(np.int32)
         live = len(self.slots)
-        base = self._sized(s, live + arrivals, state.order).sim
+        base = self._sized(s, live + arrivals).sim
         fill(base.state, s, self.slots, partition)
         rebuild_index(base.state)
         truth, progress = base.truth, base.progress
@@ -160,12 +188,11 @@ class LookAhead:
         truth.limit_s[:] = np.nan
         truth.own_partition[:], truth.shared_partition[:], truth.vc[:] = partition, -1, -1
         progress.ends.row[:] = np.arange(len(progress.ends))
-        progress.clock[:] = 0.0
-        progress.clock[NOW], progress.clock[TIMER] = now_s, np.inf
-        progress.tally[:] = 0
-        progress.tally[NEXT_ROW] = live
+        progress.run[:] = 0
+        run = progress.run[0]
+        run.now_s, run.timer_s, run.next_row = now_s, np.inf, live
 
-    def _sized(self, like: StateArrays, rows: int, order: str) -> Packed:
+    def _sized(self, like: StateArrays, rows: int) -> Packed:
         """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
         partitions, sizes = like.derived.holes.shape
         shape = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand))
@@ -173,8 +200,11 @@ class LookAhead:
         if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
             slots = -(-rows // _ROOM) * _ROOM
             self._shape = shape
-            state = empty_state(shape[0], shape[1], slots, partitions, sizes - 1, order, demands=shape[4])
-            truth = np.zeros(slots, sim.TRUTH).view(np.recarray)
+            order = OrderArrays(like.order.code.copy(), records(0, ORDER), like.order.cost.copy())
+            state = empty_state(
+                shape[0], shape[1], slots, partitions, sizes - 1, order=order, demands=shape[4]
+            )
+            truth = np.zeros(slots, TRUTH).view(np.recarray)
             progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
             run = SimArrays(state, truth, progress)
             self._base, self._work = _pack(run), _pack(run)
@@ -205,7 +235,7 @@ class LookAhead:
         assert self._base is not None
         assert self._work is not None
         costs = np.zeros((len(futures.duration_s), len(actions)))
-        try_actions(
+        _try_actions(
             self._base.memory,
             self._work.memory,
             self._work.sim,
@@ -233,7 +263,8 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     live.own_partition[:], live.shared_partition[:] = partition, -1
     to.config[:], to.counters[:] = s.config, s.counters
     to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
-    to.config[0].modelled = to.config[0].revises = 0  # what is imagined runs as drawn, and teaches nobody
+    to.order.code[:] = s.order.code
+    to.config.modelled = to.order.code.revises = 0  # what is imagined runs as drawn, and teaches nobody
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
 
@@ -258,9 +289,8 @@ def try_actions(
             imagine(run, futures, sample)
             if actions[k] == WAIT:
                 for position in range(held.shape[0]):
-                    pass_over(run.state, held[position], blocked, run.progress.clock[NOW])
-            one = follow[k]
-            rule = RuleCode(one.kind, one.blocks, one.bound_s, one.free_frac, NO_ABILITY)
+                    pass_over(run.state, held[position], blocked, run.progress.run[0].now_s)
+            rule = follow[k]
             costs[sample, k] = queueing_ahead(run, p, actions[k], rule, futures.duration_s.shape[1])
 
 
@@ -283,38 +313,44 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
 
 
 @kernel
-def next_start(s: StateArrays, p: int, rule: RuleCode, holding: bool, now_s: float) -> int:
+def next_start(s: StateArrays, p: int, rule: Any, holding: bool, now_s: float) -> int:
     """Slot of the next job that a rule starts, -1 for none.
 
     While there are holds, EASY and a plain rule that does not block keep them; the others know none.
     """
-    if not holding or (rule.kind != EASY and (rule.kind != PLAIN or rule.blocks)):
-        return next_to_start(s, p, rule, now_s)
-    if rule.kind == EASY:
-        position = next_by_easy(s, p, now_s, rule.bound_s, True)
+    keeps_holds = holding and (rule.kind == BACKFILL or (rule.kind == GREEDY and not rule.blocks))
+    if rule.kind == GREEDY and not keeps_holds:
+        return next_in_order(s, p, rule.blocks)
+    if rule.kind == BACKFILL:
+        position = next_by_easy(s, p, now_s, rule.reserve_after_s, keeps_holds)
+    elif rule.kind == KEEP_FREE:
+        position = next_by_reserve(s, p, rule.long_job_s, rule.leave_frac)
     else:
         position = first_startable(s, p, now_s)
     return s.derived.queue[p, position] if position >= 0 else -1
 
 
 @kernel
-def queueing_ahead(run: SimArrays, p: int, slot: int, rule: RuleCode, rows: int) -> float:
+def queueing_ahead(run: SimArrays, p: int, slot: int, rule: Any, rows: int) -> float:
     """Start `slot` (WAIT, NOTHING: none), then run a rule in partition `p` until all rows have started.
 
     Returns the queueing from the beginning of the copy on, job-seconds.
     """
-    progress = run.progress
-    holding = True
+    now, holding = run.progress.run[0], True
     while True:
         while True:  # one place for each call: kernels are compiled into their callers
             if slot < 0:
-                slot = next_start(run.state, p, rule, holding, progress.clock[NOW])
+                slot = next_start(run.state, p, rule, holding, now.now_s)
             if slot < 0:
                 break
-            start_slot(run, p, slot, -1)
+            start(run, p, start_of(slot, -1), PLAIN_START)
             slot = -1
         if holding:
-            progress.clock[TIMER] = next_hold_end_s(run.state, progress.clock[NOW])
-            holding = progress.clock[TIMER] < np.inf
-        if progress.tally[STARTS] == rows or next_instant(run) != MOVED:
-            return progress.clock[QUEUED_S]
+            now.timer_s = next_hold_end_s(run.state, now.now_s)
+            holding = now.timer_s < np.inf
+        if now.starts == rows or next_instant(run) != MOVED:
+            return now.queued_s
+
+
+_next_start = specialise(next_start, MODELLED=False)
+_try_actions = specialise(try_actions, LOGGED=False, MODELLED=False)

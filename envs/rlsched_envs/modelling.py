@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,50 +14,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec, whole_type
+from rlsched.cluster.slice_name import whole_type
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.errors import InputError
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.catalogue import Catalogue, load_catalogue
 from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
 from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import read_table, settle
 from rlsched.workload.trace import Trace
-from rlsched_envs.physics import LEARNS, LUCK, NOISE, begin_books
-from rlsched_envs.simulation import SimArrays
+from rlsched_envs.physics import begin_books
+from rlsched_envs.sim_arrays import SimArrays
 
 MOST_LUCK: Final = 2**53
 """Runs have so many kinds of luck: a whole number below it is exact as a float."""
 
 
-@dataclass(frozen=True)
-class Models:
-    """Models of a run.
+class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How fast jobs run and what they draw: what a models file (TOML) may say.
 
     Attributes:
-        seed: Of the draw of workloads for jobs whose trace names none, and of how pairs of them scatter.
+        workload_seed: Of the draw of workloads for jobs whose trace names none, and of how pairs of them
+            scatter.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether pairs that were never measured scatter about the formula.
-        learn: Whether what is predicted of pairs follows what was observed of them; without noise, there is
-            nothing to learn.
+        learning: Whether what is predicted of pairs follows what was observed of them; without noise, there
+            is nothing to learn.
         energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
         power_cap_frac: Power cap of every GPU, of its board's limit.
-        sharing_mode: How processes share a GPU: by turns, or under MPS, where a fault ends all of them.
+        sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all of them.
         fault_frac: Of the failures of jobs, those that are faults of their GPU's context.
-        power: Nodes beside their GPUs.
+        node_power: Nodes beside their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
 
-    seed: int = 0
+    workload_seed: int = 0
     assumed_scale: float = 1.0
     noise: bool = True
-    learn: bool = True
+    learning: bool = True
     energy_weight: float = 0.0
     power_cap_frac: float = 1.0
     sharing_mode: SharingMode = "time-sliced"
     fault_frac: float = FAULT_FRAC
-    power: NodePower = field(default_factory=NodePower)
+    node_power: NodePower = NodePower()
     power_down: PowerDownPlan | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Models:
+        """Models from a TOML file; all of its settings may be left out.
+
+        Raises:
+            InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
+        """
+        models = settle(read_table(path, "models file"), cls, str(path))
+        models.check(str(path))
+        return models
+
+    def check(self, where: str) -> None:
+        """Find out whether the settings are in range.
+
+        Raises:
+            InputError: naming the setting, what was expected and what came.
+        """
+        for name, (low, high, expected) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InputError(f"{where}: {name}: expected {expected}, got {value:g}")
+        if self.power_down is not None:
+            self.power_down.check(f"{where}: power_down")
+
+    @property
+    def in_words(self) -> str:
+        """The draw of workloads, and every other setting that is not the default."""
+        settings = (
+            (f"workloads drawn with seed {self.workload_seed}", True),
+            (f"assumed figures x {self.assumed_scale:g}", self.assumed_scale != 1.0),
+            ("pairs without scatter", not self.noise),
+            ("nothing learnt of pairs", not self.learning),
+            (f"energy weighs {self.energy_weight:g}", self.energy_weight != 0.0),
+            (f"power capped at {self.power_cap_frac:.0%} of each board's limit", self.power_cap_frac != 1.0),
+            ("GPUs shared under MPS", self.sharing_mode == "mps"),
+            ("idle nodes sleep", self.power_down is not None),
+        )
+        return ", ".join(words for words, said in settings if said)
 
     def catalogue(self) -> Catalogue:
         """The catalogue of workloads, with its assumed figures scaled."""
@@ -72,6 +115,15 @@ class Models:
     def spreading_frac(self) -> float:
         """Of the failures of jobs, those that end the others on their GPUs as well."""
         return self.fault_frac if FAULT_SHARED[SHARING_MODES.index(self.sharing_mode)] else 0.0
+
+
+_RANGES: Final[dict[str, tuple[float, float, str]]] = {
+    "workload_seed": (0, 2**63 - 1, "a whole number, 0 or more"),
+    "assumed_scale": (1e-9, 1e9, "a number above 0 (0.7, 1.3)"),
+    "energy_weight": (0.0, 1.0, "a number from 0 to 1"),
+    "power_cap_frac": (1e-9, 1.0, "a part of the board's limit, up to 1 (0.7)"),
+    "fault_frac": (0.0, 1.0, "a share from 0 to 1"),
+}
 
 
 def fair_cores_milli(spec: ClusterSpec) -> int:
@@ -141,9 +193,9 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
 def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
     """Begin the books of a run of these rows of a trace; nothing has happened yet."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
-    arrays.progress.clock[NOISE] = models.noise
-    arrays.progress.clock[LUCK] = models.seed % MOST_LUCK
-    arrays.progress.clock[LEARNS] = models.learn and models.noise
+    books = arrays.progress.books
+    books.noise, books.luck = models.noise, models.workload_seed % MOST_LUCK
+    books.learns = models.learning and models.noise
     begin_books(arrays.progress, arrays.state)
 
 

@@ -10,7 +10,7 @@ part of its groups), and idle (nodes and GPUs without jobs). `tests/property/tes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -31,62 +31,14 @@ from rlsched.models.speed import (
     added_power_w,
     at_work_frac,
     cores_used,
-    fed_rate,
     gpu_kind,
-    gpu_rate,
+    placed_rate,
     shared_on,
 )
+from rlsched_envs.sim_arrays import ProgressArrays
 
-if TYPE_CHECKING:
-    from rlsched_envs.simulation import ProgressArrays
-
-TOTAL_W: Final = 5
-"""Positions in `ProgressArrays.clock`, behind those of `simulation`."""
-IDLE_W: Final = 6
-ENERGY_J: Final = 7
-IDLE_J: Final = 8
-JOBS_W: Final = 9
-JOBS_J: Final = 10
-NOISE: Final = 11
-"""1: pairs that were never measured scatter about the formula as measured ones do; 0: they do not."""
-LOST_RATE: Final = 12
-"""Sum over running jobs of 1 - rate: how fast time is lost to sharing, clocks and short cores ..."""
-LOST_S: Final = 13
-"""... and its integral: JCT beyond queueing and work, job-seconds."""
 CAP_HALVINGS: Final = 30
 """Of the interval in which the clock under a power cap is sought: to 1e-9 of it."""
-DYNAMIC_W: Final = 14
-"""From here on, scratch: what each job of a group adds to the power of a GPU."""
-LUCK: Final = DYNAMIC_W + MAX_TENANTS
-"""What the deviates of pairs of workloads go by: a whole number below 2^53."""
-LEARNS: Final = LUCK + 1
-"""1: pairs that have run for long enough reveal their speeds (`lessons`); 0: nothing is learnt."""
-NEXT_SEEN: Final = LEARNS + 1
-"""When the next pair may have; infinite while none is watched."""
-NUM_CLOCKS: Final = NEXT_SEEN + 1
-
-RUN: Final = np.dtype(
-    [
-        ("target_s", np.float64),  # work of the attempt, restart costs included
-        ("done_s", np.float64),  # work done up to `since_s`
-        ("since_s", np.float64),
-        ("rate", np.float64),
-        ("limit_end_s", np.float64),  # killed then, infinite without a limit
-        ("power_w", np.float64),  # its part of its groups' power, its cores included
-        ("share_frac", np.float64),  # of each of its GPUs, since `since_s`
-        ("used_frac", np.float64),  # its part of the time in which they are at work
-        ("share_s", np.float64),  # integral of `share_frac` over the attempt
-        ("used_s", np.float64),  # integral of `used_frac`
-        ("clock_s", np.float64),  # integral of its group's SM clock
-        ("seen_s", np.float64),  # when it will have been watched beside another for long enough
-        ("watched", np.int64),  # number of the job that it is watched beside, -1: none
-        ("first_gpu", np.int32),  # group that it is in, -1 where it has no GPU
-        ("killed", np.int32),  # 1: its planned end is its time limit
-        ("planned", np.int32),  # 1: its end is queued
-    ],
-    align=True,
-)
-"""One entry a slot."""
 
 
 @kernel
@@ -101,10 +53,10 @@ def is_joint(s: StateArrays, slot: int) -> bool:
 @kernel
 def pass_time(x: ProgressArrays, seconds: float) -> None:
     """Power is drawn for so long."""
-    x.clock[ENERGY_J] += x.clock[TOTAL_W] * seconds
-    x.clock[IDLE_J] += x.clock[IDLE_W] * seconds
-    x.clock[JOBS_J] += x.clock[JOBS_W] * seconds
-    x.clock[LOST_S] += x.clock[LOST_RATE] * seconds
+    x.books[0].energy_j += x.books[0].total_w * seconds
+    x.books[0].idle_j += x.books[0].idle_w * seconds
+    x.books[0].jobs_j += x.books[0].jobs_w * seconds
+    x.books[0].lost_s += x.books[0].lost_rate * seconds
 
 
 @kernel
@@ -116,22 +68,22 @@ def idle_gpus_w(s: StateArrays, n: int) -> float:
 @kernel
 def add_idle_w(x: ProgressArrays, watts: float) -> None:
     """Nodes or GPUs without jobs begin (or, negative, cease) to draw this."""
-    x.clock[IDLE_W] += watts
-    x.clock[TOTAL_W] += watts
+    x.books[0].idle_w += watts
+    x.books[0].total_w += watts
 
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
     """Write down what a job has done and drawn up to now."""
-    run = x.run
-    lasted_s = now_s - run.since_s[slot]
-    run.done_s[slot] += lasted_s * run.rate[slot]
-    x.outcome.energy_j[x.ends.row[slot]] += lasted_s * run.power_w[slot]
-    run.share_s[slot] += lasted_s * run.share_frac[slot]
-    run.used_s[slot] += lasted_s * run.used_frac[slot]
-    if run.first_gpu[slot] >= 0:
-        run.clock_s[slot] += lasted_s * s.gpu.clock_frac[run.first_gpu[slot]]
-    run.since_s[slot] = now_s
+    work = x.work
+    lasted_s = now_s - work.since_s[slot]
+    work.done_s[slot] += lasted_s * work.rate[slot]
+    x.outcome.energy_j[x.ends.row[slot]] += lasted_s * work.power_w[slot]
+    work.share_s[slot] += lasted_s * work.share_frac[slot]
+    work.used_s[slot] += lasted_s * work.used_frac[slot]
+    if work.first_gpu[slot] >= 0:
+        work.clock_s[slot] += lasted_s * s.gpu.clock_frac[work.first_gpu[slot]]
+    work.since_s[slot] = now_s
 
 
 @kernel
@@ -139,21 +91,21 @@ def begin(
     x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
 ) -> None:
     """A slot's attempt begins with this much work, and is killed after `limit_s` (nan: never)."""
-    run, head = x.run, s.job.head[slot]
-    run.target_s[slot], run.done_s[slot], run.since_s[slot] = target_s, 0.0, now_s
-    run.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
-    run.rate[slot], run.power_w[slot] = 1.0, 0.0
-    run.share_frac[slot] = run.used_frac[slot] = 0.0
-    run.share_s[slot] = run.used_s[slot] = run.clock_s[slot] = 0.0
-    run.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
-    run.planned[slot] = run.killed[slot] = 0
-    run.seen_s[slot], run.watched[slot] = np.inf, -1
+    work, head = x.work, s.job.head[slot]
+    work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
+    work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
+    work.rate[slot], work.power_w[slot] = 1.0, 0.0
+    work.share_frac[slot] = work.used_frac[slot] = 0.0
+    work.share_s[slot] = work.used_s[slot] = work.clock_s[slot] = 0.0
+    work.first_gpu[slot] = head // MAX_TENANTS if head >= 0 else -1
+    work.planned[slot] = work.killed[slot] = 0
+    work.seen_s[slot], work.watched[slot] = np.inf, -1
 
 
 @kernel
 def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
     """GPUs that nobody used have their first job."""
-    group, g = s.gpu, x.run.first_gpu[slot]
+    group, g = s.gpu, x.work.first_gpu[slot]
     idle_w, place = 0.0, s.job.head[slot]
     while place >= 0:
         idle_w += s.models.gpu.idle_w[gpu_kind(s, place // MAX_TENANTS)]
@@ -166,7 +118,7 @@ def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 @kernel
 def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
     """A slot that has begun comes to its group: `refresh` the group next."""
-    g = x.run.first_gpu[slot]
+    g = x.work.first_gpu[slot]
     if g >= 0 and tenants_of(s, g) == 1:
         _form_group(x, s, slot)
 
@@ -174,15 +126,15 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
     """A settled slot has given its GPUs back. True if others stay on them: `refresh` the group then."""
-    g = x.run.first_gpu[slot]
-    x.clock[JOBS_W] -= x.run.power_w[slot]
-    x.clock[LOST_RATE] -= 1.0 - x.run.rate[slot]
+    g = x.work.first_gpu[slot]
+    x.books[0].jobs_w -= x.work.power_w[slot]
+    x.books[0].lost_rate -= 1.0 - x.work.rate[slot]
     if g < 0:
-        x.clock[TOTAL_W] -= x.run.power_w[slot]
+        x.books[0].total_w -= x.work.power_w[slot]
         return False
     if tenants_of(s, g) > 0:
         return True
-    x.clock[TOTAL_W] -= s.gpu.power_w[g]
+    x.books[0].total_w -= s.gpu.power_w[g]
     add_idle_w(x, s.gpu.idle_w[g])
     s.gpu.power_w[g] = 0.0
     return False
@@ -243,7 +195,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
-    total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.clock[LUCK])
+    total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:
@@ -260,35 +212,11 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """True speed of a job beside all the others on its GPU `g`, alone = 1."""
     shared = shared_on(s, slot, g)
-    if tenants_of(s, g) > 1 and x.clock[NOISE] > 0.0:
+    if tenants_of(s, g) > 1 and x.books[0].noise > 0.0:
         deviate = _deviate(x, s, slot, g)
         if deviate != 0.0:
             shared = with_noise(shared, deviate)
     return shared
-
-
-@large_kernel
-def _rate(x: ProgressArrays, s: StateArrays, slot: int, clock: float) -> float:
-    """True rate of a job: of the slowest of its GPUs, fed by its cores."""
-    head, g = s.job.head[slot], x.run.first_gpu[slot]
-    shared = true_share(x, s, slot, g)
-    nodes, last_node, place = 0, -1, head
-    while place >= 0:
-        n = s.gpu.node[place // MAX_TENANTS]
-        nodes += n != last_node
-        last_node = n
-        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    size = max(s.derived.lane.node_size[s.job.placed_in[slot], s.job.demand[slot]], 1)
-    fewest = min((s.job.gpus[slot] + size - 1) // size, nodes)
-    rate, last_kind, place = np.inf, -1, head
-    while place >= 0:
-        kind = gpu_kind(s, place // MAX_TENANTS)
-        if kind != last_kind:
-            allowed = gpu_rate(s, slot, kind, clock, shared, nodes, fewest)
-            rate = min(rate, fed_rate(s, slot, kind, allowed))
-            last_kind = kind
-        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
-    return rate
 
 
 @kernel
@@ -302,24 +230,24 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
             settle(x, s, slot, now_s)
-            if changed and x.run.planned[slot] and s.job.start_s[slot] < now_s:
-                x.run.done_s[slot] -= s.models.gpu.switch_s[gpu_kind(s, g)] * x.run.rate[slot]
-                x.run.planned[slot] = 2
+            if changed and x.work.planned[slot] and s.job.start_s[slot] < now_s:
+                x.work.done_s[slot] -= s.models.gpu.switch_s[gpu_kind(s, g)] * x.work.rate[slot]
+                x.work.planned[slot] = 2
     s.gpu.clock_frac[g] = clock
 
 
 @large_kernel
 def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Work out the power of a group from its jobs' rates, and each job's part of it."""
-    run, gpu, count, clock = x.run, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
+    work, gpu, count, clock = x.work, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
     total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            x.clock[JOBS_W] -= run.power_w[slot]
+            x.books[0].jobs_w -= work.power_w[slot]
             watts = s.node.core_w[s.job.host[slot]] * s.job.gpus[slot]
-            run.power_w[slot] = watts * cores_used(s, slot, gpu_kind(s, g), run.rate[slot])
-            total_w += run.power_w[slot]
+            work.power_w[slot] = watts * cores_used(s, slot, gpu_kind(s, g), work.rate[slot])
+            total_w += work.power_w[slot]
             first = slot
     place = s.job.head[first]
     while place >= 0:
@@ -330,19 +258,19 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
             for k in range(MAX_TENANTS):
                 slot = s.gpu.tenant[g, k]
                 if slot >= 0:
-                    x.clock[DYNAMIC_W + k] = added_power_w(s, slot, kind, clock, run.rate[slot])
-                    added_w += x.clock[DYNAMIC_W + k]
+                    x.books[0].dynamic_w[k] = added_power_w(s, slot, kind, clock, work.rate[slot])
+                    added_w += x.books[0].dynamic_w[k]
         total_w += gpu_power_w(gpu, kind, count, added_w)
         for k in range(MAX_TENANTS):
             slot = s.gpu.tenant[g, k]
             if slot >= 0:
-                run.power_w[slot] += job_part_w(gpu, kind, count, added_w, x.clock[DYNAMIC_W + k])
+                work.power_w[slot] += job_part_w(gpu, kind, count, added_w, x.books[0].dynamic_w[k])
         place = s.gpu.link[at, place % MAX_TENANTS]
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            x.clock[JOBS_W] += run.power_w[slot]
-    x.clock[TOTAL_W] += total_w - s.gpu.power_w[g]
+            x.books[0].jobs_w += work.power_w[slot]
+    x.books[0].total_w += total_w - s.gpu.power_w[g]
     s.gpu.power_w[g] = total_w
 
 
@@ -354,19 +282,19 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
     measured pairs, with a mean absolute error of 0.10 (Lucid's pairs, RTX 3090). Each has a part in
     proportion to what it would have alone.
     """
-    run, kind, clock = x.run, gpu_kind(s, g), s.gpu.clock_frac[g]
+    work, kind, clock = x.work, gpu_kind(s, g), s.gpu.clock_frac[g]
     idle, alone = 1.0, 0.0
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            run.share_frac[slot] = s.job.share_milli[slot] / WHOLE_GPU_MILLI
-            run.used_frac[slot] = at_work_frac(s, slot, kind, clock, run.rate[slot])
-            idle *= 1.0 - run.used_frac[slot]
-            alone += run.used_frac[slot]
+            work.share_frac[slot] = s.job.share_milli[slot] / WHOLE_GPU_MILLI
+            work.used_frac[slot] = at_work_frac(s, slot, kind, clock, work.rate[slot])
+            idle *= 1.0 - work.used_frac[slot]
+            alone += work.used_frac[slot]
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0 and alone > 0.0:
-            run.used_frac[slot] *= (1.0 - idle) / alone
+            work.used_frac[slot] *= (1.0 - idle) / alone
 
 
 @kernel
@@ -380,14 +308,15 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:
-            rate = _rate(x, s, slot, s.gpu.clock_frac[g])
-            if rate != x.run.rate[slot]:
-                x.clock[LOST_RATE] += x.run.rate[slot] - rate
-                x.run.rate[slot] = s.job.rate[slot] = rate
+            shared = true_share(x, s, slot, s.job.head[slot] // MAX_TENANTS)
+            rate = placed_rate(s, slot, s.gpu.clock_frac[g], shared)
+            if rate != x.work.rate[slot]:
+                x.books[0].lost_rate += x.work.rate[slot] - rate
+                x.work.rate[slot] = s.job.rate[slot] = rate
                 s.job.rate_since_s[slot] = now_s
                 s.job.generation[slot] += 1
-                if x.run.planned[slot]:
-                    x.run.planned[slot] = 2
+                if x.work.planned[slot]:
+                    x.work.planned[slot] = 2
     _share_power(x, s, g)
     _share_time(x, s, g)
 
@@ -395,18 +324,18 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
     """A job without GPUs begins: it runs as its trace says, and draws what its cores draw."""
-    x.run.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
-    x.clock[JOBS_W] += x.run.power_w[slot]
-    x.clock[TOTAL_W] += x.run.power_w[slot]
+    x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
+    x.books[0].jobs_w += x.work.power_w[slot]
+    x.books[0].total_w += x.work.power_w[slot]
 
 
 @kernel
 def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
     """When a settled job ends at its present rate: its work is done, or its time limit is reached."""
-    run = x.run
-    at_s = now_s + max(run.target_s[slot] - run.done_s[slot], 0.0) / run.rate[slot]
-    run.killed[slot] = run.limit_end_s[slot] < at_s
-    return min(at_s, run.limit_end_s[slot])
+    work = x.work
+    at_s = now_s + max(work.target_s[slot] - work.done_s[slot], 0.0) / work.rate[slot]
+    work.killed[slot] = work.limit_end_s[slot] < at_s
+    return min(at_s, work.limit_end_s[slot])
 
 
 @kernel
@@ -424,10 +353,12 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 @kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     """All nodes are as their status says, nothing runs, and nothing has been learnt."""
-    x.clock[TOTAL_W:NOISE] = 0.0
-    x.clock[LOST_RATE:DYNAMIC_W] = 0.0
-    x.clock[NEXT_SEEN] = np.inf
-    if x.clock[LEARNS] > 0.0:
+    books = x.books[0]
+    books.total_w = books.idle_w = books.jobs_w = 0.0
+    books.energy_j = books.idle_j = books.jobs_j = 0.0
+    books.lost_rate = books.lost_s = 0.0
+    x.books[0].next_seen_s = np.inf
+    if x.books[0].learns > 0.0:
         forget_all(s.models)
     x.outcome.energy_j[:] = 0.0
     for n in range(s.node.shape[0]):

@@ -2,7 +2,7 @@
 
 A set of nodes that can stand in for each other has a service and the states of its nodes
 (`rlsched.power_down`); the engine's node statuses follow the states. The compiled loops stop where the
-clock's REVIEW says: every `review_s`, and when a node has booted or has powered down.
+clock's REVIEW says: every `PowerDownPlan.review`, and when a node has booted or has powered down.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import PowerDown
 from rlsched.power_down.states import NodeState, NodeStates
 from rlsched.workload.predict.node_demand import SLOT_S
-from rlsched_envs import life as lives
-from rlsched_envs.life_arrays import LifeArrays
+from rlsched_envs.events import set_nodes
+from rlsched_envs.loop import for_run
 from rlsched_envs.node_need import NodeNeed, NodeSet, node_sets
-from rlsched_envs.simulation import HEAP_LEN, NEXT_ROW, NOW, REVIEW, SimArrays
+from rlsched_envs.sim_arrays import SimArrays
 
 _STATUS: Final = np.zeros(len(NodeState), np.int32)
 _STATUS[NodeState.ON], _STATUS[NodeState.DRAINING] = NODE_UP, NODE_DRAINED
@@ -112,7 +112,8 @@ class SleepingNodes:
             _Asked(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
         ]
         self._need, self._ledger = NodeNeed(sets), state
-        self._review_s, self._review_at_s = plan.review_s, (now_s // plan.review_s + 1) * plan.review_s
+        self._review_s = float(plan.review)
+        self._review_at_s = (now_s // self._review_s + 1) * self._review_s
         self._due_s = np.full(len(sets), math.inf)
         self._slot, self._seen = -1, np.zeros(0, np.int64)
         self._since_s, self._asleep, self._saved_w = now_s, 0, 0.0
@@ -124,9 +125,9 @@ class SleepingNodes:
         """When to review next."""
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
-    def review(self, sim: SimArrays, life: LifeArrays) -> bool:
+    def review(self, sim: SimArrays) -> bool:
         """Look at the nodes now, and say when to look next; whether nodes have come up that jobs may use."""
-        now_s = float(sim.progress.clock[NOW])
+        now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)
         touched = np.flatnonzero(self._due_s <= now_s).tolist()
         for at in touched:
@@ -137,9 +138,9 @@ class SleepingNodes:
             booted = self._booted()
             commanded = self._ask(sim.state, now_s)
             self._events += self._booted() > booted
-        up = self._carry_out(sim, life, sorted({*touched, *commanded}), now_s)
+        up = self._carry_out(sim, sorted({*touched, *commanded}), now_s)
         self._end_if_stuck(sim, quiet=not (touched or commanded))
-        sim.progress.clock[REVIEW] = self.next_s
+        sim.progress.run.review_s = self.next_s
         return up
 
     def slept(self, now_s: float) -> Slept:
@@ -183,7 +184,7 @@ class SleepingNodes:
             and one.ask(now_s, by_set[at], int(wanted[at]))
         ]
 
-    def _carry_out(self, sim: SimArrays, life: LifeArrays, sets: list[int], now_s: float) -> bool:
+    def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
         """Make the engine's nodes what their states say; whether any has come up."""
         up = False
         for at in sets:
@@ -192,8 +193,7 @@ class SleepingNodes:
             before = sim.state.node.status[one.nodes]
             changed = np.flatnonzero(statuses != before)
             if len(changed):
-                more_w = lives.set_nodes(sim, life, one.nodes[changed], statuses[changed])
-                self._saved_w -= float(more_w)
+                self._saved_w -= _set_nodes(sim, one.nodes[changed], statuses[changed])
                 self._asleep += int((statuses == NODE_ASLEEP).sum()) - int((before == NODE_ASLEEP).sum())
                 up = up or bool((statuses[changed] == NODE_UP).any())
             self._due_s[at] = one.due_s(now_s)
@@ -201,12 +201,17 @@ class SleepingNodes:
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
         """Ask no more in a run in which nothing can happen: jobs wait for what no node has."""
-        tally = sim.progress.tally
-        over = tally[HEAP_LEN] == 0 and tally[NEXT_ROW] == sim.truth.shape[0] and np.isinf(self._due_s).all()
+        run = sim.progress.run[0]
+        over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
         self._stuck = self._stuck + 1 if over and quiet else 0
         all_on = bool((sim.state.node.status == NODE_UP).all())
         if (self._stuck and all_on) or self._stuck > _REVIEWS_STUCK:
             self._review_at_s = math.inf
+
+
+def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
+    """Give idle nodes their statuses. Returns how much more these nodes draw now, W."""
+    return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
 
 
 def _busy(state: StateArrays) -> NDArray[np.bool_]:

@@ -42,7 +42,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models | None) -> Fitted
         return Fitted(trace, runnable_mask(trace, spec))
     kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
     catalogue = models.catalogue()
-    workload, memory_mib = catalogue.draw(trace, models.seed), catalogue.traits(kinds).memory_mib
+    workload, memory_mib = catalogue.draw(trace, models.workload_seed), catalogue.traits(kinds).memory_mib
     demands, which = trace_demands(trace)
     types, reasons = trace.gpu_type.astype(object), np.full(len(trace), "", object)
     first, case = distinct_rows([which, workload])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.schema import WINDOW_ROWS
+from rlsched.decide.rows.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.characterise.parts import keyed
@@ -46,9 +46,9 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             jobs may.
         restart_s: What a preempted job pays to go on, seconds.
         reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
-            reference is `easy:size` there. Of those that would have models, none.
+            reference is `easy` by area^0.7 there.
         revising: Whether predictions of waiting jobs are revised by what jobs of their burst do
-            (`rlsched.cluster.siblings`), for the agent and for the reference.
+            (`rlsched.decide.order.bursts`), for the agent and for the reference.
         block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement
             and joined in time, so that no window of a trace comes twice; 0: it is one window, as recorded.
             A job keeps its prediction and the time since the one before it.
@@ -117,7 +117,7 @@ class EpisodeSource:
         submit_s: (J,)
         duration_s: (J,)
         gpus: (J,)
-        predictions: The stamps that go with them.
+        predictions: The predictions that go with them.
         weight: How often this source is drawn, relative to the others.
         gpus_per_node: GPUs of a node.
         workload: (J,) number of each job's workload in the catalogue; None: unknown ones.
@@ -156,7 +156,7 @@ class EpisodeSource:
                 f"{spec.name}: training needs nodes that all have the same number of GPUs, "
                 f"got {sorted(sizes)}; leave out the others or train on a part of the cluster"
             )
-        stamps = predict_trace(trace, spec) if predictions is None else predictions
+        predictions = predict_trace(trace, spec) if predictions is None else predictions
         whole = (trace.num_gpus >= 1) & (trace.num_gpus == np.floor(trace.num_gpus))
         rows = np.flatnonzero(whole & (trace.submit_s >= since_s) & (trace.submit_s < until_s))
         if rows.size == 0:
@@ -168,7 +168,7 @@ class EpisodeSource:
             trace.submit_s[rows],
             duration_s,
             trace.num_gpus[rows].astype(np.int32),
-            Predictions(stamps.predicted_s[rows], stamps.spread[rows]),
+            Predictions(predictions.predicted_s[rows], predictions.spread[rows]),
             weight,
             sizes.pop(),
             load_catalogue().draw(trace, 0)[rows],
@@ -177,13 +177,13 @@ class EpisodeSource:
 
     def rows(self, kept: slice) -> EpisodeSource:
         """Some of its jobs, by the same name and weight."""
-        stamps = Predictions(self.predictions.predicted_s[kept], self.predictions.spread[kept])
+        predictions = Predictions(self.predictions.predicted_s[kept], self.predictions.spread[kept])
         return replace(
             self,
             submit_s=self.submit_s[kept],
             duration_s=self.duration_s[kept],
             gpus=self.gpus[kept],
-            predictions=stamps,
+            predictions=predictions,
             workload=None if self.workload is None else self.workload[kept],
             informed=None if self.informed is None else self.informed.rows(kept),
         )

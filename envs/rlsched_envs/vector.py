@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs import batch
 from rlsched_envs.curriculum import Stage
 from rlsched_envs.fleet import Fleet

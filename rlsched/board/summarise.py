@@ -9,7 +9,7 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.actions import Action, SetClock, Start, Wait
+from rlsched.decide.actions import Action, Start, Wait
 from rlsched.decide.record import DecisionRecord, Half, Source
 
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
@@ -34,7 +34,7 @@ class Summary:
 
 
 def kind_of(action: Action) -> str:
-    """`start`, `wait`, `preempt`, `migrate` or `set_clock`."""
+    """`start`, `wait` or `preempt`."""
     return str(type(action).__struct_config__.tag)
 
 
@@ -137,14 +137,10 @@ def _done(record: DecisionRecord) -> str:
             node = _chosen_node(record)
             at = f", clock {clock:.2f}" if clock != 1.0 else ""
             return f"start job {seq} on {count}" + (f", node {node}" if node >= 0 else "") + at
-        case SetClock(seq=seq, sm_clock_frac=clock):
-            return f"clock of job {seq}: {clock:.2f}"
-        case Wait(until_s=None, for_seq=None):
+        case Wait(until_s=None):
             return "wait"
-        case Wait(until_s=until_s, for_seq=None):
+        case Wait(until_s=until_s):
             return f"wait until {until_s:.0f} s"
-        case Wait(for_seq=for_seq):
-            return f"wait for job {for_seq}"
         case other:
             return kind_of(other)
 

@@ -30,8 +30,10 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Preempt, SetClock, Start, Wait
+from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.scheduler import Decision
 from rlsched.errors import JournalError, RlschedError
 
@@ -41,8 +43,7 @@ class Book:
 
     Args:
         predictions: Told of every submission, start and end, in order.
-        order: The queue order.
-        revises: Whether predictions of waiting jobs are revised.
+        order: What the queue goes by.
 
     Attributes:
         cluster: What the scheduler sees.
@@ -53,7 +54,7 @@ class Book:
         nodes: By name, in order of registration.
         epoch: Of the last broker that took the journal up, 0 before the first.
         identity: `BrokerStarted.cluster`.
-        order: The queue order of that broker.
+        order: What the queue goes by.
         now_s: Time of the last entry, Unix seconds.
         asked_for_s: Partition -> when its last *wait* asked to be asked again, Unix seconds.
         decisions: Decisions by source.
@@ -63,9 +64,8 @@ class Book:
         clocks: Whether SM clocks are chosen.
     """
 
-    def __init__(self, predictions: Predictions, order: str, *, revises: bool = False) -> None:
-        self.cluster = ClusterState.empty(order=order)
-        self.cluster.revise_predictions(revises)
+    def __init__(self, predictions: Predictions, order: Order) -> None:
+        self.cluster = ClusterState.empty(OrderedQueue(order))
         self.cluster.stops_take_time = True
         self.predictions = predictions
         self.jobs: dict[int, Job] = {}
@@ -218,10 +218,6 @@ class Book:
                 job = self.job_of_seq[seq]
                 assert job.attempt is not None
                 self.seats.preempted(job, job.attempt, entry.number, self.number_of_seq.get(other))
-            case SetClock(seq=seq, sm_clock_frac=clock):
-                attempt = self.job_of_seq[seq].attempt
-                assert attempt is not None
-                attempt.sm_clock_frac = clock
             case Wait(until_s=None):
                 self.asked_for_s.pop(entry.partition, None)
             case Wait(until_s=float() as until_s):

@@ -63,7 +63,7 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job arrived, with its prediction as stamped then; it is read ever after, and never made again.
+    """A job arrived, with the prediction that it got then; it is read ever after, and never made again.
     `rejected`: why it can never run, "" if it can."""
 
     job: int
@@ -217,7 +217,14 @@ def decode_entry(payload: bytes) -> Entry:
     try:
         entry: Entry = _decoder.decode(payload)
     except msgspec.DecodeError as error:
-        raise JournalError(f"damaged entry: {error}") from error
+        if b"set_clock" in payload:
+            raise JournalError(
+                "a broker before this version changed the clock of a running job here (--reclock-s), which "
+                "is gone; let that version end the jobs, then begin with a new journal"
+            ) from error
+        raise JournalError(
+            f"damaged entry: {error}; restore it from a copy, or move it away to begin anew"
+        ) from error
     return entry
 
 

@@ -16,17 +16,11 @@ from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
 from rlsched.decide.record import DecisionRecord, Half
-from rlsched.decide.schema import SCHEMA
-from rlsched.decide.window_arrays import LEGAL, REASON_TEXT
+from rlsched.decide.rows.arrays import LEGAL, REASON_TEXT
+from rlsched.decide.rows.columns import CLOCK
 from rlsched.wire.messages import Explanation
 
 NAMED_JOBS = 5
-_CLOCK = SCHEMA.column("clock_frac")
-_ORDER_WORDS = {
-    "submit": "submission time",
-    "predicted": "predicted run time",
-    "predicted_gpu_time": "predicted run time x GPUs",
-}
 
 
 def never_runs(book: Book, vc: str, num_gpus: int) -> str:
@@ -128,7 +122,7 @@ def _on(book: Book, partition: int) -> str:
 def _ahead(book: Book, job: Job, room: Room) -> str:
     order = book.cluster.waiting(room.partition)
     place = order.index(job.seq)
-    words = _ORDER_WORDS.get(book.cluster.order, book.cluster.order)
+    words = book.order.in_words
     if place == 0:
         return f"first of {len(order)} in the queue order ({words})"
     named = ", ".join(str(book.number_of_seq[seq]) for seq in order[: min(place, NAMED_JOBS)])
@@ -243,7 +237,7 @@ def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
 def _row_words(book: Book, half: Half, row: int) -> str:
     seq = half.seqs[row]
     if half.kind == "how":
-        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, _CLOCK]
+        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, CLOCK]
         at = f" at clock {clock:.2f}" if clock > 0.0 else ""
         return f"{book.cluster.node_names[half.nodes[row]]}{at}"
     return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq, '?')}"

@@ -15,7 +15,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.serve import perform
-from rlsched.decide.scheduler import Scheduler, revises_predictions
+from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
 
 
@@ -91,7 +91,7 @@ class HandBroker:
         self.journal = journal
         self.sent = RecordingTransport()
         self.records: list[Records] = []
-        self.book = Book(Predictions(prediction), scheduler.order, revises=revises_predictions(scheduler))
+        self.book = Book(Predictions(prediction), scheduler.order)
         self.book.replay(journal.rows())
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(
@@ -100,7 +100,7 @@ class HandBroker:
             version="test",
             policy=scheduler.name,
             fallback="",
-            order=scheduler.order,
+            order=scheduler.order.name,
             speed_energy=speed_energy,
         )
         self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits)

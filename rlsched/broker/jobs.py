@@ -86,7 +86,7 @@ class Job:
 
     Attributes:
         number: What people call it; never used twice in a journal.
-        spec: As submitted, with the prediction's stamp.
+        spec: As submitted, with its prediction.
         seq: Its number in the `ClusterState`, -1 if it was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.

@@ -129,9 +129,7 @@ def _rows(path: Path, db: sqlite3.Connection) -> Iterator[Row]:
             try:
                 yield Row(n, now_s, decode_entry(payload))
             except JournalError as error:
-                raise JournalError(
-                    f"{path}: entry {n}: {error}; restore it from a copy, or move it away to begin anew"
-                ) from error
+                raise JournalError(f"{path}: entry {n}: {error}") from error
     except sqlite3.Error as error:
         raise clear_error(path, error) from error
 

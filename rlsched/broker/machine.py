@@ -37,11 +37,11 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.requests import Requests
-from rlsched.decide.actions import Preempt, SetClock, Start
-from rlsched.decide.candidates import next_hold_end_s
+from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.rows.candidates import next_hold_end_s
+from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.wire.messages import (
     BrokerToNode,
     ClientReply,
@@ -78,6 +78,7 @@ class Machine:
         memory: RecordMemory | None = None,
     ) -> None:
         self.book, self.scheduler = book, scheduler
+        permit(book.cluster, scheduler)
         self.limits = limits or Limits()
         self.memory = memory or RecordMemory()
         self.now_s = book.now_s
@@ -242,8 +243,6 @@ class Machine:
                 self._attempts.launch(self.book.job_of_seq[decision.action.seq])
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.book.job_of_seq[decision.action.seq])
-            elif isinstance(decision.action, SetClock):
-                self._attempts.hold_clock(self.book.job_of_seq[decision.action.seq])
         self._ask_again_s = min(next_hold_end_s(cluster, self.now_s), self.due_s())
 
     def _launch_seated(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.window_arrays import HELD
+from rlsched.decide.rows.arrays import HELD
 
 MAX_JOBS = 20_000
 

@@ -1,8 +1,8 @@
 """What the broker predicts of a job that is submitted, learnt from its own journal, live and after a restart.
 
-The `Predictor` is the one of `rlsched trace predict`. Its stamps are journalled with the submission, beside
-what each of its parts said: a restart reads both, so that stamps stay as they were and the hedge's weights
-become again what they were. Only boosting starts unfitted, and is fitted anew in the background.
+The `Predictor` is the one of `rlsched trace predict`. Its predictions are journalled with the submission, and
+so is what each of its parts said. A restart reads both: predictions and the hedge's weights are as they
+were. Only boosting starts unfitted, and is fitted anew in the background.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.boosting import HazardModel, sklearn_installed
-from rlsched.workload.predict.distribution import BINS, Floats, lognormal, remaining_median_s, stamp
+from rlsched.workload.predict.distribution import (
+    BINS,
+    Floats,
+    lognormal,
+    point_and_spread,
+    remaining_median_s,
+)
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.history import FEATURES
@@ -49,8 +55,8 @@ class Predictions:
     """Told by the `Book` what happens, in the order of the journal.
 
     Args:
-        kind: `running-mean`: stamps are its median and spread, as a simulator's are without predictions in
-            the trace; `hedge`: the hedge's mean and spread, as `rlsched trace predict` writes them. None:
+        kind: `running-mean`: its median and spread, as in a simulator where the trace has no predictions;
+            `hedge`: the hedge's mean and spread, as `rlsched trace predict` writes them. None:
             the hedge where scikit-learn is installed.
 
     Attributes:
@@ -83,17 +89,17 @@ class Predictions:
         self._fit_error: str | None = None
         self._drawn = 0
 
-    # ---- stamps -------------------------------------------------------------------------------------
+    # ---- predictions -------------------------------------------------------------------------------------
 
-    def stamped(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
-        """Submissions of one instant, in order, with their stamps; `submitted` has to follow for each."""
+    def predict(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
+        """Submissions of one instant, with their predictions, in order; `submitted` has to follow each."""
         if self._predictor is None:
             return [self._by_mean(draft) for draft in drafts]
         foreseen = self._predictor.foresee([_facts(draft) for draft in drafts], now_s)
         out = []
         for draft, one in zip(drafts, foreseen, strict=True):
             mixed = one.forecast.probabilities
-            predicted_s, spread = stamp(mixed[None, :], np.array([_facts(draft).limit_s]))
+            predicted_s, spread = point_and_spread(mixed[None, :], np.array([_facts(draft).limit_s]))
             self._open[draft.job] = _Open(mixed, one.experts[_MEAN])
             out.append(
                 msgspec.structs.replace(
@@ -121,7 +127,7 @@ class Predictions:
     # ---- what happens, told by the book -------------------------------------------------------------
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        """A job is in the journal; its stamp is what that says."""
+        """A job is in the journal; its prediction is what that says."""
         known = _unpacked(entry)
         if self._predictor is not None and entry.job not in self._open:
             if known is None:
@@ -130,8 +136,8 @@ class Predictions:
                 said, features = known
                 self._predictor.recall(_facts(entry), said[1:], features, now_s)
         if known is None:
-            stamped = lognormal(entry.predicted_s, entry.spread)
-            self._open[entry.job] = _Open(stamped, stamped)
+            predicted = lognormal(entry.predicted_s, entry.spread)
+            self._open[entry.job] = _Open(predicted, predicted)
         else:
             self._open[entry.job] = _Open(known[0][0], known[0][1 + _MEAN])
         if entry.rejected:

@@ -24,8 +24,9 @@ from rlsched.cluster.arrays import NODE_DOWN
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.loop import decide_all
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.record import DecisionRecord, read_records
-from rlsched.decide.scheduler import Scheduler, revises_predictions
+from rlsched.decide.scheduler import Scheduler, permit
 
 JOURNAL_FILE = "journal.sqlite"
 Change = NodeUp | NodeDown | NodeDrained | NodeResumed | JobSubmitted | JobCancelled | AttemptOver
@@ -111,8 +112,8 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
     A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
     """
-    state = ClusterState.empty(order=scheduler.order)
-    state.revise_predictions(revises_predictions(scheduler))
+    state = ClusterState.empty(OrderedQueue(scheduler.order))
+    permit(state, scheduler)
     state.stops_take_time = True
     clocks = Clocks(state)
     records: list[DecisionRecord] = []

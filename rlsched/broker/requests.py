@@ -100,20 +100,20 @@ class Requests:
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
         """Submit and cancel, in order; the new jobs among them are predicted together."""
-        stamped = self._stamped([one.message for one in asked if isinstance(one.message, Submit)], now_s)
+        predicted = self._predicted([one.message for one in asked if isinstance(one.message, Submit)], now_s)
         for one in asked:
             if isinstance(one.message, Submit):
-                self._reply(one.peer, one.request, self._submit(one.message, stamped))
+                self._reply(one.peer, one.request, self._submit(one.message, predicted))
             elif isinstance(one.message, Cancel):
                 self._reply(one.peer, one.request, self._cancel(one.message.job))
 
-    def _submit(self, message: Submit, stamped: dict[str, JobSubmitted]) -> ClientReply:
+    def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
         if number is None:
             wrong = _wrong(message)
             if wrong:
                 return Refused(message=wrong)
-            entry = stamped[message.token]
+            entry = predicted[message.token]
             number = entry.job
             self._note(entry)
         job = self._book.jobs[number]
@@ -121,7 +121,7 @@ class Requests:
             return Refused(message=f"job {number} is rejected: {job.reason}")
         return Submitted(job=number)
 
-    def _stamped(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
+    def _predicted(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
         """By token: the submissions among these that are new and make sense, numbered and predicted."""
         drafts: dict[str, JobSubmitted] = {}
         for message in messages:
@@ -130,7 +130,7 @@ class Requests:
                 drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)
         if not drafts:
             return {}
-        predicted = self._book.predictions.stamped(list(drafts.values()), now_s)
+        predicted = self._book.predictions.predict(list(drafts.values()), now_s)
         return {entry.token: entry for entry in predicted}
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:

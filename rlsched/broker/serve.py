@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import signal
 import time
@@ -41,7 +40,8 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.transport import Heard, Transport
-from rlsched.decide.scheduler import Scheduler, revises_predictions
+from rlsched.decide.policy import Policy
+from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, JournalError
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
@@ -59,12 +59,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         address: `tcp://HOST:PORT` on loopback; port 0 takes a free one.
         directory: Where journal and records are kept.
         keys: The key directory.
-        policy: Name of the policy.
-        fallback: Rule behind the policy; None: see `load_policy`.
+        policy: Who decides, as `Policy.of` reads it.
+        fallback: The rule behind it, likewise; None: see `load_policy`.
         decision_budget_ms: Time that one decision may take.
-        search_ms: Time of a decision that the policy may spend on look-ahead; None: what its name says.
         speed_energy: What energy counts against time for jobs that do not say it themselves, 0 to 1.
-        reclock_s: A running job keeps a clock for so long at least, seconds; None: until it ends.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
@@ -74,12 +72,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     directory: Path
     keys: Path
-    policy: str = "ppo"
-    fallback: str | None = None
+    policy: Policy | str = "ppo"
+    fallback: Policy | str | None = None
     decision_budget_ms: float = 100.0
-    search_ms: float | None = None
     speed_energy: float = 0.0
-    reclock_s: float | None = None
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
@@ -190,13 +186,11 @@ class Broker:
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir)
             opened.callback(self._log.close)
             scheduler, fallback = load_policy(
-                settings.policy,
-                settings.fallback,
+                Policy.of(settings.policy),
+                None if settings.fallback is None else Policy.of(settings.fallback),
                 settings.decision_budget_ms,
-                search_ms=settings.search_ms,
                 seed=settings.seed,
                 chooses_clocks=settings.speed_energy > 0.0,
-                reclock_s=math.inf if settings.reclock_s is None else settings.reclock_s,
             )
             book = self._recovered(scheduler)
             self._fits = Fits(book.predictions, say)
@@ -208,7 +202,7 @@ class Broker:
                 policy=scheduler.name,
                 fallback=fallback,
                 version=rlsched.__version__,
-                order=scheduler.order,
+                order=scheduler.order.name,
                 speed_energy=settings.speed_energy,
             )
             self._machine = Machine(
@@ -226,8 +220,7 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _recovered(self, scheduler: Scheduler) -> Book:
-        predictions, revises = Predictions(self.settings.prediction), revises_predictions(scheduler)
-        book = Book(predictions, scheduler.order, revises=revises)
+        book = Book(Predictions(self.settings.prediction), scheduler.order)
         try:
             book.replay(self._journal.rows())
         except JournalError as error:

@@ -54,10 +54,10 @@ def convert(
 ) -> None:
     """Turn a publisher's original trace into the normal form, or check a trace and write it in another form.
 
-    IN is a file, or a publisher's folder; docs/formats.md says what each format holds, and what is lost.
-    OUT is .csv, .csv.gz or .parquet. Jobs come out sorted by submission; jobs of the same second keep
-    their order. Malformed lines of an original are skipped and counted, with their numbers; a trace in
-    the normal form has to be without fault.
+    IN is a file, or a publisher's folder; docs/reference/traces.md says what each format holds, and what is
+    lost. OUT is .csv, .csv.gz or .parquet. Jobs come out sorted by submission; jobs of the same second keep
+    their order. Malformed lines of an original are skipped and counted, with their numbers; a trace in the
+    normal form has to be without fault.
 
     \b
     Example:

@@ -167,9 +167,7 @@ def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_
 
         _print_json(explanation_as_data(explanation))
         return
-    click.echo(f"job {job}: {explanation.summary}")
-    for line in explanation.details:
-        click.echo(f"  {line}")
+    click.echo(explanation)
 
 
 @click.command()

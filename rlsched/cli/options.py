@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from rlsched.cli.policies import setting
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _KEYS = click.option(
@@ -41,25 +43,25 @@ _ASKING = (
     ),
 )
 _DECIDING = (
-    click.option("--policy", default="ppo", show_default=True, metavar="NAME", help="Who decides."),
+    click.option(
+        "--policy",
+        default="ppo",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="Who decides: a name of `rlsched policies`, ppo:PATH, or a TOML or Python file.",
+    ),
     click.option(
         "--fallback",
-        metavar="NAME",
-        help="The rule in its place when it fails or is late. "
-        "[default: the one that the policy follows; easy:size for ppo]",
+        metavar="NAME|FILE",
+        help="The rule in its place when it fails or is late. [default: the one that the policy follows]",
     ),
+    setting,
     click.option(
         "--decision-budget-ms",
         default=100.0,
         show_default=True,
         type=click.FloatRange(min=0.001),
         help="A decision that takes longer is the fallback's.",
-    ),
-    click.option(
-        "--search-ms",
-        type=click.FloatRange(min=0, max=10_000),
-        metavar="B",
-        help="Let `ppo` look ahead for so long a contested decision. [default: not at all]",
     ),
     click.option(
         "--grace-s",
@@ -76,13 +78,6 @@ _DECIDING = (
         metavar="W",
         help="What energy counts against time for jobs that do not say it themselves: 0 speed alone, 1 "
         "energy alone. SM clocks are set by it, where nodes may. [default: $RLSCHED_SPEED_ENERGY, else 0]",
-    ),
-    click.option(
-        "--reclock-s",
-        type=click.FloatRange(min=10, max=2_592_000),
-        metavar="SECONDS",
-        help="Let running jobs follow the queue with their clocks, but keep one for so long at least. "
-        "[default: a job keeps its clock]",
     ),
     click.option(
         "--prediction",
@@ -104,8 +99,8 @@ def asking(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Who decides in a broker: `policy`, `fallback`, `decision_budget_ms`, `search_ms`, `grace_s`,
-    `speed_energy`, `reclock_s`, `prediction`, `logdir`."""
+    """Who decides in a broker: `policy`, `fallback` and `changes` (`policies.said`), `decision_budget_ms`,
+    `grace_s`, `speed_energy`, `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

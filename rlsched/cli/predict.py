@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: stamp a trace with what could have been predicted at each arrival."""
+"""`rlsched trace predict`: give a trace what could have been predicted at each arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from rlsched.cli.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
-    from rlsched.workload.predict.stamp import Stamps
+    from rlsched.workload.predict.at_submission import AtSubmission
     from rlsched.workload.trace import Trace
 
 _FILE = click.Path(path_type=Path)
@@ -66,9 +66,9 @@ def predict(
 
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.load import scaled_to_nodes
+    from rlsched.workload.predict.at_submission import with_predictions
     from rlsched.workload.predict.quality import quality
     from rlsched.workload.predict.reference import recorded_end_s, replayed_end_s
-    from rlsched.workload.predict.stamp import stamped
     from rlsched.workload.trace import Trace
 
     if (cluster is None) == (not as_recorded):
@@ -82,16 +82,16 @@ def predict(
         spec = ClusterSpec.read(cluster)
         end_s = replayed_end_s(jobs, scaled_to_nodes(spec, nodes) if nodes is not None else spec)
     began = time.process_time()
-    stamps = _with_bar(jobs, end_s, model, seed)
+    predictions = _with_bar(jobs, end_s, model, seed)
     took_s = time.process_time() - began
-    stamped(jobs, stamps, point).write(out)
+    with_predictions(jobs, predictions, point).write(out)
     report = {
         "trace": str(out),
         "model": model,
         "point": point,
-        "fits": stamps.fits,
+        "fits": predictions.fits,
         "cpu_s": round(took_s, 2),
-        **quality(stamps.probabilities, jobs.duration_s, jobs.num_gpus),
+        **quality(predictions.probabilities, jobs.duration_s, jobs.num_gpus),
     }
     if as_json:
         print_json(report)
@@ -99,12 +99,12 @@ def predict(
         _print_report(report)
 
 
-def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> Stamps:
-    """Stamp the trace under a bar, on standard error and only for people."""
+def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
+    """Predict the trace under a bar, on standard error and only for people."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from rlsched.workload.predict.stamp import stamp_trace
+    from rlsched.workload.predict.at_submission import predict_at_submission
 
     notes = Console(stderr=True, highlight=False)
     with Progress(
@@ -121,7 +121,7 @@ def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> Stamps:
         def show(done: float) -> None:
             bars.update(bar, completed=done)
 
-        return stamp_trace(jobs, end_s, model=model, seed=seed, progress=show)
+        return predict_at_submission(jobs, end_s, model=model, seed=seed, progress=show)
 
 
 def _print_report(report: dict[str, Any]) -> None:

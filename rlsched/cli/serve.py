@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from rlsched.cli.options import deciding, listening
+from rlsched.cli.policies import PolicyCommand, said
 
 
-@click.command()
+@click.command(cls=PolicyCommand)
 @listening
 @click.option(
     "--dir",
@@ -34,17 +36,18 @@ from rlsched.cli.options import deciding, listening
     help="All ranks of a job must have been started by then.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
+@click.pass_context
 def broker(
+    ctx: click.Context,
     address: str | None,
     directory: Path | None,
     keys: Path | None,
-    policy: str,
-    fallback: str | None,
+    policy: str,  # noqa: ARG001 - these three come together, from `said`
+    fallback: str | None,  # noqa: ARG001
+    changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
-    search_ms: float | None,
     grace_s: float,
     speed_energy: float,
-    reclock_s: float | None,
     prediction: str | None,
     lease_s: float,
     launch_timeout_s: float,
@@ -65,18 +68,17 @@ def broker(
     from rlsched.broker.serve import Settings, run_broker
     from rlsched.wire.dealer import broker_address
 
+    chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()
     run_broker(
         Settings(
             address=broker_address(address),
             directory=directory or home / "broker",
             keys=home,
-            policy=policy,
-            fallback=fallback,
+            policy=chosen["--policy"],
+            fallback=chosen.get("--fallback"),
             decision_budget_ms=decision_budget_ms,
-            search_ms=search_ms,
             speed_energy=speed_energy,
-            reclock_s=reclock_s,
             prediction=prediction,
             logdir=logdir,
             seed=seed,

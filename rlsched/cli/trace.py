@@ -149,16 +149,16 @@ def synth(
 ) -> None:
     """Draw a synthetic trace, and the cluster on which it offers the load.
 
-    The parameters are fitted to real traces; docs/workload.md says to which, how close it comes, and what is
-    assumed.
+    The parameters are fitted to real traces; docs/explanation/workload.md says to which, how close it comes,
+    and what is assumed.
 
     \b
     Example:
       rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --gpus-per-node 8 --seed 1 \\
           --predictability informative -o t.csv.gz --cluster-out c.toml
     """
-    from rlsched.workload.foresight import parse_predictability
     from rlsched.workload.load import offered_load
+    from rlsched.workload.predictability import parse_predictability
     from rlsched.workload.synth import synthesize
 
     drawn, spec = synthesize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from rlsched.cli.options import deciding, listening
+from rlsched.cli.policies import PolicyCommand, said
 
 
-@click.command()
+@click.command(cls=PolicyCommand)
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(min=1, max=64), help="Nodes.")
 @click.option(
     "--gpus", default=4, show_default=True, type=click.IntRange(min=1, max=64), help="Simulated GPUs on each."
@@ -23,16 +25,17 @@ from rlsched.cli.options import deciding, listening
     type=click.Path(path_type=Path),
     help="Journal, logs and job output. [default: HOME/up]",
 )
+@click.pass_context
 def up(
+    ctx: click.Context,
     nodes: int,
     gpus: int,
-    policy: str,
-    fallback: str | None,
+    policy: str,  # noqa: ARG001 - these three come together, from `said`
+    fallback: str | None,  # noqa: ARG001
+    changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
-    search_ms: float | None,
     grace_s: float,
     speed_energy: float,
-    reclock_s: float | None,
     prediction: str | None,
     logdir: Path | None,
     address: str | None,
@@ -53,11 +56,12 @@ def up(
     from rlsched.wire.dealer import broker_address
 
     home = (keys or default_home()).absolute()
-    options = ["--policy", policy, "--decision-budget-ms", str(decision_budget_ms)]
+    options = ["--decision-budget-ms", str(decision_budget_ms)]
+    for one in said(ctx):
+        file = Path(one.text)
+        options += [one.option, str(file.absolute()) if one.policy and file.is_file() else one.text]
+        options += [word for change in one.changes for word in ("--set", change)]
     options += ["--grace-s", str(grace_s), "--speed-energy", str(speed_energy)]
-    options += ["--fallback", fallback] if fallback else []
-    options += ["--search-ms", str(search_ms)] if search_ms is not None else []
-    options += ["--reclock-s", str(reclock_s)] if reclock_s is not None else []
     options += ["--prediction", prediction] if prediction else []
     options += ["--logdir", str(logdir.absolute())] if logdir else []
     cluster = LocalCluster(

@@ -8,6 +8,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "models": "Show what is known of workloads on GPU types.",
     },
     "Policies": {
+        "policies": "List the policies that have a name, and show one as TOML.",
         "evaluate": "Replay a trace under several policies and compare them.",
         "train": "Train a policy.",
         "board": "Open TensorBoard on training curves and decisions.",

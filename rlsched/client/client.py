@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -106,7 +107,7 @@ class Client:
         num_cpus: int = 0,
         time_limit_s: float | None = None,
         env: dict[str, str] | None = None,
-        cwd: str = "",
+        cwd: str | None = None,
         preemptible: bool = False,
         speed_energy: float | None = None,
         workload: str = "",
@@ -123,7 +124,7 @@ class Client:
             num_cpus: CPU cores.
             time_limit_s: The job is ended after so long.
             env: Environment variables of its own.
-            cwd: Directory to run in; default: the node's choice.
+            cwd: Directory to run in; default: this process's own; "": the home directory on the node.
             preemptible: It may be stopped for another job's sake, and is started again later: SIGTERM, then
                 SIGKILL after the seconds in its variable RLSCHED_GRACE_S. Exit code 0 says that it is done.
             speed_energy: What energy counts against time for it, 0 (speed alone) to 1 (energy alone): the SM
@@ -145,7 +146,7 @@ class Client:
             num_cpus=num_cpus,
             time_limit_s=time_limit_s,
             env=env or {},
-            cwd=cwd,
+            cwd=os.getcwd() if cwd is None else cwd,
             preemptible=preemptible,
             speed_energy=speed_energy,
             workload=workload,

@@ -49,32 +49,17 @@ PLACEMENT_CODES: Final = {
     "fgd": FGD,
 }
 
-INDEX: Final = 4
-"""The queue order of those who may preempt: the least service per completion first (`gittins`)."""
-SIZE: Final = 5
-"""The queue order of those who reserve for jobs that do not fit: predicted run time x GPUs^`SIZE_POWER`."""
-SIZE_POWER: Final = 0.7
-"""That of the Gittins index (`cluster.gittins`): between shortest job and least GPU time first."""
-ORDER_CODES: Final = {
-    "submit": 0,
-    "predicted": 1,
-    "predicted_gpu_time": 2,
-    "remaining": 3,
-    "index": INDEX,
-    "predicted_size": SIZE,
-}
-
-
 CONFIG: Final = np.dtype(
     [
-        ("order", np.int64),  # code of the queue's order, ORDER_CODES
         ("placement", np.int64),  # code of the placement rule, PLACEMENT_CODES
         ("sorts_queue", np.int64),  # 1: the index keeps each partition's sorted queue; 0: only its heaps,
         # for compiled rules on long queues
         ("modelled", np.int64),  # 1: `models` says how fast jobs run and what they draw; 0: every job runs as
         # its trace says; or CLOCKS_ALONE
+        ("preempts", np.int64),  # 1: a policy may preempt running jobs
+        ("reserve_after_s", np.float64),  # under a policy no start delays the first job that has waited so
+        # long and does not fit; infinite: none has a reservation
         ("energy_ppm", np.int64),  # what energy counts against time, millionths, where jobs do not say it
-        ("revises", np.int64),  # 1: predictions of waiting jobs are revised by what their siblings do
     ],
     align=True,
 )
@@ -93,10 +78,32 @@ COUNTERS: Final = np.dtype(
 SCRATCH: Final = np.dtype(
     [
         ("others", np.int64, (MAX_TENANTS,)),  # workloads beside the one whose speed is asked
+        ("outs", np.int64),  # entries of `slot.quota_out` ...
+        ("ins", np.int64),  # ... and of `slot.quota_in` ...
+        ("out_at", np.int64),  # ... and the next of each to be looked at
+        ("in_at", np.int64),
     ],
     align=True,
 )
 """One entry: what a kernel needs while it runs."""
+
+ORDER: Final = np.dtype(
+    [
+        ("by", np.int64),  # code of what the queue goes by, 0: submission
+        ("gpus_power", np.float64),  # of the predicted run time x GPUs to this power
+        ("revises", np.int64),  # 1: predictions of waiting jobs are revised by what jobs of their burst do
+        ("spread", np.float64),  # how an index is made, `decide.order.gittins.Gittins` ...
+        ("trust", np.float64),
+        ("index_gpus_power", np.float64),
+        ("margin", np.float64),
+        ("age_step", np.float64),
+        ("first_age_s", np.float64),
+        ("tick_s", np.float64),
+        ("threshold_gpu_s", np.float64),
+    ],
+    align=True,
+)
+"""One entry: what the queue goes by. The ledger keeps it for `decide.order`, and reads none of it."""
 
 NODE: Final = np.dtype(
     [
@@ -131,7 +138,10 @@ DEMAND: Final = np.dtype(
         ("cpu_milli_each", np.int64),  # with each GPU; of the whole job where it has none
         ("memory_mib_each", np.int64),
         ("arrived", np.int64),  # jobs of this class so far
-        ("error_square", np.float64),  # with REVISES, fading: ln(run time / stamped_s)^2 of ended jobs ...
+        (
+            "error_square",
+            np.float64,
+        ),  # of bursts, fading: ln(run time / first_predicted_s)^2 of ended jobs ...
         ("error_count", np.float64),
         ("own_square", np.float64),  # ... of that less the mean of those of its burst that ended before
         ("own_count", np.float64),
@@ -173,14 +183,15 @@ JOB: Final = np.dtype(
             np.int64,
         ),  # preempted to make room for the job of this number, until it starts again; -1: not
         ("moved_attempt", np.int64),  # ... which goes before others until this attempt of it starts
+        ("key", np.float64),  # its place in the order of the queue, handed in when it comes to wait
         ("submit_s", np.float64),
-        ("predicted_s", np.float64),  # stamped at arrival; with REVISES, revised while it waits
+        ("predicted_s", np.float64),  # handed in at its submission, and again where it is revised
         ("spread", np.float64),  # standard deviation of ln(run time / predicted_s)
         ("limit_s", np.float64),  # the user's time limit, nan where none
-        ("stamped_s", np.float64),  # with REVISES: predicted_s as it was stamped ...
+        ("first_predicted_s", np.float64),  # where they are revised: the prediction at its submission ...
         ("burst", np.int64),  # ... the arrival number of the first job of its burst ...
         ("burst_ended", np.int64),  # ... how many jobs of that have ended ...
-        ("burst_ln_sum", np.float64),  # ... the sum of their ln(run time / stamped_s) ...
+        ("burst_ln_sum", np.float64),  # ... the sum of their ln(run time / first_predicted_s) ...
         ("burst_spread", np.float64),  # ... the spread of its first job ...
         ("look_s", np.float64),  # ... and when its age says more, while it runs
         ("start_s", np.float64),  # start of the current attempt, nan while it waits
@@ -190,7 +201,6 @@ JOB: Final = np.dtype(
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("sm_clock_frac", np.float64),
-        ("clocked_s", np.float64),  # when that was last changed while it ran, -inf if never
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
@@ -219,13 +229,17 @@ JOB: Final = np.dtype(
 
 SLOT: Final = np.dtype(
     [
-        ("key", np.float64),  # order key of a waiting slot
+        ("key", np.float64),  # JOB.key of a waiting slot
         ("ln_age", np.float64),  # scratch: ln(age / prediction) of a running slot of a burst
+        ("leave", np.float64),  # scratch: what speaks for preempting a running slot, -inf: it must stay
+        ("open_key", np.float64),  # scratch: `key` of a waiting slot, infinite where it is passed over
+        ("quota_out", np.int32),  # scratch: by position, running slots that lose their quota ...
+        ("quota_in", np.int32),  # ... and waiting slots that have one
         ("stack", np.int32),  # all slots: the first J - live entries are empty ones, the others live jobs'
         ("stack_at", np.int32),  # position of a slot in `stack`
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
-        ("sibling", np.int32),  # scratch: the next running slot of a burst
+        ("next_of_burst", np.int32),  # scratch: the next running slot of a burst
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
         ("next", np.int32, (2,)),  # ... next sibling
         ("back", np.int32, (2,)),  # ... previous sibling, or the parent of a first child
@@ -234,7 +248,7 @@ SLOT: Final = np.dtype(
 )
 """Derived, one entry a slot."""
 
-LANE: Final = np.dtype(
+CLASS_QUEUE: Final = np.dtype(
     [
         ("asked_at", np.int64),  # `part.changes` when `fits` was last worked out
         ("fits", np.int32),
@@ -274,9 +288,17 @@ class Index(NamedTuple):
     whole: NDArray[np.int32]  # (P, M + 1) nodes that are up and wholly free, by their size
     by_free: NDArray[np.int64]  # (P, M + 1, words) bit sets of the nodes that are up, by free GPUs
     by_whole: NDArray[np.int64]  # (P, M + 1, words) ... of those that are wholly free, by their size
-    lane: Records  # (P, C) LANE
+    class_queue: Records  # (P, C) CLASS_QUEUE
     queue: NDArray[np.int32]  # (P, J) waiting slots by (key, seq), where SORTS_QUEUE is set
     running_len: NDArray[np.int32]  # (1,)
+
+
+class OrderArrays(NamedTuple):
+    """What the queue goes by."""
+
+    code: Records  # (1,) ORDER
+    later: Records  # (1,) ORDER once a job may be preempted, (0,) where it does not change
+    cost: NDArray[np.float64]  # (spreads, ages) `decide.order.gittins.gittins_table`, (0, 0) without an index
 
 
 class StateArrays(NamedTuple):
@@ -290,6 +312,7 @@ class StateArrays(NamedTuple):
     config: Records  # (1,) CONFIG
     counters: Records  # (1,) COUNTERS
     scratch: Records  # (1,) SCRATCH
+    order: OrderArrays
     models: ModelArrays
 
 
@@ -304,14 +327,19 @@ def bit_set_words(nodes: int) -> int:
     return low + -(-low // WORD_BITS)
 
 
+def by_submission() -> OrderArrays:
+    """The order of submission; predictions stay as they are."""
+    return OrderArrays(records(1, ORDER), records(0, ORDER), np.zeros((0, 0)))
+
+
 def empty_state(
     nodes: int,
     gpus: int,
     slots: int,
     partitions: int,
     largest_node: int,
-    order: str,
     *,
+    order: OrderArrays | None = None,
     demands: int = 1,
     placement: str = "consolidate",
 ) -> StateArrays:
@@ -330,12 +358,13 @@ def empty_state(
         whole=np.zeros((partitions, largest_node + 1), np.int32),
         by_free=np.zeros(sets, np.int64),
         by_whole=np.zeros(sets, np.int64),
-        lane=records((partitions, demands), LANE),
+        class_queue=records((partitions, demands), CLASS_QUEUE),
         queue=np.zeros((partitions, slots), np.int32),
         running_len=np.zeros(1, np.int32),
     )
     config = records(1, CONFIG)
-    config.order, config.placement, config.sorts_queue = ORDER_CODES[order], PLACEMENT_CODES[placement], 1
+    config.placement, config.sorts_queue = PLACEMENT_CODES[placement], 1
+    config.reserve_after_s = np.inf
     job = records(slots, JOB)
     job.head[:] = job.host[:] = -1
     return StateArrays(
@@ -347,6 +376,7 @@ def empty_state(
         config,
         records(1, COUNTERS),
         records(1, SCRATCH),
+        order or by_submission(),
         no_models(),
     )
 
@@ -355,7 +385,7 @@ def grown(state: StateArrays, *, slots: int = 0, demands: int = 0) -> StateArray
     """The same state with room for so many jobs or demand classes; its index has to be rebuilt."""
     partitions, sizes = state.derived.holes.shape
     slots, demands = max(slots, state.job.shape[0]), max(demands, state.demand.shape[0])
-    fresh = empty_state(state.node.shape[0], 0, slots, partitions, sizes - 1, order="submit", demands=demands)
+    fresh = empty_state(state.node.shape[0], 0, slots, partitions, sizes - 1, demands=demands)
     fresh.job[: state.job.shape[0]] = state.job
     fresh.demand[: state.demand.shape[0]] = state.demand
     return state._replace(job=fresh.job, demand=fresh.demand, derived=fresh.derived)

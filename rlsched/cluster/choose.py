@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CONSOLIDATE, FGD, SPREAD, WORST_FIT, StateArrays
+from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places, tightest_gpu
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
-from rlsched.cluster.room import has_tenant_place, loosest_gpu, open_places, tightest_gpu
 from rlsched.jit import array_kernel, kernel, large_kernel
 
 
@@ -153,7 +153,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
     whole = s.demand.gpus[c] > 0 and s.demand.share_milli[c] == WHOLE_GPU_MILLI
     if whole and s.config[0].placement == SPREAD:
         return _spread(s, p, c, out)
-    if whole and s.demand.gpus[c] > s.derived.lane.node_size[p, c]:
+    if whole and s.demand.gpus[c] > s.derived.class_queue.node_size[p, c]:
         return _gang(s, p, c, out)
     n = _best_node(s, p, c, classes[:typical])
     if s.demand.gpus[c] > 0:

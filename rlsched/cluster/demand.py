@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from rlsched.cluster.spec import NodeGroup, NodeSpec, is_slice
+from rlsched.cluster.slice_name import is_slice
+from rlsched.cluster.spec import NodeGroup, NodeSpec
 from rlsched.errors import AllocationError
 
 WHOLE_GPU_MILLI: Final = 1000

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.capacity import will_do
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.room import will_do
 from rlsched.jit import array_kernel, kernel
 
 _RAREST: Final = 200

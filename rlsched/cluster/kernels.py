@@ -10,31 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
-    INDEX,
     MAX_TENANTS,
     NODE_UP,
     RUNNING,
-    SIZE,
-    SIZE_POWER,
     SLOT_EMPTY,
     UNCOUNTED,
     WAITING,
-    Records,
     StateArrays,
 )
 from rlsched.cluster.bitset import exclude, include
+from rlsched.cluster.capacity import idle_places
+from rlsched.cluster.class_queues import join_class, leave_class
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.gittins import default_code, job_index
-from rlsched.cluster.lanes import join_lane, leave_lane
-from rlsched.cluster.room import idle_places
-from rlsched.cluster.siblings import (
-    begin_to_look,
-    expected_shift,
-    join_burst,
-    look_at_ages,
-    note_ended,
-    shifted_s,
-)
 from rlsched.jit import kernel, large_kernel
 
 
@@ -54,7 +41,7 @@ def queue_position(s: StateArrays, p: int, key: float, seq: int) -> int:
 
 @kernel
 def _insert(s: StateArrays, side: int, p: int, slot: int) -> None:
-    join_lane(s, side, p, slot)
+    join_class(s, side, p, slot)
     if s.config[0].sorts_queue:
         queue = s.derived.queue[p]
         at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
@@ -67,7 +54,7 @@ def _insert(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
-    leave_lane(s, side, p, slot)
+    leave_class(s, side, p, slot)
     if s.config[0].sorts_queue:
         queue = s.derived.queue[p]
         at = queue_position(s, p, s.derived.slot.key[slot], s.job.seq[slot])
@@ -78,26 +65,9 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 
 @kernel
-def order_key(job: Records, order: int, slot: int, now_s: float) -> float:
-    """Key of a live job in the queue's order. *Remaining* and *index* change while the job runs."""
-    if order == 0:
-        return job.submit_s[slot]
-    if order == 1:
-        return job.predicted_s[slot]
-    if order == 2:
-        return job.predicted_s[slot] * job.gpus[slot]
-    if order == INDEX:
-        return job_index(job, default_code(), slot, now_s)
-    if order == SIZE:
-        return job.predicted_s[slot] * max(job.gpus[slot], 1) ** SIZE_POWER
-    left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
-    return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])
-
-
-@kernel
-def enqueue(s: StateArrays, slot: int) -> None:
-    """Put a waiting slot into the queues of the partitions that serve it."""
-    s.derived.slot.key[slot] = order_key(s.job, s.config[0].order, slot, s.job.submit_s[slot])
+def enqueue(s: StateArrays, slot: int, key: float) -> None:
+    """Put a waiting slot into the queues of the partitions that serve it, behind those of a lower key."""
+    s.job.key[slot] = s.derived.slot.key[slot] = key
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -114,10 +84,10 @@ def dequeue(s: StateArrays, slot: int) -> None:
 
 
 @kernel
-def reorder(s: StateArrays, slot: int) -> None:
+def reorder(s: StateArrays, slot: int, key: float) -> None:
     """What the order of a waiting slot goes by has changed: it goes to its new place in the queues."""
     dequeue(s, slot)
-    enqueue(s, slot)
+    enqueue(s, slot, key)
 
 
 @kernel
@@ -141,7 +111,10 @@ def add_job(
     limit_s: float,
     pinned: bool,
 ) -> int:
-    """A job of a demand class arrives and waits. Returns its slot, -1 if all slots are taken."""
+    """A job of a demand class arrives. It is in no queue yet: `enqueue` it.
+
+    Returns its slot, -1 if all slots are taken.
+    """
     slots = s.job.shape[0]
     live = s.counters[0].live_jobs
     if live == slots:
@@ -169,15 +142,9 @@ def add_job(
     job.rate[slot] = 1.0
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
-    job.energy_ppm[slot], job.clocked_s[slot] = -1, -np.inf
+    job.energy_ppm[slot] = -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.head[slot] = -1
-    if s.config[0].revises:
-        job.stamped_s[slot] = predicted_s
-        join_burst(s, slot, submit_s)
-    enqueue(s, slot)
-    if s.config[0].revises:
-        _hear_ages(s, submit_s)
     return slot
 
 
@@ -337,18 +304,10 @@ def _run(
     job.placed_in[slot], job.host[slot] = p, host
     job.share_milli[slot], job.sm_clock_frac[slot] = share_milli, sm_clock_frac
     job.start_s[slot] = job.rate_since_s[slot] = now_s
-    if s.config[0].revises:
-        begin_to_look(s, slot, now_s)
     at = s.derived.running_len[0]
     s.derived.slot.running[at] = slot
     s.derived.slot.running_at[slot] = at
     s.derived.running_len[0] = at + 1
-
-
-@kernel
-def set_clock(s: StateArrays, slot: int, sm_clock_frac: float, now_s: float) -> None:
-    """Another SM clock for a running slot, from now on."""
-    s.job.sm_clock_frac[slot], s.job.clocked_s[slot] = sm_clock_frac, now_s
 
 
 @kernel
@@ -374,18 +333,18 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
 
 @large_kernel
 def join(
-    s: StateArrays, slot: int, beside: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
+    s: StateArrays, slot: int, share_with: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
-    """Start a waiting slot on all the GPUs of the running slot `beside`, which asked for as many, whole.
+    """Start a waiting slot on all the GPUs of the running slot `share_with`, which asked for as many, whole.
 
     All that share these GPUs have equal shares from now on; the first tenant's is what is left over.
     `cpu_milli_each`: cores that the new job brings for each GPU; all of them share all the cores.
     """
     dequeue(s, slot)
     s.job.cpu_milli_each[slot] = cpu_milli_each
-    gpu, p, host = s.gpu, s.job.placed_in[beside], s.job.host[beside]
+    gpu, p, host = s.gpu, s.job.placed_in[share_with], s.job.host[share_with]
     counted = _uses_more_than_gpus(s, slot)
-    theirs, last, first = s.job.head[beside], -1, s.job.head[beside] // MAX_TENANTS
+    theirs, last, first = s.job.head[share_with], -1, s.job.head[share_with] // MAX_TENANTS
     while theirs >= 0:
         g, k = theirs // MAX_TENANTS, 0
         while gpu.tenant[g, k] >= 0:
@@ -477,51 +436,9 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
     s.derived.running_len[0] = last
 
 
-@large_kernel
-def _revise(s: StateArrays, sibling: int, now_s: float) -> None:
-    """Waiting jobs of the burst of a waiting job are predicted anew."""
-    shift = expected_shift(s, sibling, now_s)
-    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
-        slot = s.derived.slot.stack[at]
-        if s.job.status[slot] == WAITING and s.job.burst[slot] == s.job.burst[sibling]:
-            predicted_s = shifted_s(s, slot, shift)
-            if predicted_s != s.job.predicted_s[slot]:
-                s.job.predicted_s[slot] = predicted_s
-                reorder(s, slot)
-
-
-@large_kernel
-def _hear_ages(s: StateArrays, now_s: float) -> None:
-    """Siblings of running jobs whose age says more by now are predicted anew."""
-    for position in range(s.derived.running_len[0]):
-        slot = s.derived.slot.running[position]
-        if s.job.look_s[slot] <= now_s:
-            waiting = look_at_ages(s, s.job.burst[slot], now_s)
-            if waiting >= 0:
-                _revise(s, waiting, now_s)
-
-
-@large_kernel
-def learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """With REVISES: a job has ended and been released; before it is forgotten, its siblings learn of it.
-
-    `run_s`: how long it ran, its earlier attempts too.
-    """
-    waiting = note_ended(s, slot, run_s)
-    if waiting >= 0:
-        _revise(s, waiting, now_s)
-    _hear_ages(s, now_s)
-
-
-@large_kernel
-def _predict_again(s: StateArrays, slot: int, now_s: float) -> None:
-    """With REVISES: a job that is about to be queued again is predicted by what its siblings have told."""
-    s.job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
-
-
 @kernel
-def wait_again(s: StateArrays, slot: int, now_s: float) -> None:
-    """A released slot goes back to the queue as its next attempt, predicted with what is known by now."""
+def wait_again(s: StateArrays, slot: int) -> None:
+    """A released slot waits as its next attempt. It is in no queue yet: `enqueue` it."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
     s.job.held_until_s[slot] = -np.inf
@@ -529,25 +446,13 @@ def wait_again(s: StateArrays, slot: int, now_s: float) -> None:
     s.job.attempt[slot] += 1
     s.job.generation[slot] += 1
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
-    s.job.clocked_s[slot] = -np.inf
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
-    if s.config[0].revises:
-        _predict_again(s, slot, now_s)
-    enqueue(s, slot)
 
 
 @kernel
-def preempt(s: StateArrays, slot: int, now_s: float) -> None:
-    """Stop a running slot's attempt for another job's sake; it waits again."""
-    release(s, slot, now_s)
-    s.job.preemptions[slot] += 1
-    wait_again(s, slot, now_s)
-
-
-@kernel
-def size_lanes(s: StateArrays, c: int) -> None:
+def size_class(s: StateArrays, c: int) -> None:
     """Work out how many places of class `c` a node of each partition holds at most."""
-    sizes = s.derived.lane.node_size
+    sizes = s.derived.class_queue.node_size
     for p in range(sizes.shape[0]):
         sizes[p, c] = 0
     for n in range(s.node.shape[0]):
@@ -579,14 +484,14 @@ def rebuild_index(s: StateArrays) -> None:
     index.by_free[:] = 0
     index.by_whole[:] = 0
     index.running_len[0] = 0
-    index.lane.root[:] = -1
-    index.lane.waiting[:] = 0
-    index.lane.asked_at[:] = -1
+    index.class_queue.root[:] = -1
+    index.class_queue.waiting[:] = 0
+    index.class_queue.asked_at[:] = -1
     for n in range(s.node.shape[0]):
         index.part.node_size[s.node.part_of[n]] = max(index.part.node_size[s.node.part_of[n]], s.node.gpus[n])
         _index_node(s, n, 1)
     for c in range(s.demand.shape[0]):
-        size_lanes(s, c)
+        size_class(s, c)
     empty, live = 0, s.job.shape[0] - 1
     for slot in range(s.job.shape[0] - 1, -1, -1):
         if s.job.status[slot] == SLOT_EMPTY:
@@ -596,7 +501,7 @@ def rebuild_index(s: StateArrays) -> None:
         index.slot.stack[live], index.slot.stack_at[slot] = slot, live
         live -= 1
         if s.job.status[slot] == WAITING:
-            enqueue(s, slot)
+            enqueue(s, slot, s.job.key[slot])
         elif s.job.status[slot] == RUNNING:
             index.slot.running[index.running_len[0]] = slot
             index.slot.running_at[slot] = index.running_len[0]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, UNCOUNTED
+from rlsched.cluster.capacity import has_tenant_place, places_on, takes_gpus_of
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
-from rlsched.cluster.room import has_tenant_place, places_on, takes_gpus_of
-from rlsched.cluster.spec import is_slice
+from rlsched.cluster.shape import ClusterShape
+from rlsched.cluster.slice_name import is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
 from rlsched.models.memory import MAX_SHARING, fits_memory
 
-if TYPE_CHECKING:
-    from rlsched.cluster.state import ClusterState
-
 
 def check_gang(
-    state: ClusterState,
+    state: ClusterShape,
     slot: int,
     gpus: Sequence[int],
     share_milli: int,
@@ -69,7 +66,7 @@ def check_gang(
     return p, next(iter(nodes))
 
 
-def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
+def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
     """Raise an AllocationError where a job cannot have this SM clock: without models, any but the highest."""
     if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
         raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
@@ -79,7 +76,7 @@ def check_clock(state: ClusterState, seq: int, sm_clock_frac: float) -> None:
         )
 
 
-def check_clocks(state: ClusterState, seq: int, nodes: Iterable[int], sm_clock_frac: float) -> None:
+def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_frac: float) -> None:
     """Raise an AllocationError where a job cannot have this SM clock on GPUs of these nodes."""
     check_clock(state, seq, sm_clock_frac)
     for n in nodes if sm_clock_frac != 1.0 else ():
@@ -95,7 +92,7 @@ def check_clocks(state: ClusterState, seq: int, nodes: Iterable[int], sm_clock_f
             )
 
 
-def check_room(state: ClusterState, slot: int, n: int, places: int) -> None:
+def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
     """Raise an AllocationError where a node is short of what a job asks for so many of its places."""
     job = state.arrays.job
     if places_on(state.arrays, int(job.demand[slot]), n) < places:
@@ -104,7 +101,7 @@ def check_room(state: ClusterState, slot: int, n: int, places: int) -> None:
         )
 
 
-def check_cores(state: ClusterState, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
+def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
     """Raise an AllocationError where a node is short of so many cores for each of these places.
 
     A job that asked for cores has some: with none it would never end.
@@ -120,9 +117,9 @@ def check_cores(state: ClusterState, slot: int, n: int, places: int, cpu_milli_e
 
 
 def check_join(
-    state: ClusterState,
+    state: ClusterShape,
     slot: int,
-    beside: int,
+    share_with: int,
     gpus: Sequence[int],
     sm_clock_frac: float,
     cpu_milli_each: int = -1,
@@ -132,52 +129,52 @@ def check_join(
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
-        beside: Slot of the running one.
+        share_with: Slot of the running one.
         gpus: Global GPU numbers that it is to have: all those of the other.
         sm_clock_frac: SM clock that it asks for.
         cpu_milli_each: Cores that it brings for each GPU, thousandths; -1: none.
     """
     job = state.arrays.job.view(np.ndarray)
-    seq, other = int(job["seq"][slot]), int(job["seq"][beside])
+    seq, other = int(job["seq"][slot]), int(job["seq"][share_with])
     check_clock(state, seq, sm_clock_frac)
     if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
         raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
-    asked = state.arrays.demand.share_milli[job["demand"][[slot, beside]]]
-    if job["gpus"][slot] != job["gpus"][beside] or job["gpus"][slot] == 0 or (asked < 1000).any():
+    asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
+    if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
         raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
-    g = int(job["head"][beside]) // MAX_TENANTS
+    g = int(job["head"][share_with]) // MAX_TENANTS
     if tenants_of(state.arrays, g) >= MAX_SHARING:
         raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
-    if job["placed_in"][beside] not in (job["own_partition"][slot], job["shared_partition"][slot]):
+    if job["placed_in"][share_with] not in (job["own_partition"][slot], job["shared_partition"][slot]):
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
-    if not takes_gpus_of(state.arrays, int(job["demand"][slot]), beside):
+    if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
             f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type, "
             "or they are MIG slices"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
         raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none")
-    if cpu_milli_each > spare_cpu_milli_each(state.arrays, beside):
+    if cpu_milli_each > spare_cpu_milli_each(state.arrays, share_with):
         raise AllocationError(f"job {seq}: the nodes of job {other} have fewer cores to spare")
-    _check_memory(state, slot, beside)
+    _check_memory(state, slot, share_with)
 
 
-def _check_memory(state: ClusterState, slot: int, beside: int) -> None:
+def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
     """Raise an AllocationError where the memory of a running job's GPUs or nodes has no room for one more."""
     arrays, job = state.arrays, state.arrays.job
-    seq, other = int(job.seq[slot]), int(job.seq[beside])
+    seq, other = int(job.seq[slot]), int(job.seq[share_with])
     for n, places in Counter(state.gpu_location(g)[0] for g in state.gpus_of(other)).items():
         if arrays.node.memory_free_mib[n] < places * arrays.demand.memory_mib_each[job.demand[slot]]:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} has too little host memory left")
-    kind = int(arrays.node.kind[job.host[beside]])
-    tenants = [k for k in arrays.gpu.tenant[job.head[beside] // MAX_TENANTS].tolist() if k >= 0]
+    kind = int(arrays.node.kind[job.host[share_with]])
+    tenants = [k for k in arrays.gpu.tenant[job.head[share_with] // MAX_TENANTS].tolist() if k >= 0]
     mine_mib, *theirs_mib = arrays.models.trait.memory_mib[job.workload[[slot, *tenants]], kind].tolist()
     if not fits_memory(float(arrays.models.gpu.memory_mib[kind]), sum(theirs_mib), len(tenants), mine_mib):
         raise AllocationError(f"job {seq}: the GPUs of job {other} have too little memory left")
 
 
 def _places_by_node(
-    state: ClusterState, seq: int, gpus: Sequence[int], share_milli: int, node: int
+    state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
     """Places that are asked of each node, by node number, in the order of the GPUs."""
     if not gpus:

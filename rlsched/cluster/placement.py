@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CONSOLIDATE, SPREAD, StateArrays
 from rlsched.cluster.bitset import next_member
+from rlsched.cluster.capacity import is_untouched, open_places
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.room import is_untouched, open_places
 from rlsched.jit import array_kernel, kernel, large_kernel
 
 
@@ -72,7 +72,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
 @array_kernel
 def _class_fits(s: StateArrays, p: int, c: int) -> bool:
     """Whether a job of class `c` that is not plain can start in partition `p` now: a look at every node."""
-    needed, size = max(s.demand.gpus[c], 1), s.derived.lane.node_size[p, c]
+    needed, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
     if size == 0 or (
         s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
     ):
@@ -103,7 +103,7 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
     """Mark the wholly free nodes of a gang that needs several, largest first, and count their places. (N,)"""
     got = 0
-    for size in range(s.derived.lane.node_size[p, c], 0, -1):
+    for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):
             if needed - got < size:
                 break
@@ -116,21 +116,21 @@ def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[n
 @kernel
 def class_fits(s: StateArrays, p: int, c: int) -> bool:
     """Whether a job of demand class `c` can start in partition `p` now; kept until a node changes."""
-    lane = s.derived.lane
-    if lane.asked_at[p, c] != s.derived.part.changes[p]:
+    queues = s.derived.class_queue
+    if queues.asked_at[p, c] != s.derived.part.changes[p]:
         _ask(s, p, c)
-    return lane.fits[p, c] != 0
+    return queues.fits[p, c] != 0
 
 
 @large_kernel
 def _ask(s: StateArrays, p: int, c: int) -> None:
     """Work out whether a job of class `c` can start in partition `p` now, and keep the answer."""
-    lane = s.derived.lane
-    lane.asked_at[p, c] = s.derived.part.changes[p]
+    queues = s.derived.class_queue
+    queues.asked_at[p, c] = s.derived.part.changes[p]
     if s.demand.plain[c]:
-        lane.fits[p, c] = fits(s, p, s.demand.gpus[c])
+        queues.fits[p, c] = fits(s, p, s.demand.gpus[c])
     else:
-        lane.fits[p, c] = _class_fits(s, p, c)
+        queues.fits[p, c] = _class_fits(s, p, c)
 
 
 @kernel
@@ -281,11 +281,11 @@ def largest_hole(s: StateArrays, p: int) -> int:
 @kernel
 def any_fits(s: StateArrays, p: int) -> bool:
     """Whether some waiting job can start in partition `p` now."""
-    lane = s.derived.lane
-    c, classes = 0, lane.shape[1]
-    while c < classes and (lane.root[p, c] < 0 or not class_fits(s, p, c)):
+    queues = s.derived.class_queue
+    c, count = 0, queues.shape[1]
+    while c < count and (queues.root[p, c] < 0 or not class_fits(s, p, c)):
         c += 1
-    return c < classes
+    return c < count
 
 
 @kernel

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
 import msgspec
 
+from rlsched.cluster.slice_name import slice_name, whole_type
 from rlsched.errors import ClusterSpecError
 
 MAX_GPUS_PER_NODE = 64
+Placement = Literal["consolidate", "best-fit", "worst-fit", "spread", "fgd"]
 SHARED_PARTITION = "shared"
 """Name of the partition of the nodes that serve every VC; no VC may have it."""
-
-
-class SliceName(NamedTuple):
-    """A GPU type that is a MIG slice, such as `A100-40GB/3g.20gb`."""
-
-    whole: str  # the type of the GPU that is cut
-    profile: str  # NVIDIA's name of the slice
-
-
-@cache
-def slice_name(gpu_type: str) -> SliceName | None:
-    """The two parts of a slice's type; None: whole GPUs."""
-    found = re.fullmatch(r"(.+)/(\d+g\.\d+gb)", gpu_type)
-    return None if found is None else SliceName(found[1], found[2])
-
-
-def is_slice(gpu_type: str) -> bool:
-    """Whether GPUs of this type are MIG slices."""
-    return slice_name(gpu_type) is not None
-
-
-def whole_type(gpu_type: str) -> str:
-    """The type of the GPU that a slice is cut from; of a whole GPU its own."""
-    name = slice_name(gpu_type)
-    return gpu_type if name is None else name.whole
 
 
 class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -150,17 +125,35 @@ class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return NodeGroup.sliced(self.mig, **known) if self.mig else NodeGroup(**known)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A cluster file."""
+class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a cluster file and a `ClusterSpec` say alike."""
 
     name: str
+    placement: Placement = "consolidate"
+    max_retries: int | None = None
+    node_events: str = ""
+    preemptible: Literal["declared", "all"] = "declared"
+
+
+class _File(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cluster file."""
+
     nodes: tuple[_FileNodes, ...]
 
 
-class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A cluster as its operator describes it. Nodes are numbered in the order of the groups."""
+class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cluster as its operator describes it. Nodes are numbered in the order of the groups.
 
-    name: str
+    Attributes:
+        name: What it is called.
+        placement: The rule that picks a job's GPUs (`rlsched.cluster.choose`).
+        max_retries: How often a job that fails is queued again; None: always.
+        node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
+            (`rlsched_envs.node_events`); in a cluster file, as seen from there. "": they stay up.
+        preemptible: Which jobs count as declared preemptible: those that say so, or all that do not refuse.
+        nodes: Its nodes.
+    """
+
     nodes: tuple[NodeGroup, ...]
 
     @classmethod
@@ -182,8 +175,9 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
         except msgspec.ValidationError as error:
             raise ClusterSpecError(
-                f"{path}: {error}; expected `name` and [[nodes]] with count, gpus, "
-                "gpu_type, cpus, memory_mib, vc, mig"
+                f"{path}: {error}; expected name, placement, max_retries, node_events, preemptible, and "
+                "[[nodes]] with "
+                "count, gpus, gpu_type, cpus, memory_mib, vc, mig"
             ) from error
         groups = []
         for position, nodes in enumerate(file.nodes):
@@ -191,16 +185,25 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 groups.append(nodes.group())
             except ClusterSpecError as error:
                 raise ClusterSpecError(f"{path}: nodes[{position}]: {error}") from None
-        spec = cls(name=file.name, nodes=tuple(groups))
+        spec = cls(
+            name=file.name,
+            placement=file.placement,
+            max_retries=file.max_retries,
+            node_events=str(path.parent / file.node_events) if file.node_events else "",
+            preemptible=file.preemptible,
+            nodes=tuple(groups),
+        )
         spec.check(str(path))
         return spec
 
     def check(self, where: str = "cluster") -> None:
-        """Refuse counts below zero, a VC without a name of its own, and a cluster without GPUs.
+        """Refuse numbers below zero, a VC without a name of its own, and a cluster without GPUs.
 
         Raises:
             ClusterSpecError: naming the group at fault.
         """
+        if self.max_retries is not None and self.max_retries < 0:
+            raise ClusterSpecError(f"{where}: max_retries must be 0 or more, got {self.max_retries}")
         for position, group in enumerate(self.nodes):
             at = f"{where}: nodes[{position}]"
             if group.count < 0:
@@ -267,10 +270,19 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @classmethod
     def uniform(
-        cls, nodes: int, gpus: int = 8, *, name: str = "uniform", gpu_type: str = "generic", cpus: int = 0
+        cls,
+        nodes: int,
+        gpus: int = 8,
+        *,
+        name: str = "uniform",
+        gpu_type: str = "generic",
+        cpus: int = 0,
+        placement: Placement = "consolidate",
+        preemptible: Literal["declared", "all"] = "declared",
     ) -> ClusterSpec:
         """`nodes` nodes of `gpus` GPUs each, one pool."""
-        return cls(name=name, nodes=(NodeGroup(count=nodes, gpus=gpus, gpu_type=gpu_type, cpus=cpus),))
+        group = NodeGroup(count=nodes, gpus=gpus, gpu_type=gpu_type, cpus=cpus)
+        return cls(name=name, placement=placement, preemptible=preemptible, nodes=(group,))
 
     def write(self, path: str | Path) -> None:
         """Write a TOML file; `read` gives it back.
@@ -286,6 +298,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def to_toml(self) -> str:
         """This description as TOML; `read` gives it back."""
         lines = [f"name = {_quote(self.name)}"]
+        lines += [f"placement = {_quote(self.placement)}"] if self.placement != "consolidate" else []
+        lines += [f"max_retries = {self.max_retries}"] if self.max_retries is not None else []
+        lines += [f"node_events = {_quote(self.node_events)}"] if self.node_events else []
+        lines += [f"preemptible = {_quote(self.preemptible)}"] if self.preemptible != "declared" else []
         for group in self.nodes:
             lines += [
                 "",

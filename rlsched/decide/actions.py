@@ -1,4 +1,4 @@
-"""What a scheduler may do: a closed union. What is not built yet is in the type, and never legal."""
+"""What a scheduler may do: a closed union."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         share_milli: Share of each GPU, 1,000 = the whole of it.
         sm_clock_frac: SM clock as a fraction of the maximum.
         node: Node of a job without GPUs, -1 where the GPUs say it.
-        beside: Number of the running job that it shares all of these GPUs with, -1: nobody has them.
+        share_with: Number of the running job that it shares all of these GPUs with, -1: nobody has them.
         cpu_milli_each: CPU cores with each GPU, thousandths; -1: those that it asked for.
     """
 
@@ -25,7 +25,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     share_milli: int = 1000
     sm_clock_frac: float = 1.0
     node: int = -1
-    beside: int = -1
+    share_with: int = msgspec.field(default=-1, name="beside")
     cpu_milli_each: int = -1
 
 
@@ -39,33 +39,12 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     Attributes:
         seq: The job's sequence number.
         moved_for: Number of the waiting job that it makes room for, where it is moved: that job starts next,
-            and this one before all others, on GPUs that are free elsewhere (`decide.repack`). -1: it gives
+            and this one before all others, on GPUs that are free elsewhere (`rules.migration`). -1: it gives
             way, and waits its turn.
     """
 
     seq: int
     moved_for: int = -1
-
-
-class Migrate(msgspec.Struct, frozen=True, tag="migrate"):
-    """Move a running job to other GPUs."""
-
-    seq: int
-    gpus: tuple[int, ...]
-
-
-class SetClock(msgspec.Struct, frozen=True, tag="set_clock"):
-    """Change the SM clock of a running job.
-
-    Legal where a start at that clock would be, on every node that the job is on.
-
-    Attributes:
-        seq: The job's sequence number.
-        sm_clock_frac: SM clock as a fraction of the maximum.
-    """
-
-    seq: int
-    sm_clock_frac: float
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
@@ -74,11 +53,9 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     Attributes:
         until_s: Ask again at this time, even if nothing has happened by then; a later *wait* of the same
             partition replaces it. None: ask at the next decision point.
-        for_seq: Do not ask again before this job can start.
     """
 
     until_s: float | None = None
-    for_seq: int | None = None
 
     def check(self, now_s: float) -> None:
         """Raise an AllocationError if the time to ask again at is not still to come."""
@@ -86,4 +63,4 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
             raise AllocationError(f"a wait has to end after now, {now_s} s; got {self.until_s} s")
 
 
-Action = Start | Preempt | Migrate | SetClock | Wait
+Action = Start | Preempt | Wait

@@ -8,33 +8,21 @@ from collections.abc import Callable
 import msgspec
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import (
-    Decision,
-    Information,
-    Scheduler,
-    may_preempt,
-    may_reclock,
-    revises_predictions,
-)
+from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
 
-class Guarded:
+class Guarded(Scheduler):
     """A scheduler with a named heuristic in its place whenever it fails.
 
     The fallback decides where the policy raises, asks for something that the ledger would refuse, or took
     longer than the budget for its previous decision. After a late decision it decides `penalty_decisions`
     decisions, then the policy gets another try.
 
+    All that is declared of it is the policy's: name, order, abilities.
+
     Attributes:
-        name: The policy's name.
-        order: The queue order of both.
-        information: The policy's.
-        preempts: Whether the policy may preempt. Only then may the fallback.
-        reclocks: Whether the policy may change the clocks of running jobs.
-        revises: Whether predictions of waiting jobs are revised for the policy, and so for the fallback.
         interventions: How often the guard stepped in, by reason.
     """
 
@@ -49,16 +37,13 @@ class Guarded:
     ) -> None:
         if policy.order != fallback.order:
             raise ValueError(
-                f"fallback {fallback.name!r} keeps the queue by {fallback.order}, "
-                f"policy {policy.name!r} by {policy.order}"
+                f"fallback {fallback.name!r} keeps the queue by {fallback.order.in_words}, "
+                f"policy {policy.name!r} by {policy.order.in_words}"
             )
-        if may_preempt(fallback) and not may_preempt(policy):
+        if fallback.abilities.preempts and not policy.abilities.preempts:
             raise ValueError(f"fallback {fallback.name!r} preempts, policy {policy.name!r} does not")
-        self.name: str = policy.name
-        self.order: Order = policy.order
-        self.information: Information = policy.information
-        self.preempts, self.reclocks = may_preempt(policy), may_reclock(policy)
-        self.revises = revises_predictions(policy)
+        self.name, self.policy_id = policy.name, policy.policy_id
+        self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
@@ -104,16 +89,10 @@ def _check(action: Action, state: ClusterState, now_s: float) -> None:
             action.share_milli,
             action.sm_clock_frac,
             action.node,
-            action.beside,
+            action.share_with,
             action.cpu_milli_each,
         )
     elif isinstance(action, Preempt):
         state.check_preempt(action.seq, now_s, moved_for=action.moved_for)
-    elif isinstance(action, SetClock):
-        state.check_set_clock(action.seq, action.sm_clock_frac)
-    elif isinstance(action, Wait):
-        action.check(now_s)
     else:
-        raise AllocationError(
-            f"{type(action).__name__} is never legal on a live cluster: no model gives its cost there"
-        )
+        action.check(now_s)

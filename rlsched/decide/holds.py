@@ -12,8 +12,9 @@ import numpy as np
 
 from rlsched.cluster.arrays import WAITING, StateArrays
 from rlsched.cluster.placement import first_fitting
-from rlsched.decide.abilities import LOOK_AT, partner_of
-from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.rows.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
+from rlsched.decide.sharing import LOOK_AT, partner_of
 from rlsched.jit import kernel, large_kernel
 
 
@@ -53,7 +54,7 @@ def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
 
     Looks at the first `LOOK_AT` jobs of the queue; without models there is none.
     """
-    if not s.config[0].modelled:
+    if not MODELLED or not s.config[0].modelled:
         return -1
     for position in range(min(s.derived.part.queue_len[p], LOOK_AT)):
         slot = s.derived.queue[p, position]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Preempt, SetClock, Start, Wait
-from rlsched.decide.candidates import has_released, has_startable, hold, job_candidates
-from rlsched.decide.scheduler import Decision, Scheduler, may_preempt, may_reclock, may_share
+from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.rows.candidates import has_released, has_startable, hold, job_candidates
+from rlsched.decide.scheduler import Decision, Scheduler
 
 
 def decide_all(
@@ -17,15 +17,15 @@ def decide_all(
     """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
 
     A partition is asked while some waiting job can start there; for a scheduler that preempts or shares,
-    while any job waits; for one that changes the clocks of running jobs, in any case. It is asked again where
-    a start in another one ended a hold in it, and, if the scheduler preempts, after each pass with a
-    preemption: the job may wait for another partition too. Yields (partition, decision), each already
-    applied. A *wait* is yielded only where the scheduler could have done something.
+    while any job waits. It is asked again where a start in another one ended a hold in it, and, if the
+    scheduler preempts, after each pass with a preemption: the job may wait for another partition too. Yields
+    (partition, decision), each already applied. A *wait* is yielded only where the scheduler could have done
+    something.
     """
-    modelled = int(state.arrays.config[0].modelled)
-    shares = may_share(scheduler) and modelled not in (0, CLOCKS_ALONE)
-    always = may_reclock(scheduler) and modelled != 0
-    preempts = may_preempt(scheduler) or shares
+    can = scheduler.abilities
+    shares = can.shares and state.needs.models and int(state.arrays.config["modelled"][0]) != CLOCKS_ALONE
+    waits = len(state.arrays.order.later) > 0 and not state.arrays.config[0].preempts
+    always = (can.preempts and not waits) or shares
     first, started, preempted = True, True, False
     while started:
         everywhere = first or preempted
@@ -33,13 +33,8 @@ def decide_all(
         for partition in range(state.num_partitions):
             if not everywhere and not has_released(state, partition, now_s):
                 continue
-            while True:
-                asked = has_startable(state, partition, now_s) or (preempts and len(state.queue(partition)))
-                if not asked and not always:
-                    break
+            while has_startable(state, partition, now_s) or (always and len(state.queue(partition))):
                 decision = scheduler.decide(state, partition, now_s, record=record)
-                if not asked and isinstance(decision.action, Wait):
-                    break
                 apply(state, partition, decision, now_s)
                 yield partition, decision
                 if isinstance(decision.action, Wait):
@@ -63,17 +58,13 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
             share_milli=action.share_milli,
             sm_clock_frac=action.sm_clock_frac,
             node=action.node,
-            beside=action.beside,
+            share_with=action.share_with,
             cpu_milli_each=action.cpu_milli_each,
         )
     elif isinstance(action, Preempt):
         state.preempt(action.seq, now_s, moved_for=action.moved_for)
-    elif isinstance(action, SetClock):
-        state.set_clock(action.seq, action.sm_clock_frac, now_s)
-    elif isinstance(action, Wait):
+    else:
         action.check(now_s)
         if decision.marks_hold:
             hold(state, job_candidates(state, partition, now_s), now_s)
-    else:
-        raise TypeError(f"{type(action).__name__} is never legal: no model gives its cost")
     state.count_decision()

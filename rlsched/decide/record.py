@@ -25,7 +25,7 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
         nodes: First node of each row's placement, -1 for *wait* and for jobs that do not fit.
         features: (K, F) actor features, row-major, the very float32 values the network saw.
         legal: Whether each row may be taken.
-        reasons: A reason code a row (of `rlsched.decide.window_arrays`), 0 where legal.
+        reasons: A reason code a row (of `rlsched.decide.rows.arrays`), 0 where legal.
         logits: Masked rows included; empty when no network was asked.
         choice: Row taken; -1 where a rule took a job that the window does not show. What the policy takes is
             legal; a rule follows its own order, and in the policy's place may take a job that is held back.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action
 from rlsched.decide.record import DecisionRecord, Half, Source
+from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.scheduler import Decision
-from rlsched.decide.schema import SCHEMA
 
 
 class Recording:

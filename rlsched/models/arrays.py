@@ -38,7 +38,7 @@ GPU_MODEL: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry a GPU type; the symbols are those of the clock model in `docs/model.md`."""
+"""One entry a GPU type; the symbols are those of the clock model in `docs/explanation/model.md`."""
 
 TRAIT: Final = np.dtype(
     [

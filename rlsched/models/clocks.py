@@ -8,7 +8,7 @@ power at full clock; for each GPU type: P_s, x_c, k and theta (`GPU_MODEL`)::
     P(x) = P_s + A*(theta/T(x) + (1-theta)*x)*v(x)^2
 
 Fitted to the GPU-DVFS-Dataset (V100, 33 workloads, 13 clocks) and to the power-limit traces of Zeus
-(NSDI'23); errors by GPU type: `docs/model/clocks.md`, `studies/models/fit_models.py`.
+(NSDI'23); errors by GPU type: `docs/explanation/clocks.md`, `studies/models/fit_models.py`.
 """
 
 from __future__ import annotations

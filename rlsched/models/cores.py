@@ -2,7 +2,7 @@
 
 Throughput of image and audio jobs, relative to three cores a GPU, is min(G, 0.40 * c^0.83) with c cores a GPU
 and G the GPU's own bound. Fitted to Synergy's profiles (OSDI'22; V100, data in memory);
-errors: `docs/model/clocks.md`.
+errors: `docs/explanation/clocks.md`.
 """
 
 from __future__ import annotations

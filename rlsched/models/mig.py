@@ -7,8 +7,9 @@ from itertools import count
 from math import isnan, nan
 from typing import Final, NamedTuple
 
-from rlsched.cluster.spec import slice_name
+from rlsched.cluster.slice_name import slice_name
 from rlsched.jit import kernel
+from rlsched.models.gpu_types import GPU_FIGURES, NAME_TOLERANCE, canonical_kind, named_memory_mib
 
 MEMORY_SLICES: Final = 8
 COMPUTE_SLICES: Final = 7
@@ -196,8 +197,6 @@ these rows. The other models' data sets are not those of the catalogue, or not k
 @cache
 def gpu_with_mig(gpu_type: str) -> str | None:
     """The key of `PROFILES` that a GPU type stands for (`A100`: 40 GB); None: no slices of it are known."""
-    from rlsched.models.power import GPU_FIGURES, NAME_TOLERANCE, canonical_kind, named_memory_mib
-
     kind = canonical_kind(gpu_type)
     memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
     for known in PROFILES:

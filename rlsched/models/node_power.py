@@ -47,7 +47,8 @@ class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             kind: Their type, a name in `GPU_FIGURES`.
             cpus: Cores, 0 where unknown.
         """
-        from rlsched.models.power import GPU_FIGURES, NodePower, canonical_kind
+        from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
+        from rlsched.models.power import NodePower
 
         power = power or NodePower()
         gpu_idle_w = GPU_FIGURES[canonical_kind(kind)]["idle_w"].value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import array_kernel, kernel, large_kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
 from rlsched.models.cores import input_speed
@@ -129,6 +129,53 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
     """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
     return min(allowed, delivered) / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
+
+
+@kernel
+def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
+    """Rate that a waiting job is predicted to have alone at full clock on GPUs of a type, as many nodes as it
+    needs, with the cores that it asked for."""
+    allowed = min(gpu_rate(s, slot, kind, 1.0, 1.0, 1, 1), asked_feed(s, slot, kind))
+    return allowed / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
+
+
+@kernel
+def present_speed(s: StateArrays, slot: int) -> float:
+    """Rate that a running job is predicted to have as its GPUs are shared and clocked; 1 without GPUs."""
+    if s.job.head[slot] < 0:
+        return 1.0
+    g = s.job.head[slot] // MAX_TENANTS
+    return placed_rate(s, slot, s.gpu.clock_frac[g], shared_on(s, slot, g))
+
+
+@large_kernel
+def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float:
+    """Rate of a running job: of the slowest of its GPUs, fed by its cores.
+
+    Args:
+        s: The state.
+        slot: The job.
+        clock: SM clock of its GPUs, of the maximum.
+        shared: Speed that sharing leaves it, alone = 1.
+    """
+    head = s.job.head[slot]
+    nodes, last_node, place = 0, -1, head
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        nodes += n != last_node
+        last_node = n
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    size = max(s.derived.class_queue.node_size[s.job.placed_in[slot], s.job.demand[slot]], 1)
+    fewest = min((s.job.gpus[slot] + size - 1) // size, nodes)
+    rate, last_kind, place = np.inf, -1, head
+    while place >= 0:
+        kind = gpu_kind(s, place // MAX_TENANTS)
+        if kind != last_kind:
+            allowed = gpu_rate(s, slot, kind, clock, shared, nodes, fewest)
+            rate = min(rate, fed_rate(s, slot, kind, allowed))
+            last_kind = kind
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return rate
 
 
 @kernel

@@ -1,93 +1,90 @@
-"""A power-down rule in a few words, and the services that it stands for."""
+"""How the idle nodes of a cluster are put to sleep, as settings, and the services that they stand for."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from rlsched.errors import InputError
 from rlsched.power_down.service import KeepRule, PowerDown, PowerDownService
+from rlsched.settings import Seconds
 from rlsched.workload.predict.node_demand import SLOT_S, DemandForecast, Persistence, TrailingMaximum
 
-REVIEW_S: Final = 60.0
-"""Time between two looks at the nodes: demand is heard at once, while nodes sleep by slots of ten minutes."""
 CHOSEN_FOR_NODES: Final = 420
 """The defaults of `KeepRule` are for so many nodes."""
 _WAKE_SHARE: Final = 1.6
 """Buffer after a wake-up over buffer, of the same defaults: 40 and 25 nodes."""
-_RULE: Final = re.compile(
-    r"(?P<forecast>trailing:(?P<count>\d+(?:\.\d+)?)(?P<unit>min|h|d)|persistence)(?P<nodes>(?:,\d+){1,4})"
-)
-_UNIT_S: Final = {"min": 60.0, "h": 3600.0, "d": 86400.0}
-FORM: Final = (
-    "`default`, or `trailing:3h,BUFFER[,WAKE_BUFFER[,RAMP[,HEADROOM]]]` (a time in min, h or d; nodes of the "
-    "whole cluster), or `persistence,BUFFER[,...]`"
-)
 
 
-@dataclass(frozen=True)
-class PowerDownPlan:
-    """How the nodes of a cluster sleep: one service for each set of nodes that can stand in for each other.
+class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How nodes sleep: one service for each set of nodes that can stand in for each other.
+
+    Numbers of nodes are of the whole cluster. What is not given is the default of `KeepRule`, scaled from the
+    `CHOSEN_FOR_NODES` nodes that it was chosen for.
 
     Attributes:
-        text: As it was given.
-        forecast: Of the highest demand ahead, in every set.
-        rule: How many nodes to keep, of a cluster with `nodes`.
-        nodes: See `rule`; None: the cluster's own number.
-        review_s: Time between two looks at the nodes.
+        forecast: Of the highest demand ahead. `trailing`: the highest of late comes back; `persistence`: what
+            is wanted now stays wanted.
+        over: `trailing`: how far it looks back, a multiple of 10 minutes.
+        buffer_nodes: Awake above the forecast.
+        wake_buffer_nodes: Awake above demand after a wake-up; None: 1.6 times the buffer.
+        ramp_nodes: At most so many go to sleep at one review; 0: no limit.
+        headroom_nodes: Wake as soon as fewer awake nodes are free, before jobs wait.
+        review: Time between two looks at the nodes. Demand is heard at once; nodes sleep by slots of ten
+            minutes.
     """
 
-    text: str = "default"
-    forecast: DemandForecast = TrailingMaximum(18)  # noqa: RUF009 - frozen
-    rule: KeepRule = KeepRule()  # noqa: RUF009 - frozen
-    nodes: int | None = CHOSEN_FOR_NODES
-    review_s: float = REVIEW_S
+    forecast: Literal["trailing", "persistence"] = "trailing"
+    over: Seconds = Seconds(10_800.0)
+    buffer_nodes: int | None = None
+    wake_buffer_nodes: int | None = None
+    ramp_nodes: int | None = None
+    headroom_nodes: int = 0
+    review: Seconds = Seconds(60.0)
 
-    @classmethod
-    def parse(cls, text: str) -> PowerDownPlan:
-        """The plan that a text names.
+    def check(self, where: str) -> None:
+        """Find out whether the settings go together.
 
         Raises:
-            InputError: the text has another form than `FORM`.
+            InputError: naming the setting.
         """
-        if text == "default":
-            return cls()
-        found = _RULE.fullmatch(text)
-        if found is None:
-            raise InputError(f"power-down rule {text!r}: expected {FORM}")
-        forecast: DemandForecast = Persistence()
-        if found["count"] is not None:
-            slots = float(found["count"]) * _UNIT_S[found["unit"]] / SLOT_S
-            if slots < 1 or slots != int(slots):
-                raise InputError(
-                    f"power-down rule {text!r}: expected a multiple of 10 min after `trailing:`, got "
-                    f"{found['count']}{found['unit']}"
-                )
-            forecast = TrailingMaximum(int(slots))
-        buffer, *others = (int(count) for count in found["nodes"][1:].split(","))
-        names = ("wake_buffer_nodes", "ramp_nodes", "headroom_nodes")
-        given = {
-            "wake_buffer_nodes": math.ceil(buffer * _WAKE_SHARE),
-            **dict(zip(names, others, strict=False)),
-        }
-        return cls(text, forecast, KeepRule(buffer_nodes=buffer, **given), None)
+        if self.over < SLOT_S or self.over % SLOT_S:
+            raise InputError(f"{where}: over: expected a multiple of 10 minutes (600s), got {self.over.text}")
+        if self.review <= 0:
+            raise InputError(f"{where}: review: expected a time above 0, got {self.review.text}")
+        for name in ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes"):
+            if (getattr(self, name) or 0) < 0:
+                raise InputError(f"{where}: {name}: expected 0 nodes or more, got {getattr(self, name)}")
+
+    @property
+    def demand_forecast(self) -> DemandForecast:
+        """The forecast."""
+        return Persistence() if self.forecast == "persistence" else TrailingMaximum(int(self.over / SLOT_S))
+
+    @property
+    def rule(self) -> KeepRule:
+        """How many nodes to keep: of the whole cluster, or of `CHOSEN_FOR_NODES` where no buffer is given."""
+        plain = KeepRule()
+        buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
+        if buffer is not None and wake is None:
+            wake = math.ceil(buffer * _WAKE_SHARE)
+        return KeepRule(
+            buffer_nodes=plain.buffer_nodes if buffer is None else buffer,
+            wake_buffer_nodes=plain.wake_buffer_nodes if wake is None else wake,
+            ramp_nodes=plain.ramp_nodes if self.ramp_nodes is None else self.ramp_nodes,
+            headroom_nodes=self.headroom_nodes,
+        )
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
         """A service for each set of so many nodes; buffers and ramps are split by size, rounded up."""
-        of = self.nodes or max(sum(sizes), 1)
-        return [PowerDownService(self._scaled(size / of), self.forecast) for size in sizes]
+        of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(sum(sizes), 1)
+        return [PowerDownService(_scaled(self.rule, size / of), self.demand_forecast) for size in sizes]
 
-    def _scaled(self, share: float) -> KeepRule:
-        rule = self.rule
-        return KeepRule(
-            buffer_nodes=math.ceil(rule.buffer_nodes * share),
-            wake_buffer_nodes=math.ceil(rule.wake_buffer_nodes * share),
-            ramp_nodes=math.ceil(rule.ramp_nodes * share),
-            falling_slots=rule.falling_slots,
-            headroom_nodes=math.ceil(rule.headroom_nodes * share),
-            min_awake_s=rule.min_awake_s,
-            min_asleep_s=rule.min_asleep_s,
-        )
+
+def _scaled(rule: KeepRule, share: float) -> KeepRule:
+    names = ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes")
+    scaled = {name: math.ceil(getattr(rule, name) * share) for name in names}
+    return msgspec.structs.replace(rule, **scaled)

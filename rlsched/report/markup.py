@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
+from rlsched.errors import InputError
 from rlsched.report.figures import Plot
 
 
@@ -62,8 +65,9 @@ def cards(facts: Iterable[tuple[str, str]]) -> str:
     return f'<dl class="cards">{items}</dl>'
 
 
-def document(title: str, subtitle: str, style: str, lead: str, sections: Sequence[Section], foot: str) -> str:
+def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], foot: str) -> str:
     """The whole page. It asks nothing of the network: a content security policy forbids it, too."""
+    style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
     body = "".join(
         f'<section id="{one.key}" aria-labelledby="h-{one.key}"><h2 id="h-{one.key}">{escape(one.title)}</h2>'
@@ -89,3 +93,18 @@ def document(title: str, subtitle: str, style: str, lead: str, sections: Sequenc
 </body>
 </html>
 """
+
+
+def write(text: str, path: Path) -> None:
+    """Write a page, all of it or nothing.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot write this page: {error.strerror or error}") from error

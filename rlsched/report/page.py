@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 from rlsched import __version__
 from rlsched.cli.show import in_words
-from rlsched.errors import InputError
 from rlsched.report import operation, workload
 from rlsched.report.figures import Canvas
-from rlsched.report.markup import Section, cards, document, paragraph
+from rlsched.report.markup import Section, cards, document, paragraph, write
 from rlsched.report.words import number
 from rlsched.workload.characterise.parts import Report
 
@@ -51,8 +49,7 @@ def page(report: Report, made: list[Section]) -> str:
         f"Made by rlsched {__version__}, rlsched trace describe --html. The same numbers for "
         "machines: --json."
     )
-    style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
-    return document(title, subtitle, style, _lead(report, made), made, foot)
+    return document(title, subtitle, _lead(report, made), made, foot)
 
 
 def write_page(report: Report, path: Path) -> list[Section]:
@@ -62,14 +59,7 @@ def write_page(report: Report, path: Path) -> list[Section]:
         InputError: the place cannot be written to.
     """
     made = sections(report)
-    text = page(report, made)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot write this page: {error.strerror or error}") from error
+    write(page(report, made), path)
     return made
 
 

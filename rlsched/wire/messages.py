@@ -96,7 +96,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     submit_s: float
     predicted_s: float | None
-    """What the queue goes by, stamped at submission."""
+    """What the queue goes by, predicted at submission."""
     start_s: float | None
     end_s: float | None
     exit_code: int | None
@@ -171,6 +171,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     record: bytes | None = None
     """The last `DecisionRecord` (msgpack) in which this job was a candidate."""
 
+    def __str__(self) -> str:
+        """As `rlsched why` says it."""
+        return "\n".join([f"job {self.job}: {self.summary}", *(f"  {line}" for line in self.details)])
+
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     """A piece of output. `eof`: the attempt has ended and nothing follows."""
@@ -223,7 +227,7 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     """Who predicts run times, and how well that went lately. Times are Unix seconds, None where not yet."""
 
     model: str
-    """`running-mean` or `hedge`: what the next job is stamped by."""
+    """`running-mean` or `hedge`: what the next job is predicted by."""
     note: str
     """What does not serve yet, or not at all, and why; "" where everything does."""
     ended: int

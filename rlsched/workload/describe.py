@@ -27,7 +27,7 @@ def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | N
 
     All times are seconds; shares end in `_frac`; what is unknown is None. A section whose data the trace
     lacks is `{"missing": [columns], "say": sentence}`. The keys are those of `rlsched trace describe --json`;
-    docs/characterisation.md lists them.
+    docs/how-to/characterise.md lists them.
 
     Args:
         trace: J jobs.

@@ -274,4 +274,4 @@ def _with_counts(spec: ClusterSpec, groups: list[NodeGroup], counts: list[int]) 
         for group, count in zip(groups, counts, strict=True)
         if count
     )
-    return ClusterSpec(name=spec.name, nodes=nodes)
+    return msgspec.structs.replace(spec, nodes=nodes)

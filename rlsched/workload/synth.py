@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched.workload.foresight import Predictability, predict
+from rlsched.workload.predictability import Predictability, predict
 from rlsched.workload.profiles import DURATION_PROBABILITIES, PROFILES, Profile
 from rlsched.workload.trace import Trace
 from rlsched.workload.validate import Cells
@@ -70,7 +70,7 @@ def synthesize(
         gpus_per_node: GPUs of each node.
         seed: Seed of all draws.
         predictability: How well durations are predicted: `none` (no predictions in the trace), `causal`,
-            `informative`, or the standard deviation of ln(true / predicted); see `foresight`.
+            `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
 
     Raises:
         InputError: an argument out of its range, with the range.

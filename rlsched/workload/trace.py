@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
+from rlsched.workload.cells import Where
 from rlsched.workload.columns import BASE, BY_ATTRIBUTE, KNOWN, OPTIONAL
 from rlsched.workload.tables import read_table, split_suffix, write_table
-from rlsched.workload.validate import Cells, Where, check_columns
+from rlsched.workload.validate import Cells, check_columns
 
 Text = NDArray[np.str_]
 Floats = NDArray[np.float64]

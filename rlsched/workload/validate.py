@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
+from rlsched.workload.cells import Where, entries
 from rlsched.workload.columns import EXPECTED, KNOWN, PASS_THROUGH, Column, column_of, known_names
 from rlsched.workload.distinct import surely_differ
 from rlsched.workload.plain_csv import PlainCells
-from rlsched.workload.relations import check_relations, entries
+from rlsched.workload.validate_relations import check_relations
 
 MAX_TEXT = 1000
 """Characters in one cell; numpy pads every cell of a column to the longest."""
@@ -24,30 +25,6 @@ _PLAIN = frozenset("0123456789.+-eE")
 _FLAGS = {"": "", "true": "true", "1": "true", "false": "false", "0": "false"}
 
 Cells = Sequence[Any] | NDArray[Any]
-
-
-class Where(NamedTuple):
-    """Where the cells come from: the file (or what stands for it) and the row number of each.
-
-    Attributes:
-        source: File or name, for messages.
-        rows: Number of each row in that file; None: 1, 2, 3, ...
-    """
-
-    source: str
-    rows: Sequence[int] | None = None
-
-    def row(self, position: int) -> int:
-        """Row number in the file of the cell at this position."""
-        return self.rows[position] if self.rows is not None else position + 1
-
-    def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:
-        """Raise the error about one cell."""
-        shown = repr(str(got))
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise TraceError(
-            f"{self.source}: row {self.row(position)}, column {column!r}: expected {expected}, got {shown}"
-        )
 
 
 def check_header(names: Sequence[str], source: str) -> None:

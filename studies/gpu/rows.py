@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rlsched.errors import InputError
 from rlsched.models.catalogue.table import FITTED, MEASURED
-from rlsched.models.power import GENERIC, canonical_kind
+from rlsched.models.gpu_types import GENERIC, canonical_kind
 from studies.gpu.arithmetic import (
     Estimate,
     cores_to_feed,

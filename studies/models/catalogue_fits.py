@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from rlsched.models.clocks import capped_clock, relative_time
 from rlsched.models.cores import CoreRow, cores_needed
-from rlsched.models.power import GPU_FIGURES, gpu_models
+from rlsched.models.gpu_types import GPU_FIGURES
+from rlsched.models.power import gpu_models
 from studies.models.catalogue_facts import GAVEL_TYPES, Facts, gavel_batch
 
 Floats = NDArray[np.float64]

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from rlsched.models.catalogue.table import FAMILIES, FIELDS, FOLDER, GPU_TYPES, REFERENCE_TYPE, workload_name
-from rlsched.models.power import GPU_FIGURES
+from rlsched.models.gpu_types import GPU_FIGURES
 from studies.models.catalogue_facts import GAVEL_TYPES, Facts, gavel_batch
 from studies.models.catalogue_fits import BATCH_EXPONENT, Fits
 
@@ -132,7 +132,7 @@ class Maker:
             sure = error <= MAX_MEMORY_ERROR
             return Cell(middle, FITTED if sure else ASSUMED, source if sure else "assumed:memory_range")
         if "throughput" in row:
-            full = float(GPU_FIGURES[REFERENCE_TYPE]["memory_mib"].value)  # type: ignore[arg-type]
+            full = float(GPU_FIGURES[REFERENCE_TYPE]["memory_mib"].value)
             return Cell(self.fits.monitored(1)[0] * full, FITTED, "memory-filled")
         rules = self.rules
         weights_mib = rules["memory_bytes_each"] * parameters_m * 1e6 / 2**20
@@ -195,7 +195,7 @@ class Maker:
         return Cell(like.value * room, ASSUMED, "assumed:power")
 
     def _room_w(self, kind: str) -> float:
-        return float(GPU_FIGURES[kind]["tdp_w"].value) - self.fits.static_w(kind)  # type: ignore[arg-type]
+        return float(GPU_FIGURES[kind]["tdp_w"].value) - self.fits.static_w(kind)
 
     def latent(self, which: int) -> Callable[[Workload, str], Cell | None]:
         def make(workload: Workload, kind: str) -> Cell | None:

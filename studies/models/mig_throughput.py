@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.abilities import read_abilities
-from rlsched.decide.rules import Rule
+from rlsched.decide.policy import Policy
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.memory import MARGIN_FRAC
 from rlsched.models.mig import MEASURED_AS, PROFILES
@@ -85,18 +84,18 @@ def that_fit(trace: Trace, scale: float = 1.0) -> Trace:
     return trace.select(memory_mib <= (1 - MARGIN_FRAC) * PROFILES[GPU_TYPE][0].memory_mib)
 
 
-def work_off(trace: Trace, mig: tuple[str, ...], words: str, scale: float) -> tuple[float, float]:
-    """(work a second, energy of the cluster for each job in J) of a layout; no `mig`: whole GPUs."""
+def work_off(trace: Trace, mig: tuple[str, ...], scale: float, *, share: bool = False) -> tuple[float, float]:
+    """(work a second, energy of the cluster for each job in J) of a layout; no `mig`: whole GPUs,
+    with two jobs each where they share."""
     group = NodeGroup(gpus=GPUS, gpu_type=GPU_TYPE)
     if mig:
         group = NodeGroup.sliced(mig, gpus=GPUS, gpu_type=GPU_TYPE)
-    able = read_abilities("fifo-backfill", words.split())
-    rule = Rule(name="fifo-backfill", order="submit", blocks=False, abilities=able)
+    rule = Policy("fifo-backfill", share={} if share else None).rule
     engine = Engine(
         trace,
         ClusterSpec(name="c", nodes=(group,)),
-        order="submit",
-        information="oracle",
+        order=rule.order,
+        oracle=True,
         models=Models(assumed_scale=scale),
     )
     table = engine.run_rule(rule)
@@ -111,13 +110,15 @@ def measure(kind: str, trace: Trace) -> Found:
     fit = f"{len(some) / len(trace):.0%} of jobs"
     if names != {""}:
         fit = f"{len(set(some.extra['workload'].tolist()))} of {len(names)}"
-    ways = {"two a GPU, shared": ((), "share")} | {name: (mig, "") for name, mig in LAYOUTS.items()}
+    shared = "two a GPU, shared"
+    ways: dict[str, tuple[str, ...]] = {shared: (), **LAYOUTS}
     throughput, energy, assumed = {}, {}, {}
-    for name, (mig, words) in ways.items():
+    for name, mig in ways.items():
         got = []
         for scale in (1.0, 0.7, 1.3):
             held = that_fit(trace, scale)
-            ours, theirs = work_off(held, mig, words, scale), work_off(held, (), "", scale)
+            ours = work_off(held, mig, scale, share=name == shared)
+            theirs = work_off(held, (), scale)
             got.append(ours[0] / theirs[0])
             if scale == 1.0:
                 energy[name] = ours[1] / theirs[1]

@@ -2,7 +2,7 @@
 
     RLSCHED_DATA=../shared python -m studies.models.model_figures [--only NAME] [--out DIR]   # runs/figures
 
-Needs the shared data and matplotlib (extra `report`). What each figure shows: `docs/model.md`. Dots are
+Needs the shared data and matplotlib (extra `report`). What they show: `docs/explanation/model.md`. Dots are
 measured, lines are the model. The files are not for passing on: some of the data behind them have no licence.
 """
 

@@ -4,9 +4,9 @@ that both jobs keep 85 %, and JCT.
     RLSCHED_DATA=../shared .venv/bin/python -m studies.models.pair_learning     # five minutes on one core
 
 Cases as in `energy_table.py`: jobs of the last fifth of the trace's time at load 0.9, after 7 days of
-warm-up, under `qssf-backfill+share`; ten seeds of the models, each with learning and without; JCT also with
-a lower gate. Whenever a job joins another, the speeds predicted for the decision are held against those at
-which the two then run; pairs of the catalogue's table, which run as predicted, are left out."""
+warm-up, under `qssf-backfill` with sharing; ten seeds of the models, each with learning and without; JCT
+also with a lower gate. Whenever a job joins another, the speeds predicted for the decision are held against
+those at which the two then run; pairs of the catalogue's table, which run as predicted, are left out."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS
-from rlsched.decide.abilities import KEEP_FRAC
 from rlsched.decide.actions import Action, Start
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.options import KEEP_FRAC
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.models.speed import gpu_kind
 from rlsched_agents.evaluate.run import Task, replay_tasks, run_task, say_nothing
 from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import Models
 from rlsched_envs.physics import true_share
+from studies.policy.abilities import SHARING, able, share
 from studies.policy.energy_table import Workload
 
 TRACES = ("helios_venus", "philly")
-POLICY = "qssf-backfill+share"
-LOWER_GATES = ("qssf-backfill+share=0.7",)
+POLICY = able(Policy("qssf-backfill"), SHARING)
+LOWER_GATES = (able(Policy("qssf-backfill"), share(0.7)),)
 PAIR_BANDS = (0, 1, 2, 4, 10)
 RUN_BANDS = (0, 100, 300, 1000, 3000)
 SEEDS = 10
@@ -73,8 +75,8 @@ class Noting(Engine):
 
     def _note(self, action: Action) -> None:
         super()._note(action)
-        if isinstance(action, Start) and action.beside >= 0:
-            slots = [self.state.slot_of(action.seq), self.state.slot_of(action.beside)]
+        if isinstance(action, Start) and action.share_with >= 0:
+            slots = [self.state.slot_of(action.seq), self.state.slot_of(action.share_with)]
             self.joins += [self._join(*pair) for pair in (slots, slots[::-1]) if not self._is_measured(*pair)]
 
     def _is_measured(self, mine: int, theirs: int) -> bool:
@@ -128,16 +130,16 @@ def kept(joins: list[Join]) -> float:
     return float((column(joins, "true") >= KEEP_FRAC).mean())
 
 
-def jct_s(work: Workload, policy: str, models: Models) -> float:
+def jct_s(work: Workload, policy: Policy, models: Models) -> float:
     """Mean JCT of the measured jobs."""
     [task] = tasks(work, policy, models)
-    table = run_task(task, partial(say_nothing, policy, 0)).table
+    table = run_task(task, partial(say_nothing, policy.name, 0)).table
     return float(np.nanmean((table.end_s - table.trace.submit_s)[work.measured]))
 
 
-def tasks(work: Workload, policy: str, models: Models) -> list[Task]:
+def tasks(work: Workload, policy: Policy, models: Models) -> list[Task]:
     """The one task of a policy under these models."""
-    return replay_tasks(work.trace, work.spec, work.window, work.stamps, [policy], [0], models=models)
+    return replay_tasks(work.trace, work.spec, work.window, work.predictions, [policy], [0], models=models)
 
 
 def show(folder: Path, name: str) -> None:
@@ -145,8 +147,8 @@ def show(folder: Path, name: str) -> None:
     work = Workload(folder, name, Models())
     joins: dict[bool, list[Join]] = {True: [], False: []}
     for seed in range(NOTED):
-        for learn, found in joins.items():
-            found += joins_of(*tasks(work, POLICY, Models(seed=seed, learn=learn)))
+        for learning, found in joins.items():
+            found += joins_of(*tasks(work, POLICY, Models(workload_seed=seed, learning=learning)))
     head = "directions | mean abs. error | of the models alone |\n|---|---|---|---|"
     print(f"\n### {name}\n\n| observations of the pair before | {head}")
     print(*error_rows(joins[True], "seen", PAIR_BANDS), sep="\n")
@@ -157,10 +159,12 @@ def show(folder: Path, name: str) -> None:
     print(f"joins: {len(joins[True]) // 2:,}, without learning {len(joins[False]) // 2:,}", flush=True)
     for policy in (POLICY, *LOWER_GATES):
         both = [
-            [jct_s(work, policy, Models(seed=seed, learn=learn)) for learn in joins] for seed in range(SEEDS)
+            [jct_s(work, policy, Models(workload_seed=seed, learning=learning)) for learning in joins]
+            for seed in range(SEEDS)
         ]
         ratios = np.log([one / other for one, other in both])
-        print(f"\n{policy}: mean JCT with / without, s: {' / '.join(f'{m:,.0f}' for m in np.mean(both, 0))}")
+        means = " / ".join(f"{mean:,.0f}" for mean in np.mean(both, 0))
+        print(f"\n{policy.name}: mean JCT with / without, s: {means}")
         print("ratios by seed: " + " ".join(f"{r:.3f}" for r in np.exp(ratios)))
         error = ratios.std(ddof=1) / np.sqrt(SEEDS)
         print(f"geometric mean {np.exp(ratios.mean()):.3f}, standard error {error:.3f}", flush=True)

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlsched.decide.permissions import Permissions
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.network import Actor, CandidateNetwork, Packed, prior
@@ -157,7 +158,7 @@ def replays(seed: int, traces: int) -> Replays:
                     nodes_high=count,
                 )
                 windows.append(draw_window(source, config, rng))
-    return Replays(windows, 8, WARMUP_JOBS)
+    return Replays(windows, 8, WARMUP_JOBS, Permissions())
 
 
 def ratios(replayed: Replays, network: CandidateNetwork) -> list[float]:

@@ -23,7 +23,7 @@ from studies.policy.cases import TRACES
 from studies.policy.compare import QUICK_LOAD, QUICK_TRACE, jobs_of, log_if_test, read_results
 from studies.policy.journal import LOG_FILE
 from studies.policy.opponents import TUNED_FILE, policy_id, read_tuned
-from studies.policy.options import add_common, reported
+from studies.policy.options import add_common, add_policy, policies_of, reported
 from studies.policy.runs import Job, missing, run_all
 
 
@@ -35,11 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--study", action="append", choices=tuple(STUDIES), help="default: all")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    parser.add_argument(
-        "--policy",
-        action="append",
-        help="under test; default: those of each study, ppo in most that have one",
-    )
+    add_policy(parser, default="those of each study, ppo in most that have one")
     parser.add_argument("--load", action="append", type=float, help="default: those of each study")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at one load alone")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
@@ -48,13 +44,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _bar(arguments: argparse.Namespace) -> int:
-    policies = arguments.policy or []
+    policies = policies_of(arguments)
     tuned = read_tuned(arguments.tuned) if arguments.tuned.exists() else None
     studies = [STUDIES[name] for name in dict.fromkeys(arguments.study or STUDIES)]
     if arguments.split == "test":
         studies = [study for study in studies if not study.part]
-    tested = dict.fromkeys(name for study in studies for name in tested_in(study, policies))
-    ids = {name: policy_id(name) for name in tested}
+    ids = {one.name: policy_id(one) for study in studies for one in tested_in(study, policies)}
     without = {study.name: untuned_in(tuned, study) for study in studies}
     if arguments.split == "test" and any(without.values()):
         raise InputError(

@@ -7,6 +7,18 @@ from typing import Final, Literal
 
 import msgspec
 
+from rlsched.decide.policy import Policy
+from studies.policy.abilities import (
+    CORES,
+    REVISED,
+    Ability,
+    able,
+    fixed_clock,
+    lull,
+    share,
+    slowdown,
+    weighed,
+)
 from studies.policy.cases import SYNTHETIC, UNSEEN, Case, Foresight, cases
 from studies.policy.opponents import (
     BASE,
@@ -15,8 +27,10 @@ from studies.policy.opponents import (
     REFERENCES,
     Entry,
     Grid,
+    Role,
     Tuned,
     TunedFile,
+    default_of,
 )
 from studies.policy.synthetic import SEQUENCES, for_networks
 
@@ -29,13 +43,11 @@ GATE: Final = 0.5
 """Speed that all who share have to keep under `gittins`: what `pack` was tuned to."""
 STRICT_GATE: Final = 0.85
 """The gate that the bar's quality of sharing is about."""
-OWN_SPREAD: Final = "gittins:0.1,1"
+OWN_SPREAD: Final = Policy("gittins", name="gittins 0.1 1", preempt={"spread": 0.1, "trust": 1.0})
 """The index by the spread that comes with each prediction, and hardly any beside: a diagnosis, tuned nowhere,
 of what one spread for all loses on clusters whose run times are alike."""
-WEIGHTS: Final = tuple(f"{k / 8:g}" for k in range(9))
+WEIGHTS: Final = tuple(k / 8 for k in range(9))
 """Nine settings of the dial between JCT and energy."""
-
-Role = Literal["policy", "reference", "rule", "oracle"]
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +60,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         measure: What policies are ranked by: mean JCT, or mean delay (`measures`).
         models: Whether it runs under models.
         preemptible_frac: Share of the jobs that may be preempted.
+        declared: Where that is all of them: whether they say so, so that `ppo` preempts too.
         predictions: How well durations are predicted.
         loads: Offered loads.
         tested: Whether policies under test are rows of it: always, where they are named (the default policy
@@ -63,10 +76,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     measure: Literal["jct", "delay"] = "delay"
     models: bool = False
     preemptible_frac: float = 1.0
+    declared: bool = False
     predictions: Foresight = "causal"
     loads: tuple[float, ...] = LOADS
     tested: Literal["always", "named", "never"] = "named"
-    default: tuple[str, ...] = ("ppo",)
+    default: tuple[Policy, ...] = (Policy("ppo"),)
     own: tuple[str, ...] = ()
     part: str = ""
 
@@ -88,6 +102,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             [self.part or part],
             self.loads if loads is None else loads,
             preemptible_frac=self.preemptible_frac,
+            declared=self.declared,
             predictions=self.predictions,
         )
 
@@ -98,10 +113,10 @@ STUDIES: Final = {
         Study(
             name="preempt100",
             title="Preemption, all jobs preemptible",
+            declared=True,
             goal="mean JCT 10 % below tuned `tiresias` and never above it; within 10 % of `srtf`",
             measure="jct",
             tested="always",
-            default=("ppo+preempt",),
         ),
         Study(
             name="preempt50",
@@ -110,7 +125,6 @@ STUDIES: Final = {
             measure="jct",
             preemptible_frac=0.5,
             tested="always",
-            default=("ppo+preempt",),
         ),
         Study(
             name="sharing",
@@ -160,11 +174,11 @@ STUDIES: Final = {
         Study(
             name="unseen100",
             title="Clusters that nothing was tuned on, all jobs preemptible",
+            declared=True,
             goal="half of the gain on the four traces is kept, no case more than 2 % worse than best QSSF",
             measure="jct",
             loads=HEADLINE_LOADS,
             tested="always",
-            default=("ppo+preempt",),
             own=UNSEEN,
         ),
         Study(
@@ -175,17 +189,16 @@ STUDIES: Final = {
             preemptible_frac=0.5,
             loads=HEADLINE_LOADS,
             tested="always",
-            default=("ppo+preempt",),
             own=UNSEEN,
         ),
         Study(
             name="sizes",
             title="From 16 to 10,000 GPUs, synthetic, all jobs preemptible",
+            declared=True,
             goal="half of the gain is kept at sizes 8 times larger, no case over 2 % worse than best QSSF",
             measure="jct",
             loads=SIZES_LOADS,
             tested="always",
-            default=("ppo", "ppo+preempt"),
             own=tuple(SEQUENCES),
             part=SYNTHETIC,
         ),
@@ -193,15 +206,15 @@ STUDIES: Final = {
 }
 
 
-_PREEMPTIVE: Final = ("tiresias", "tiresias-clear", "gittins", "gittins+revise")
+_PREEMPTIVE: Final = ("tiresias", "tiresias-clear", "gittins", "gittins-revised")
 _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "preempt100": _PREEMPTIVE,
     "preempt50": _PREEMPTIVE,
-    "sharing": ("pack", "lucid", "gittins", "easy+revise"),
+    "sharing": ("pack", "lucid", "gittins", "easy-revised"),
     "everything": ("pack", "gittins"),
-    "good": ("sgf-age", "reserve", "easy", "easy+revise"),
+    "good": ("reserve", "easy", "easy-revised"),
     "dial": ("pack", "gittins"),
-    "unseen": ("sgf-age", "reserve", "easy", "easy+revise", "gittins"),
+    "unseen": ("reserve", "easy", "easy-revised", "gittins"),
     "unseen100": _PREEMPTIVE,
     "unseen50": _PREEMPTIVE,
     "sizes": ("tiresias", "gittins"),
@@ -228,11 +241,6 @@ _ORACLES: Final[dict[str, tuple[str, ...]]] = {
 """Rules that are fed true durations."""
 
 
-def default_of(rule: str) -> str:
-    """The name of a rule at its default values; `tiresias-clear` has none but Tiresias's own threshold."""
-    return "tiresias:18000,clear" if rule == "tiresias-clear" else rule
-
-
 def grid_of(setting: str, rule: str) -> tuple[str, Grid]:
     """The grid that a rule is tuned by in a setting, and the setting that has it: its own, or the base."""
     own = MORE_GRIDS.get(setting, {}).get(rule)
@@ -247,7 +255,7 @@ def tuned_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
 
 def _complete(tuned: TunedFile, where: str, rule: str, grid: Grid) -> Tuned | None:
     found = (tuned.rules if where == BASE else tuned.settings.get(where, {})).get(rule)
-    return found if found is not None and found.grid == list(grid.values) else None
+    return found if found is not None and found.grid == grid.settings else None
 
 
 def usable_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
@@ -268,14 +276,14 @@ def setting_of(study: Study, rule: str) -> str:
     return "preemptible0.5" if rule == "gittins" and not study.preemptible_frac else study.setting
 
 
-def tested_in(study: Study, named: Sequence[str]) -> list[str]:
+def tested_in(study: Study, named: Sequence[Policy]) -> list[Policy]:
     """Policies under test in a study, of those that were named; the default one where none was."""
     if study.tested == "never":
         return []
-    return list(dict.fromkeys(named or (study.default if study.tested == "always" else ())))
+    return list(named or (study.default if study.tested == "always" else ()))
 
 
-def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequence[str]) -> list[Entry]:
+def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequence[Policy]) -> list[Entry]:
     """All rows of a study on one trace, references first and bounds last.
 
     Args:
@@ -284,65 +292,79 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         trace: The trace.
         policies: Policies under test that were named.
     """
-    found = [Entry(policy=name, label=name, role="reference", models=study.models) for name in REFERENCES]
+    found = _called(study, "reference", [Policy(name) for name in REFERENCES])
     if for_networks(trace):
-        found += _rows(study, "policy", dict.fromkeys(tested_in(study, policies)))
+        found += _called(study, "policy", tested_in(study, policies))
     if study.name in ("good", "unseen"):
-        found += _rows(study, "rule", dict.fromkeys(("fifo-backfill",)))
-    chosen = dict[str, str]()
+        found += _called(study, "rule", [Policy("fifo-backfill")])
+    chosen = dict[str, Policy]()
     for rule in _TUNED[study.name]:
         one = usable_of(tuned, setting_of(study, rule), rule)
-        chosen[rule] = default_of(rule) if one is None else one.chosen
+        chosen[rule] = default_of(rule) if one is None else one.policy()
         if rule in _AS_IT_IS[study.name]:
             found += _rows(study, "rule", {rule: chosen[rule]})
             if one is not None and not study.own:
-                by_trace = one.chosen_by_trace.get(trace, one.chosen)
-                found += _rows(study, "rule", {f"{rule} (by trace)": by_trace})
+                found += _rows(study, "rule", {f"{rule} (by trace)": one.policy(trace)})
     found += _rows(study, "rule", _able(study, chosen))
-    return found + _rows(study, "oracle", dict.fromkeys(_ORACLES[study.name]))
+    return found + _called(study, "oracle", [Policy(name) for name in _ORACLES[study.name]])
 
 
-def _rows(study: Study, role: Role, named: dict[str, str] | dict[str, None]) -> list[Entry]:
-    """Rows by label; no policy: it is called as its label says."""
+def _rows(study: Study, role: Role, labelled: dict[str, Policy]) -> list[Entry]:
+    """Rows by label."""
     return [
-        Entry(policy=policy or label, label=label, role=role, models=study.models)
-        for label, policy in named.items()
+        Entry(policy=policy, label=label, role=role, models=study.models)
+        for label, policy in labelled.items()
     ]
 
 
-def _able(study: Study, chosen: dict[str, str]) -> dict[str, str]:
+def _called(study: Study, role: Role, policies: Sequence[Policy]) -> list[Entry]:
+    """Rows that are called as their policies are."""
+    return _rows(study, role, {policy.name: policy for policy in policies})
+
+
+def _able(study: Study, chosen: dict[str, Policy]) -> dict[str, Policy]:
     """Rows with abilities, by label: `gittins` stands for its tuned value."""
-    base, hand = chosen.get("gittins", "gittins"), "qssf-backfill"
+    default, hand = Policy("gittins"), Policy("qssf-backfill")
+    base = chosen.get("gittins", default)
     if study.measure == "jct" or study.own:
-        found = {"gittins (default)": "gittins"} if base != "gittins" else {}
-        return found | ({OWN_SPREAD: OWN_SPREAD} if study.own == UNSEEN and study.preemptible_frac else {})
+        found = {"gittins (default)": default} if base.name != default.name else {}
+        own = study.own == UNSEEN and study.preemptible_frac
+        return found | ({OWN_SPREAD.name: OWN_SPREAD} if own else {})
+    gates = [(share(GATE),), (share(STRICT_GATE),)]
     if study.name == "sharing":
-        gates = [f"+share={gate:g}" for gate in (GATE, STRICT_GATE)]
-        found = {"pack:0.85": "pack:0.85"} | {f"gittins{words}": f"{base}{words}" for words in gates}
-        revised = chosen.get("easy+revise", "easy+revise").removesuffix("+revise")
-        return found | {f"easy{words}+revise": f"{revised}{words}+revise" for words in gates}
+        strict = Policy("pack", name=f"pack {STRICT_GATE:g}", share={"min_speed": STRICT_GATE})
+        revised = chosen.get("easy-revised", default_of("easy-revised"))
+        return (
+            {strict.name: strict}
+            | _labelled("gittins", base, gates)
+            | _labelled(f"easy {REVISED.label}", revised, gates)
+        )
     if study.name == "everything":
-        able = ("", f"+share={GATE:g}", f"+share={GATE:g}+cores", f"+share={STRICT_GATE:g}+cores")
-        found = {f"gittins{words}": f"{base}{words}" for words in able}
-        return found | {f"{hand}+share={GATE:g}+cores": f"{hand}+share={GATE:g}+cores"}
+        return _labelled("gittins", base, [(), gates[0], *((*one, CORES) for one in gates)]) | _labelled(
+            hand.name, hand, [(*gates[0], CORES)]
+        )
     if study.name == "dial":
-        dial = [f"+share={GATE:g}+weight={weight}" for weight in WEIGHTS]
-        return dict(zip(hand_rules(), hand_rules(), strict=True)) | {
-            f"gittins{one}": f"{base}{one}" for one in dial
-        }
+        dial = [(share(GATE), weighed(weight)) for weight in WEIGHTS]
+        return {one.name: one for one in hand_rules()} | _labelled("gittins", base, dial)
     return {}
 
 
-def hand_rules() -> list[str]:
+def _labelled(label: str, base: Policy, abilities: Sequence[tuple[Ability, ...]]) -> dict[str, Policy]:
+    """A policy with abilities, by what it is called in the tables with them."""
+    return {" ".join((label, *(one.label for one in more))): able(base, *more) for more in abilities}
+
+
+def hand_rules() -> list[Policy]:
     """What the dial is compared with: a clock for all, the best within a slowdown, in lulls, weighed."""
+    base = Policy("qssf-backfill")
     clocks = [
-        *(f"+clock={clock}" for clock in ("0.9", "0.8", "0.7", "0.6")),
-        *(f"+slowdown={budget}" for budget in ("0.05", "0.1", "0.2")),
-        *(f"+lull={budget}" for budget in ("0.05", "0.2")),
-        *(f"+weight={weight}" for weight in WEIGHTS[1:]),
+        *map(fixed_clock, (0.9, 0.8, 0.7, 0.6)),
+        *map(slowdown, (0.05, 0.1, 0.2)),
+        *map(lull, (0.05, 0.2)),
     ]
-    alone = [f"qssf-backfill{words}" for words in clocks if not words.startswith("+weight")]
-    return [*alone, *(f"qssf-backfill+share={GATE:g}{words}" for words in ("", *clocks))]
+    shared = able(base, share(GATE))
+    alone = [able(base, clock) for clock in clocks]
+    return [*alone, shared, *(able(shared, clock) for clock in (*clocks, *map(weighed, WEIGHTS[1:])))]
 
 
 def is_hand_rule(label: str) -> bool:

@@ -33,10 +33,10 @@ Rows = dict[str, list[Entry]]
 _AGAINST: Final = {
     "preempt100": ("tiresias", "tiresias-clear", "srtf"),
     "preempt50": ("tiresias", "tiresias-clear", "srtf"),
-    "sharing": ("lucid", "pack", "pack:0.85"),
+    "sharing": ("lucid", "pack", "pack 0.85"),
     "everything": ("pack", "gittins"),
-    "good": ("easy", "sgf-age", "reserve", "sjf-backfill"),
-    "unseen": ("easy", "sgf-age", "reserve", "sjf-backfill"),
+    "good": ("easy", "reserve", "sjf-backfill"),
+    "unseen": ("easy", "reserve", "sjf-backfill"),
     "unseen100": ("tiresias", "tiresias-clear", "gittins", "srtf"),
     "unseen50": ("tiresias", "tiresias-clear", "gittins", "srtf"),
     "sizes": ("tiresias", "gittins", "srtf"),
@@ -148,7 +148,7 @@ def result_of(case: Case, label: str, rows: Rows, results: Results) -> Result | 
     """What the row of this label came to on a case."""
     for one in rows[case.trace]:
         if one.label == label:
-            return results.get((case.name, one.policy, one.models))
+            return results.get((case.name, one.policy.name, one.models))
     return None
 
 
@@ -314,7 +314,7 @@ def _one_case(case: Case, rows: Rows, results: Results, best: Result, *, models:
         *("policy", "JCT mean", "ratio", "delay mean", "ratio", "JCT p50", "JCT p99", "delay p99", "p99.9"),
         *("longest", *(f"delay, {label}" for label in sizes), "preemptions", *under_models),
     )
-    for policy, role in dict.fromkeys((one.policy, one.role) for one in rows[case.trace]):
+    for policy, role in dict.fromkeys((one.policy.name, one.role) for one in rows[case.trace]):
         one = results.get((case.name, policy, models))
         if one is None:
             continue

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
 from studies.policy.bar_studies import HEADLINE_LOADS, STUDIES
@@ -47,11 +48,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _card(arguments: argparse.Namespace) -> int:
     checkpoint = load_checkpoint(arguments.checkpoint)
-    policy = f"ppo:{arguments.checkpoint}"
+    policy = Policy.of(f"ppo:{arguments.checkpoint}")
     test = {name: row for name, row in _rows(arguments.out, policy) if row}
     if not test:
         raise InputError(
-            f"{arguments.out}: no results of {policy} on the test split; expected those of "
+            f"{arguments.out}: no results of {policy.name} on the test split; expected those of "
             "`compare --split test` and `bar --split test`"
         )
     card = msgspec.structs.replace(checkpoint.card, test=test)
@@ -62,16 +63,15 @@ def _card(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(out: Path, policy: str) -> Iterator[tuple[str, dict[str, float]]]:
+def _rows(out: Path, policy: Policy) -> Iterator[tuple[str, dict[str, float]]]:
     """Each row of the card: its title, and its figures; none of these where results are missing."""
     alone = cases(TRACES, [TEST], HEADLINE_LOADS)
     yield "exclusive GPUs, mean queueing", row_of(alone, out / TEST, policy, _queueing)
     for name in MEASURED:
         study = STUDIES[name]
         todo = study.cases(study.traces((), TRACES), TEST, HEADLINE_LOADS)
-        served = policy + "+preempt" if "+preempt" in study.default[0] else policy
         what = "JCT" if study.measure == "jct" else "delay"
-        row = row_of(todo, out / "bar" / TEST, served, partial(value_of, study))
+        row = row_of(todo, out / "bar" / TEST, policy, partial(value_of, study))
         yield f"{study.title[0].lower()}{study.title[1:]}, mean {what}", row
 
 
@@ -79,7 +79,7 @@ def _queueing(one: Result) -> float | None:
     return one.metrics.queue_mean_s
 
 
-def row_of(todo: Sequence[Case], folder: Path, policy: str, value: Value) -> dict[str, float]:
+def row_of(todo: Sequence[Case], folder: Path, policy: Policy, value: Value) -> dict[str, float]:
     """One row: the policy over the better of both references, case by case; empty where a result is missing.
 
     Args:
@@ -88,12 +88,12 @@ def row_of(todo: Sequence[Case], folder: Path, policy: str, value: Value) -> dic
         policy: The policy under test.
         value: What is compared, s.
     """
-    jobs = [Job(case=case, policy=name) for case in todo for name in (*REFERENCES, policy)]
+    jobs = [Job(case=case, policy=one) for case in todo for one in (*map(Policy, REFERENCES), policy)]
     results = read_results(jobs, folder)
     if len(results) < len(jobs):
         return {}
     best = [best_reference(results, case, models=False) for case in todo]
-    ours = [value(results[case.name, policy, False]) for case in todo]
+    ours = [value(results[case.name, policy.name, False]) for case in todo]
     theirs = [None if one is None else value(one) for one in best]
     ratios = [one / other for one, other in zip(ours, theirs, strict=True) if one and other]
     found = of_ratios(ours, theirs)

@@ -39,7 +39,7 @@ WANTED_JOBS: Final = 4000
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
 Foresight = Literal["causal", "good"]
-"""Predictions as they can be made of the trace, or as good as published ones (`stamps.good_predictions`)."""
+"""Predictions as they can be made of the trace, or as good as published ones (`predictions.py`)."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         part: One of `PARTS`, or `SYNTHETIC`.
         load: Offered load of the measured jobs.
         preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
+        declared: Where that is all of them: whether they say so. A rule preempts them anyway, `ppo` does not.
         predictions: How well durations are predicted, the same for all policies.
     """
 
@@ -57,12 +58,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     load: float
     preemptible_frac: float = 1.0
+    declared: bool = False
     predictions: Foresight = "causal"
+
+    @property
+    def flagged(self) -> bool:
+        """Whether each job says whether it may be preempted."""
+        return self.declared or self.preemptible_frac < 1.0
 
     @property
     def name(self) -> str:
         """Name of the case, fit for a file."""
-        share = "" if self.preemptible_frac == 1.0 else f"-preemptible{self.preemptible_frac:g}"
+        share = f"-preemptible{self.preemptible_frac:g}" if self.flagged else ""
         good = "" if self.predictions == "causal" else f"-{self.predictions}"
         return f"{self.trace.replace('/', '-')}-{self.part}-{self.load:g}{share}{good}"
 
@@ -114,11 +121,19 @@ def cases(
     *,
     preemptible_frac: float = 1.0,
     predictions: Foresight = "causal",
+    declared: bool = False,
 ) -> list[Case]:
     """All cases, trace by trace."""
     wanted = [(trace, part, load) for trace in traces for part in parts for load in loads]
     return [
-        Case(trace=trace, part=part, load=load, preemptible_frac=preemptible_frac, predictions=predictions)
+        Case(
+            trace=trace,
+            part=part,
+            load=load,
+            preemptible_frac=preemptible_frac,
+            declared=declared,
+            predictions=predictions,
+        )
         for trace, part, load in wanted
     ]
 
@@ -174,7 +189,12 @@ def workload_of(folder: Path, case: Case) -> Workload:
     if not (math.isfinite(stretch) and stretch > 0):
         raise InputError(f"{case.trace}: the jobs of its {case.part} part are no load for {spec.name}")
     trace = replace(trace, submit_s=trace.submit_s * stretch)
-    if case.preemptible_frac < 1.0:
-        pinned = np.random.default_rng(0).random(len(trace)) >= case.preemptible_frac
-        trace = replace(trace, extra=trace.extra | {"preemptible": np.where(pinned, "false", "true")})
-    return Workload(trace, spec, Window(since_s * stretch, until_s * stretch), stretch)
+    return Workload(with_flags(trace, case), spec, Window(since_s * stretch, until_s * stretch), stretch)
+
+
+def with_flags(trace: Trace, case: Case) -> Trace:
+    """The trace, of whose jobs each says whether it may be preempted, where that is asked for."""
+    if not case.flagged:
+        return trace
+    pinned = np.random.default_rng(0).random(len(trace)) >= case.preemptible_frac
+    return replace(trace, extra=trace.extra | {"preemptible": np.where(pinned, "false", "true")})

@@ -2,6 +2,7 @@
 
     .venv/bin/python -m studies.policy.compare
     .venv/bin/python -m studies.policy.compare --quick          # one trace and load, under five minutes
+    .venv/bin/python -m studies.policy.compare --policy ppo --policy easy --set reserve_after=1h
     .venv/bin/python -m studies.policy.compare --split test     # counted, in test_runs.jsonl
 
 Four traces at four loads, on the validation split unless the test split is asked for. Each result is a file
@@ -16,12 +17,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from studies.policy.cases import LOADS, TRACES, Case, cases
 from studies.policy.journal import LOG_FILE, append_run
 from studies.policy.opponents import TUNED_FILE, Entry, digest, entries, policy_id, read_tuned, untuned
-from studies.policy.options import add_common, reported
-from studies.policy.runs import Job, missing, read_result, run_all
+from studies.policy.options import add_common, add_policy, policies_of, reported
+from studies.policy.runs import Job, missing, result_of, run_all
 from studies.policy.tables import Results, section
 
 QUICK_TRACE, QUICK_LOAD = "philly/6214e9", 0.95
@@ -34,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    parser.add_argument("--policy", action="append", help="under test; default: ppo, the default checkpoint")
+    add_policy(parser, default="ppo, the default checkpoint")
     parser.add_argument("--load", action="append", type=float, help="default: 0.7, 0.85, 0.95 and 1.05")
     parser.add_argument(
         "--preemptible", type=float, default=1.0, help="share of the jobs that may be preempted"
@@ -51,7 +53,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def jobs_of(todo: Sequence[Case], rows: dict[str, list[Entry]]) -> list[Job]:
-    """Every row on every case, what runs with models after what runs without."""
+    """Every row on every case, what runs with models after what runs without.
+
+    Raises:
+        InputError: two policies of one trace have one name.
+    """
+    for some in rows.values():
+        called: dict[str, Policy] = {}
+        for one in some:
+            if called.setdefault(one.policy.name, one.policy) != one.policy:
+                raise InputError(f"two policies are called {one.policy.name!r}; give yours another name")
     return [
         Job(case=case, policy=one.policy, models=one.models)
         for case in todo
@@ -62,8 +73,8 @@ def jobs_of(todo: Sequence[Case], rows: dict[str, list[Entry]]) -> list[Job]:
 def _compare(arguments: argparse.Namespace) -> int:
     if not 0.0 <= arguments.preemptible <= 1.0:
         raise InputError(f"expected --preemptible from 0 to 1, got {arguments.preemptible:g}")
-    policies = list(dict.fromkeys(arguments.policy or ["ppo"]))
-    ids = {name: policy_id(name) for name in policies}
+    policies = policies_of(arguments) or [Policy("ppo")]
+    ids = {one.name: policy_id(one) for one in policies}
     traces = arguments.trace or ([QUICK_TRACE] if arguments.quick else list(TRACES))
     loads = arguments.load or ([QUICK_LOAD] if arguments.quick else list(LOADS))
     tuned = read_tuned(arguments.tuned) if arguments.tuned.exists() else None
@@ -101,7 +112,7 @@ def log_if_test(arguments: argparse.Namespace, new: Sequence[Job], ids: dict[str
     if new and arguments.split == "test":
         append_run(
             arguments.log,
-            policies=list(dict.fromkeys(job.policy for job in new)),
+            policies=list(dict.fromkeys(job.policy.name for job in new)),
             cases=list(dict.fromkeys(job.case.name for job in new)),
             checkpoints=ids,
             tuned=digest(arguments.tuned),
@@ -110,11 +121,10 @@ def log_if_test(arguments: argparse.Namespace, new: Sequence[Job], ids: dict[str
 
 def read_results(jobs: Sequence[Job], folder: Path) -> Results:
     """The results that are there."""
-    found = {job: job.path(folder) for job in dict.fromkeys(jobs)}
     return {
-        (job.case.name, job.policy, job.models): read_result(path)
-        for job, path in found.items()
-        if path.exists()
+        (job.case.name, job.policy.name, job.models): result_of(job, folder)
+        for job in jobs
+        if job.path(folder).exists()
     }
 
 

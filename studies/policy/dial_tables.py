@@ -31,7 +31,7 @@ def gpu_kwh(one: Result, until_s: float) -> float:
 
 def points(case: Case, rows: Sequence[Entry], results: Results) -> dict[str, Point]:
     """Every row that is there, by label; the energy of each until the last replay of the case has ended."""
-    found = {one.label: results.get((case.name, one.policy, one.models)) for one in rows}
+    found = {one.label: results.get((case.name, one.policy.name, one.models)) for one in rows}
     there = {
         label: one for label, one in found.items() if one is not None and one.measured.replay_s is not None
     }

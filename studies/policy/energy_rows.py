@@ -6,38 +6,52 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rlsched.decide.policy import Policy
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-
-REFERENCE = "qssf-backfill"
-MAIN = (
-    REFERENCE,
-    f"{REFERENCE}+share",
-    f"{REFERENCE}+slowdown=0.05",
-    f"{REFERENCE}+share+slowdown=0.05",
-    f"{REFERENCE}+share+slowdown=0.05+cores",
-    "lucid",
+from studies.policy.abilities import (
+    CORES,
+    SHARING,
+    Ability,
+    able,
+    fixed_clock,
+    lull,
+    share,
+    slowdown,
+    weighed,
 )
-"""Repeated under other models."""
+
+REFERENCE = Policy("qssf-backfill")
+MAIN = tuple(
+    able(REFERENCE, *more)
+    for more in (
+        (),
+        (SHARING,),
+        (slowdown(0.05),),
+        (SHARING, slowdown(0.05)),
+        (SHARING, slowdown(0.05), CORES),
+    )
+)
+"""Repeated under other models, and Lucid's rule."""
 BUDGETS = (0.02, 0.05, 0.1)
 """More mean JCT than the best choice has that a choice of less energy may have."""
-SHOWN = ("", "share", "slowdown=0.05", "share+slowdown=0.05")
+Some = tuple[Ability, ...]
+SHOWN: tuple[Some, ...] = ((), (SHARING,), (slowdown(0.05),), (SHARING, slowdown(0.05)))
 """Abilities that every rule's rows show ..."""
-SHOWN_REFERENCE = (
-    "share=0.7",
-    "share+tenants=4",
-    "clock=0.87",
-    "clock=0.75",
-    "lull=0.05",
-    "weight=0.5",
-    "cores",
-    "share+lull=0.05",
-    "share+slowdown=0.05+cores",
+CROWDED = Ability("share 4", {"share": {"max_jobs": 4}})
+"""More than two on a GPU."""
+SHOWN_REFERENCE: tuple[Some, ...] = (
+    (share(0.7),),
+    (CROWDED,),
+    (fixed_clock(0.87),),
+    (fixed_clock(0.75),),
+    (lull(0.05),),
+    (weighed(0.5),),
+    (CORES,),
+    (SHARING, lull(0.05)),
+    (SHARING, slowdown(0.05), CORES),
 )
 """... and those of the reference rule alone."""
-ORACLES = ("sjf-backfill", "srtf")
-PREEMPTIVE = ("tiresias", "srtf")
-
 HEAD = (
     "| policy | JCT mean, s | ratio | JCT p99, s | energy, kWh | ratio | a job, kWh | shared | SM clock |\n"
     "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
@@ -49,11 +63,15 @@ class ChoiceResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         policy: Its name, abilities included.
+        rule: Name of the rule that it is without abilities.
+        deployable: Whether it neither knows true durations nor preempts.
         metrics: What it came to.
         against: The same jobs under `qssf-backfill`.
     """
 
     policy: str
+    rule: str
+    deployable: bool
     metrics: Metrics
     against: Comparison
 
@@ -82,18 +100,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     varied: dict[str, list[ChoiceResult]]
 
 
-def deployable(policy: str) -> bool:
-    """Whether a choice neither knows true durations nor preempts."""
-    return policy.partition("+")[0] not in (*ORACLES, *PREEMPTIVE)
-
-
 def best_choices(results: Sequence[ChoiceResult]) -> list[ChoiceResult | None]:
     """The deployable choice of least mean JCT; then, for each budget, the one of least energy within it."""
-    able = [one for one in results if deployable(one.policy) and one.metrics.jct_mean_s is not None]
-    if not able:
+    found = [one for one in results if one.deployable and one.metrics.jct_mean_s is not None]
+    if not found:
         return [None] * (1 + len(BUDGETS))
-    fastest = min(able, key=_jct)
-    within = [[one for one in able if _jct(one) <= (1 + budget) * _jct(fastest)] for budget in BUDGETS]
+    fastest = min(found, key=_jct)
+    within = [[one for one in found if _jct(one) <= (1 + budget) * _jct(fastest)] for budget in BUDGETS]
     return [fastest, *(min(those, key=_energy) for those in within)]
 
 
@@ -112,11 +125,11 @@ def section(cases: Sequence[Case]) -> str:
 
 def _tables(case: Case) -> str:
     by_name = {one.policy: one for one in case.results}
-    rules = dict.fromkeys(one.policy.partition("+")[0] for one in case.results)
+    rules = dict.fromkeys(one.rule for one in case.results)
     rows = []
     for rule in rules:
-        extra = SHOWN_REFERENCE if rule == REFERENCE else ()
-        names = ["+".join(word for word in (rule, able) if word) for able in (*SHOWN, *extra)]
+        extra = SHOWN_REFERENCE if rule == REFERENCE.name else ()
+        names = [" ".join((rule, *(one.label for one in more))) for more in (*SHOWN, *extra)]
         rows += [_row(by_name[name]) for name in names if name in by_name]
     fastest, *frugal = best_choices(case.results)
     labels = ["least mean JCT", *(f"least energy at up to {budget:.0%} more JCT" for budget in BUDGETS)]
@@ -125,18 +138,18 @@ def _tables(case: Case) -> str:
         for label, one in zip(labels, (fastest, *frugal), strict=True)
         if one is not None
     ]
-    able = sum(deployable(one.policy) for one in case.results)
+    choices = sum(one.deployable for one in case.results)
     return "\n".join(
         (
             f"**{case.trace}**, submitted from {case.since_s:,.0f} s on: "
             f"{case.results[0].metrics.jobs:,} jobs, {case.nodes} nodes, {case.gpus} GPUs "
             f"({', '.join(case.gpu_types)}), load {case.load_frac:.2f}, workloads drawn with seed 0; "
-            f"ratios to `{REFERENCE}` with 95 % intervals over days of submission{_no_intervals(case)}.",
+            f"ratios to `{REFERENCE.name}` with 95 % intervals over days of submission{_no_intervals(case)}.",
             "",
             HEAD,
             *rows,
             "",
-            f"The best of {able} static choices that neither know true durations nor preempt:",
+            f"The best of {choices} static choices that neither know true durations nor preempt:",
             "",
             HEAD,
             *best,
@@ -155,8 +168,8 @@ def _has_interval(ratio: Ratio | None) -> bool:
 
 def _row(one: ChoiceResult, label: str | None = None) -> str:
     metrics, against = one.metrics, one.against
-    mark = "" if deployable(one.policy) else " *"
-    is_reference = one.policy == REFERENCE
+    mark = "" if one.deployable else " *"
+    is_reference = one.policy == REFERENCE.name
     cells = (
         label or f"`{one.policy}`{mark}",
         f"{metrics.jct_mean_s:,.0f}",
@@ -174,13 +187,13 @@ def _row(one: ChoiceResult, label: str | None = None) -> str:
 def _varied(case: Case) -> str:
     """How the ratios of the main choices change with what is assumed."""
     first = next(iter(case.varied.values()))
-    names = [one.policy for one in first if one.policy != REFERENCE]
+    names = [one.policy for one in first if one.policy != REFERENCE.name]
     by_name = {one.policy: one for one in case.results}
     columns = {"as above": by_name} | {
         what: {one.policy: one for one in results} for what, results in case.varied.items()
     }
     lines = [
-        f"{case.trace}: mean JCT and energy over those of `{REFERENCE}` under the same models; "
+        f"{case.trace}: mean JCT and energy over those of `{REFERENCE.name}` under the same models; "
         f"{_measured(case)} of the catalogue's cells behind the table above are measured or fitted:",
         "",
         f"| policy | {' | '.join(columns)} |",

@@ -21,6 +21,8 @@ from pathlib import Path
 import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.load import offered_load
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
@@ -32,42 +34,62 @@ from rlsched_agents.evaluate.windows import Window, scaled_cluster
 from rlsched_envs.engine import predict_trace
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
-from studies.policy.energy_rows import MAIN, REFERENCE, Case, ChoiceResult, best_choices, section
+from studies.policy.abilities import CORES, SHARING, able, fixed_clock, lull, share, slowdown, weighed
+from studies.policy.energy_rows import (
+    CROWDED,
+    MAIN,
+    REFERENCE,
+    Case,
+    ChoiceResult,
+    Some,
+    best_choices,
+    section,
+)
 
 TRACES = ("philly", "helios_venus", "ms_itp_02")
 LOAD = 0.9
-RULES = ("fifo-backfill", "sjf-backfill", "qssf-backfill", "easy", "sgf-age", "reserve")
-CLOCKS = ("", "clock=0.75", "slowdown=0.05", "lull=0.05")
-MORE_CLOCKS = ("clock=0.87", "slowdown=0.02", "slowdown=0.1", "lull=0.1", "weight=0.2", "weight=0.5")
+RULES = ("fifo-backfill", "sjf-backfill", "easy", "reserve")
+"""Rules beside the reference."""
+CLOCKS: tuple[Some, ...] = ((), (fixed_clock(0.75),), (slowdown(0.05),), (lull(0.05),))
+MORE_CLOCKS: tuple[Some, ...] = (
+    (fixed_clock(0.87),),
+    (slowdown(0.02),),
+    (slowdown(0.1),),
+    (lull(0.1),),
+    (weighed(0.2),),
+    (weighed(0.5),),
+)
 """Of the reference rule and of Lucid's, which also have *cores*; the reference also shares at 0.7."""
-CROWDED = ("qssf-backfill+share+tenants=4", "qssf-backfill+share+tenants=4+slowdown=0.05")
-"""More than two on a GPU."""
 ALONE = ("tiresias", "srtf")
 """Rules that preempt; they take no abilities."""
-PROFILE_S = {"philly": "lucid:80"}
-"""Lucid profiles so long on Philly, and 200 s elsewhere (`rlsched_agents.heuristics.sharing`)."""
+PROFILED = {"philly": Policy("lucid", name="lucid 80", profile={"run": "80s"})}
+"""Lucid profiles so long on Philly, and 200 s elsewhere."""
 VARIATIONS = (
     ("assumed figures x 0.7", Models(assumed_scale=0.7)),
     ("assumed figures x 1.3", Models(assumed_scale=1.3)),
-    ("workloads drawn with seed 1", Models(seed=1)),
-    ("workloads drawn with seed 2", Models(seed=2)),
+    ("workloads drawn with seed 1", Models(workload_seed=1)),
+    ("workloads drawn with seed 2", Models(workload_seed=2)),
 )
 
 
-def choices(trace: str) -> Iterator[str]:
-    """Names of all static choices, the reference first."""
-    lucid = PROFILE_S.get(trace, "lucid")
-    of_all = product(("", "share"), CLOCKS, ("",))
-    grids: dict[str, Iterable[tuple[str, str, str]]] = {
-        REFERENCE: product(("", "share", "share=0.7"), (*CLOCKS, *MORE_CLOCKS), ("", "cores")),
-        lucid: product(("",), (*CLOCKS, *MORE_CLOCKS), ("", "cores")),
-    }
-    grids |= dict.fromkeys((rule for rule in RULES if rule != REFERENCE), tuple(of_all))
-    for rule, grid in grids.items():
-        for words in grid:
-            yield "+".join(word for word in (rule, *words) if word)
-    yield from CROWDED
-    yield from ALONE
+def choices(trace: str) -> Iterator[tuple[Policy, Some]]:
+    """All static choices, the reference first: the rule, and the abilities that it is given."""
+    every = (*CLOCKS, *MORE_CLOCKS)
+    grids: list[tuple[Policy, Iterable[tuple[Some, ...]]]] = [
+        (REFERENCE, product(((), (SHARING,), (share(0.7),)), every, ((), (CORES,)))),
+        (lucid_on(trace), product(every, ((), (CORES,)))),
+        *((Policy(rule), product(((), (SHARING,)), CLOCKS)) for rule in RULES),
+        (REFERENCE, (((CROWDED,),), ((CROWDED,), (slowdown(0.05),)))),
+        *((Policy(rule), ((),)) for rule in ALONE),
+    ]
+    for rule, grid in grids:
+        for parts in grid:
+            yield rule, tuple(one for part in parts for one in part)
+
+
+def lucid_on(trace: str) -> Policy:
+    """Lucid's rule, with the time that it profiles jobs for on this trace."""
+    return PROFILED.get(trace, Policy("lucid"))
 
 
 class Workload:
@@ -79,7 +101,7 @@ class Workload:
         spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
         self.spec = scaled_cluster(self.trace, spec, self.window, nodes=None, load=LOAD)
         self.load = offered_load(self.trace.select(self.window.measured(self.trace)), self.spec)
-        self.stamps = predict_trace(self.trace, self.spec, recorded_until_s=self.window.replay_from_s)
+        self.predictions = predict_trace(self.trace, self.spec, recorded_until_s=self.window.replay_from_s)
         self.use(models)
 
     def use(self, models: Models) -> None:
@@ -90,18 +112,21 @@ class Workload:
         self.basis = Basis(first.trace, self.spec, self.measured, models)
         self.reference = first
 
-    def _replay(self, policy: str) -> JobTable:
+    def _replay(self, policy: Policy) -> JobTable:
         [task] = replay_tasks(
-            self.trace, self.spec, self.window, self.stamps, [policy], [0], models=self.models
+            self.trace, self.spec, self.window, self.predictions, [policy], [0], models=self.models
         )
-        return run_task(task, partial(say_nothing, policy, 0)).table
+        return run_task(task, partial(say_nothing, policy.name, 0)).table
 
-    def run(self, policy: str) -> ChoiceResult:
-        """What a choice comes to."""
+    def run(self, rule: Policy, more: Some) -> ChoiceResult:
+        """What a rule with abilities comes to."""
+        policy, scheduler = able(rule, *more), load_scheduler(rule)
         table = self._replay(policy)
         metrics: Metrics = schedule_metrics(table, self.spec.num_gpus, self.measured, basis=self.basis)
         return ChoiceResult(
-            policy=policy,
+            policy=policy.name,
+            rule=rule.name,
+            deployable=not (scheduler.oracle or scheduler.abilities.preempts),
             metrics=msgspec.structs.replace(metrics, by_vc={}, over_time=None),
             against=compare([table], [self.reference], self.measured),
         )
@@ -111,15 +136,16 @@ def run_case(folder: Path, name: str) -> Case:
     """All choices on one trace, and the main ones under other models."""
     work, began = Workload(folder, name, Models()), time.monotonic()
     results = []
-    for policy in choices(name):
-        results.append(work.run(policy))
-        print(f"{name}: {time.monotonic() - began:5.0f} s  {policy}", file=sys.stderr, flush=True)
-    main = [name_of for name_of in MAIN if name_of != "lucid"] + [PROFILE_S.get(name, "lucid")]
+    by_name = {able(rule, *more).name: (rule, more) for rule, more in choices(name)}
+    for chosen, choice in by_name.items():
+        results.append(work.run(*choice))
+        print(f"{name}: {time.monotonic() - began:5.0f} s  {chosen}", file=sys.stderr, flush=True)
+    main = [policy.name for policy in (*MAIN, lucid_on(name))]
     main += [one.policy for one in best_choices(results) if one is not None]
     varied: dict[str, list[ChoiceResult]] = {}
     for what, models in VARIATIONS:
         work.use(models)
-        varied[what] = [work.run(policy) for policy in dict.fromkeys(main)]
+        varied[what] = [work.run(*by_name[chosen]) for chosen in dict.fromkeys(main)]
         print(f"{name}: {time.monotonic() - began:5.0f} s  {what}", file=sys.stderr, flush=True)
     return Case(
         trace=name,

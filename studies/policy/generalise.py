@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rlsched.decide.orders import rule_followed
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -29,7 +29,7 @@ from studies.policy.generalise_tables import DEFAULT, Line, left_out_section, se
 from studies.policy.opponents import REFERENCES
 from studies.policy.options import add_folders, reported
 from studies.policy.runs import Job, missing, run_job
-from studies.policy.trainings import Run, Trained, policy_file, read_trained, short, train_run
+from studies.policy.trainings import Run, Trained, policy_file, read_trained, rule_of, short, train_run
 
 SEEDS: Final = "seeds"
 SEEDS_LOADS: Final = (0.95,)
@@ -82,12 +82,11 @@ def runs_of(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Run]:
     recipe: Recipe = load_recipe(arguments.recipe)
     if arguments.init is not None:
         begun = load_checkpoint(arguments.init).card.network
-        follows = rule_followed(begun.order, revises=begun.revises)
-        wanted = rule_followed(recipe.network.order, revises=recipe.network.revises)
+        follows, wanted = rule_of(begun), rule_of(recipe.network)
         if follows != wanted:
             raise InputError(
-                f"{arguments.init}: this policy follows {follows}, recipe {arguments.recipe} {wanted}; "
-                "give a recipe of the same rule, or leave out --init"
+                f"{arguments.init}: this policy follows {follows.name}, recipe {arguments.recipe} "
+                f"{wanted.name}; give a recipe of the same rule, or leave out --init"
             )
     found = [
         Run(cluster="", seed=seed, timesteps=arguments.timesteps, recipe=recipe, init=arguments.init)
@@ -112,12 +111,17 @@ def cases_of(run: Run) -> list[Case]:
     ]
 
 
-def jobs_of(run: Run, trained: Trained, policy: str) -> list[Job]:
+def jobs_of(run: Run, trained: Trained, policy: Policy) -> list[Job]:
     """Its policy, the rule that it follows and both references on its cases; the default one where it has
     not been trained for the case."""
-    others = [*REFERENCES, trained.rule, *([DEFAULT] if run.cluster else [])]
-    names = dict.fromkeys([*others, policy])
-    return [Job(case=case, policy=name) for case in cases_of(run) for name in names]
+    others = [*map(Policy, REFERENCES), trained.followed, *([Policy(DEFAULT)] if run.cluster else [])]
+    each = {one.name: one for one in (*others, policy)}.values()
+    return [Job(case=case, policy=one) for case in cases_of(run) for one in each]
+
+
+def policy_of(out: Path, run: Run) -> Policy:
+    """What a run has trained."""
+    return Policy.of(f"ppo:{policy_file(out, run)}")
 
 
 def _generalise(arguments: argparse.Namespace) -> int:
@@ -155,7 +159,7 @@ def _run(arguments: argparse.Namespace, run: Run, folder: Path, deadline: float,
             f"{said}: {kept}; {trained.steps_per_s:,.0f} decisions a second, {trained.wall_s:.0f} s in all",
             file=sys.stderr,
         )
-    jobs = jobs_of(run, trained, f"ppo:{policy_file(arguments.out, run)}")
+    jobs = jobs_of(run, trained, policy_of(arguments.out, run))
     new = missing(jobs, folder)
     for job in new:
         if time.monotonic() >= deadline:
@@ -176,9 +180,9 @@ def _text(out: Path, runs: Sequence[Run], folder: Path) -> str:
     for run in runs:
         trained = read_trained(out, run)
         if trained is not None:
-            policy = f"ppo:{policy_file(out, run)}"
+            policy = policy_of(out, run)
             jobs += jobs_of(run, trained, policy)
-            lines.append(Line(trained=trained, policy=policy, cases=cases_of(run)))
+            lines.append(Line(trained=trained, policy=policy.name, cases=cases_of(run)))
     results = read_results(jobs, folder)
     parts = []
     if seeds := sum(not run.cluster for run in runs):

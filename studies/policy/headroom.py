@@ -1,12 +1,12 @@
 """How much queueing there is to win without preemption: rules, look-ahead and bounds on shortened cases.
 
-    .venv/bin/python -m studies.policy.headroom --predictions good --policy rollout:clairvoyant
-    .venv/bin/python -m studies.policy.headroom --part train3 --policy rollout:4 --policy rollout:8
+    .venv/bin/python -m studies.policy.headroom --predictions good --policy clairvoyant
+    .venv/bin/python -m studies.policy.headroom --part train3 --policy rollout --set samples=4
 
 The cases are those of the comparison (`cases.workload_of`), of which the first `--jobs` measured jobs are
 measured, and half as many come behind them: look-ahead takes too long for whole ones. Best QSSF is of the
-same shortened case. `true:RULE` is a rule that is fed true run times, and so ordered by them. Each policy and
-case is a file in OUT; what is there is not run again.
+same shortened case. A rule with `--set predictions=oracle` is fed true run times, and so ordered by
+them. Each policy and case is a file in OUT; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import geometric_mean
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Predictions, predict_trace
+from rlsched_envs.engine import Predictions
 from studies.policy.cases import PARTS, TRACES, TUNING_LOADS, Case, Workload, cases, workload_of
-from studies.policy.opponents import REFERENCES
-from studies.policy.options import add_common, reported
-from studies.policy.stamps import stamps_of
+from studies.policy.opponents import REFERENCES, policy_id
+from studies.policy.options import add_common, add_policy, policies_of, reported
+from studies.policy.predictions import stamps_of
 
 GANG_GPUS: Final = 8
-TRUE: Final = "true:"
 LEAST_S: Final = 100.0
 """A case in which best QSSF waits less than this on average says nothing: it is left out of the means."""
 
@@ -56,22 +56,20 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
-def shortened(work: Workload, stamps: Predictions, jobs: int) -> tuple[Workload, Predictions]:
+def shortened(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
     """The same case with so many measured jobs at most, and half as many behind them."""
     measured = np.flatnonzero(work.window.measured(work.trace))
     if len(measured) <= jobs:
-        return work, stamps
+        return work, predictions
     last = min(len(work.trace), int(measured[jobs]) + jobs // 2)
     window = Window(work.window.since_s, float(work.trace.submit_s[measured[jobs]]))
     short = replace(work, trace=work.trace.select(slice(0, last)), window=window)
-    return short, Predictions(stamps.predicted_s[:last], stamps.spread[:last])
+    return short, Predictions(predictions.predicted_s[:last], predictions.spread[:last])
 
 
-def waited(work: Workload, stamps: Predictions, policy: str) -> Waited:
+def waited(work: Workload, predictions: Predictions, policy: Policy) -> Waited:
     """Replay a policy with seed 0."""
-    name = policy.removeprefix(TRUE)
-    fed = predict_trace(work.trace, work.spec, "oracle") if name != policy else stamps
-    tasks = replay_tasks(work.trace, work.spec, work.window, fed, [name], [0])
+    tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     (outcome,) = run_tasks(tasks, workers=1)
     trace = outcome.table.trace
     queue_s = outcome.table.start_s - trace.submit_s
@@ -90,9 +88,9 @@ def waited(work: Workload, stamps: Predictions, policy: str) -> Waited:
     )
 
 
-def result_file(folder: Path, case: Case, jobs: int, policy: str) -> Path:
+def result_file(folder: Path, case: Case, jobs: int, policy: Policy) -> Path:
     """Where a result is kept."""
-    return folder / f"{case.name}-{jobs}-{policy.replace(':', '_').replace('/', '_')}.json"
+    return folder / f"{case.name}-{jobs}-{policy_id(policy)}.json"
 
 
 def best_of(found: dict[str, Waited]) -> str:
@@ -140,7 +138,8 @@ def table(found: dict[Case, dict[str, Waited]], policies: Sequence[str]) -> str:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.part == "test":
         raise InputError("this is for the training and validation parts; compare and bar read the test split")
-    policies = list(dict.fromkeys([*REFERENCES, *(arguments.policy or ["rollout:clairvoyant"])]))
+    asked = policies_of(arguments) or [Policy("clairvoyant")]
+    policies = {one.name: one for one in (*map(Policy, REFERENCES), *asked)}
     todo = cases(
         arguments.trace or TRACES,
         [arguments.part],
@@ -151,14 +150,16 @@ def _run(arguments: argparse.Namespace) -> int:
     deadline = time.monotonic() + arguments.budget_s
     found: dict[Case, dict[str, Waited]] = {}
     for case in todo:
-        paths = {name: result_file(arguments.out, case, arguments.jobs, name) for name in policies}
+        paths = {
+            name: result_file(arguments.out, case, arguments.jobs, one) for name, one in policies.items()
+        }
         missing = [name for name, path in paths.items() if not path.exists()]
         if missing and time.monotonic() < deadline:
             work = workload_of(arguments.traces, case)
-            work, stamps = shortened(work, stamps_of(case, work), arguments.jobs)
+            work, predictions = shortened(work, stamps_of(case, work), arguments.jobs)
             for name in missing:
                 if time.monotonic() < deadline:
-                    encoded = msgspec.json.encode(waited(work, stamps, name))
+                    encoded = msgspec.json.encode(waited(work, predictions, policies[name]))
                     half_written = paths[name].with_suffix(".part")
                     half_written.write_bytes(encoded)
                     half_written.replace(paths[name])
@@ -183,7 +184,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--load", type=float, action="append", help="default: 0.85, 0.95 and 1.05")
     parser.add_argument("--predictions", choices=("causal", "good"), default="good")
     parser.add_argument("--jobs", type=int, default=1500, help="measured jobs of a case, at most")
-    parser.add_argument("--policy", action="append", help="default: rollout:clairvoyant")
+    add_policy(parser, default="clairvoyant")
     return reported(_run, parser.parse_args(words))
 
 

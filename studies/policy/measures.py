@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.workload.describe import spearman
+from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import ended, jct_s, mean, quantile
 from rlsched_agents.evaluate.modelled import J_PER_KWH, mean_of_jobs
 from rlsched_agents.evaluate.pairs import Ratio, mean_ratio
-from rlsched_agents.evaluate.report import paired_runs
 from rlsched_envs.engine import Predictions, run_time_s
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 
-GPUS_ALONE: Final = Models(power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0))
+GPUS_ALONE: Final = Models(
+    node_power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0)
+)
 """The default draw of workloads; of all that draws power the GPUs alone are counted. Nothing decides by the
 rest."""
 KEPT_FRAC: Final = 0.85
@@ -89,7 +91,7 @@ def measures_of(
     tables: Sequence[JobTable],
     references: dict[str, list[JobTable]],
     measured: Mask,
-    stamps: Predictions,
+    predictions: Predictions,
     spec: ClusterSpec,
 ) -> Measures:
     """Measure a policy's replays, one a seed.
@@ -98,7 +100,7 @@ def measures_of(
         tables: The policy's.
         references: Those of the references, on the same jobs.
         measured: (J,) jobs of the window.
-        stamps: (J,) what these jobs were predicted to take.
+        predictions: (J,) what these jobs were predicted to take.
         spec: The cluster.
     """
     run_s = run_time_s(tables[0].trace)
@@ -118,7 +120,7 @@ def measures_of(
         groups={
             label: _group(tables, measured & mine) for label, mine in groups(tables[0], measured).items()
         },
-        rank_correlation=spearman(stamps.predicted_s[measured], run_s[measured]),
+        rank_correlation=spearman(predictions.predicted_s[measured], run_s[measured]),
         shared_jobs=len(shared) / len(speeds) if speeds else None,
         kept_frac=float(np.mean(shared >= KEPT_FRAC)) if len(shared) else None,
         gpu_kwh=float(np.mean([one.cluster_j for one in energies])) / J_PER_KWH if energies else None,

@@ -18,19 +18,20 @@ import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.clocked import with_clocks
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.modelling import Models
+from studies.policy.options import add_policy, policies_of, reported
 from studies.policy.tables import header, row
 
 LIKE = ("helios", "philly")
 WEIGHTS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 SPEC = ClusterSpec(name="v100", nodes=(NodeGroup(count=4, gpus=8, gpu_type="V100", cpus=48),))
-RULE = "qssf-backfill"
+RULE = Policy("qssf-backfill")
 
 
 class Run(NamedTuple):
@@ -41,11 +42,11 @@ class Run(NamedTuple):
     records: list[DecisionRecord]
 
 
-def play(trace: Trace, stamps: Predictions, policy: str, weight: float) -> Run:
+def play(trace: Trace, predictions: Predictions, policy: Policy, weight: float) -> Run:
     """Replay a policy with models that choose clocks alone."""
-    scheduler = with_clocks(load_scheduler(policy))
+    scheduler = load_scheduler(policy)
     models = Models(energy_weight=weight, noise=False)
-    engine = Engine(trace, SPEC, order=scheduler.order, predictions=stamps, models=models)
+    engine = Engine(trace, SPEC, order=scheduler.order, predictions=predictions, models=models)
     engine.state.arrays.config[0].modelled = CLOCKS_ALONE
     records: list[DecisionRecord] = []
     table = engine.run(scheduler, on_record=records.append)
@@ -64,17 +65,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--policy", default="ppo")
+    add_policy(parser, default="ppo")
     parser.add_argument("--jobs", type=int, default=1500)
-    arguments = parser.parse_args(words)
-    head = ("jobs", "weight", f"JCT, `{RULE}`", "job energy", f"JCT, `{arguments.policy}`", "job energy")
+    return reported(_dial, parser.parse_args(words))
+
+
+def _dial(arguments: argparse.Namespace) -> int:
+    tested = (policies_of(arguments) or [Policy("ppo")])[0]
+    head = ("jobs", "weight", f"JCT, `{RULE.name}`", "job energy", f"JCT, `{tested.name}`", "job energy")
     print("\n".join(header(*head, "job as the reference", "clock, place as the reference")))
     for like in LIKE:
         trace, _ = synthesize(like, jobs=arguments.jobs, load=0.9, gpus=SPEC.num_gpus, seed=3)
-        stamps = predict_trace(trace, SPEC)
+        predictions = predict_trace(trace, SPEC)
         full: Run | None = None
         for weight in WEIGHTS:
-            rule, policy = (play(trace, stamps, name, weight) for name in (RULE, arguments.policy))
+            rule, policy = (play(trace, predictions, one, weight) for one in (RULE, tested))
             full = full or rule
             pairs = [(one.jct_s / full.jct_s, one.energy_j / full.energy_j) for one in (rule, policy)]
             cells = [f"{ratio:.3f}" for pair in pairs for ratio in pair]

@@ -50,15 +50,15 @@ def exported() -> bytes:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
+    from rlsched.decide.rows.columns import IS_REFERENCE, IS_VARIANT
     from rlsched_agents.runtime.checkpoint import load_checkpoint
-    from rlsched_agents.runtime.network import REFERENCE, VARIANT
 
     found = load_checkpoint("default")
     config = found.card.network
     constants = {name: array for name, array in found.weights.items() if name.startswith("actor.")} | {
         "first": np.array([0], np.int64),
-        "at_reference": np.array([REFERENCE], np.int64),
-        "at_variant": np.array([VARIANT], np.int64),
+        "at_reference": np.array([IS_REFERENCE], np.int64),
+        "at_variant": np.array([IS_VARIANT], np.int64),
         "prior_job": np.array([config.prior_job], np.float32),
         "prior_more": np.array([config.prior_variant - config.prior_job], np.float32),
     }
@@ -118,16 +118,16 @@ def measure(count: int) -> None:
     """Print one line a number of rows: both, in turn, on the same windows."""
     import numpy as np
 
+    from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
     from rlsched_agents.runtime.checkpoint import load_checkpoint
-    from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT
 
     ours, theirs = by_numpy(), by_onnx()
     features = load_checkpoint("default").card.network.features
     rng = np.random.default_rng(0)
     for rows in ROWS:
         window = rng.uniform(-1, 1, (rows, features)).astype(np.float32)
-        window[:, [WAIT, VARIANT, REFERENCE]] = 0
-        window[:, JOB], window[0, REFERENCE] = 1, 1
+        window[:, [IS_WAIT, IS_VARIANT, IS_REFERENCE]] = 0
+        window[:, IS_JOB], window[0, IS_REFERENCE] = 1, 1
         apart = float(np.abs(ours(window) - theirs(window)).max())
         times: dict[str, list[float]] = {"numpy": [], "ONNX Runtime": []}
         for k in range(count + 50):
@@ -153,7 +153,7 @@ def main() -> None:
         return
     import tempfile
 
-    from rlsched.decide.schema import NUM_FEATURES
+    from rlsched.decide.rows.schema import NUM_FEATURES
 
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "actor.onnx"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy, presets
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
+from studies.policy.abilities import REVISED, able
 from studies.policy.cases import Foresight
 
 TUNED_FILE: Final = Path(__file__).with_name("tuned.json")
@@ -22,13 +26,14 @@ SHORT_TRACES: Final = ("philly/6c71a0",)
 """Traces short enough for rules that look ahead: 882 jobs in the validation part, 1,701 with the warm-up; the
 others have 4,765 to 17,167."""
 Measure = Literal["queue", "jct"]
+Role = Literal["policy", "reference", "rule", "oracle"]
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """The values of one rule that are tried.
 
     Attributes:
-        values: Names of policies.
+        values: Policies, each with a name of its own.
         measure: Mean of what is to be small: queueing for rules that start a job once and alone, JCT for
             those that preempt or share, whose first start says little.
         models: Whether it runs under models, with the default draw of workloads.
@@ -38,66 +43,116 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
         predictions: How well durations are predicted.
     """
 
-    values: tuple[str, ...]
+    values: tuple[Policy, ...]
     measure: Measure = "queue"
     models: bool = False
     slow: bool = False
     preemptible_frac: float = 1.0
     predictions: Foresight = "causal"
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the values."""
+        return [value.name for value in self.values]
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """All settings of each value, as a TOML file has them, by its name."""
+        return {value.name: settings_of(value) for value in self.values}
+
+
+def settings_of(policy: Policy) -> dict[str, Any]:
+    """All settings of a policy, as a TOML file has them."""
+    return tomllib.loads(policy.toml)
+
+
+def _easy(order: str, wait: str) -> Policy:
+    """EASY backfill in an order, with a reservation after a wait."""
+    return Policy("easy", name=f"easy {order} {wait}", order=order, reserve_after=wait)
+
+
+def _gittins(spread: float, trust: float, power: float, margin: float) -> Policy:
+    """The index with these figures."""
+    return Policy(
+        "gittins",
+        name=f"gittins {spread:g} {trust:g} {power:g} {margin:g}",
+        preempt={"spread": spread, "trust": trust, "gpus_power": power, "margin": margin},
+    )
+
+
+def _clearing(gpu_s: float) -> Policy:
+    """The two queues of Tiresias, with room made node by node in place of its quota."""
+    name = f"tiresias-clear {gpu_s}"
+    return Policy(name=name, preempt={"by": "service", "threshold_gpu_s": float(gpu_s)})
+
 
 _THRESHOLDS: Final = (900, 3250, 9000, 18000, 36000, 72000, 144000, 288000, 576000, 1152000)
 GRIDS: Final[dict[str, Grid]] = {
-    "sgf-age": Grid(
-        values=tuple(f"sgf-age:{age}" for age in ("3h", "6h", "12h", "1d", "2d", "4d", "8d", "16d"))
-    ),
     "reserve": Grid(
         values=tuple(
-            f"reserve:{time},{share}"
+            Policy(
+                "reserve", name=f"reserve {time} {share:g}", leave_free={"longer_than": time, "share": share}
+            )
             for time in ("30m", "1h", "4h", "12h", "1d", "2d")
-            for share in ("0.05", "0.1", "0.25", "0.4")
+            for share in (0.05, 0.1, 0.25, 0.4)
         )
     ),
     "tiresias": Grid(
-        values=tuple(f"tiresias:{gpu_s}" for gpu_s in _THRESHOLDS),
+        values=tuple(
+            Policy("tiresias", name=f"tiresias {gpu_s}", preempt={"threshold_gpu_s": float(gpu_s)})
+            for gpu_s in _THRESHOLDS
+        ),
         measure="jct",
     ),
     "easy": Grid(
         values=(
-            *("easy", "easy:sjf,0s", "easy:qssf,0s", "easy:size,0s"),
-            *("easy:sjf,6h", "easy:qssf,6h", "easy:size,6h"),
+            Policy("easy"),
+            *(_easy(order, wait) for wait in ("0s", "6h") for order in ("predicted", "area", "area^0.7")),
         ),
     ),
-    "easy+revise": Grid(
+    "easy-revised": Grid(
         values=(
-            "qssf-backfill+revise",
-            *("easy:sjf,0s+revise", "easy:qssf,0s+revise", "easy:size,0s+revise"),
-            *("easy:sjf,1h+revise", "easy:size,1h+revise", "easy:size,6h+revise"),
+            able(Policy("qssf-backfill"), REVISED),
+            *(able(_easy(order, "0s"), REVISED) for order in ("predicted", "area", "area^0.7")),
+            *(able(_easy(order, "1h"), REVISED) for order in ("predicted", "area^0.7")),
+            able(_easy("area^0.7", "6h"), REVISED),
         ),
     ),
     "pack": Grid(
-        values=tuple(f"pack:{speed}" for speed in ("0.4", "0.5", "0.6", "0.7", "0.8", "0.85", "0.9", "0.95")),
+        values=tuple(
+            Policy("pack", name=f"pack {speed:g}", share={"min_speed": speed})
+            for speed in (0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+        ),
         measure="jct",
         models=True,
     ),
-    "lucid": Grid(values=("lucid:80", "lucid:200"), measure="jct", models=True),
-    "rollout": Grid(values=("rollout:4", "rollout:8", "rollout:16"), slow=True),
+    "lucid": Grid(
+        values=tuple(
+            Policy("lucid", name=f"lucid {run_s}", profile={"run": f"{run_s}s"}) for run_s in (80, 200)
+        ),
+        measure="jct",
+        models=True,
+    ),
+    "rollout": Grid(
+        values=tuple(Policy("rollout", name=f"rollout {count}", samples=count) for count in (4, 8, 16)),
+        slow=True,
+    ),
 }
 """`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's is what
 its profiler costs, not what it decides: the two published times alone, since none at all would be best."""
 
 _GITTINS: Final = (
-    *("gittins:2.5,0,0.7,0.5", "gittins:2,0,0.7,0.5", "gittins:3,0,0.7,0.5", "gittins:1.5,0,0.7,0.5"),
-    *("gittins:2.5,0,0.5,0.5", "gittins:2.5,0,1,0.5", "gittins:2,0,1,0.5", "gittins:1.5,0,1,0.5"),
-    *("gittins:2.5,0,0.7,0.25", "gittins:2.5,0,0.7,1", "gittins:2.5,0.5,0.7,0.5"),
+    *(_gittins(spread, 0, 0.7, 0.5) for spread in (2.5, 2, 3, 1.5)),
+    *(_gittins(spread, 0, power, 0.5) for spread, power in ((2.5, 0.5), (2.5, 1), (2, 1), (1.5, 1))),
+    *(_gittins(2.5, 0, 0.7, 0.25), _gittins(2.5, 0, 0.7, 1), _gittins(2.5, 0.5, 0.7, 0.5)),
 )
 """About a spread of 2.5 one figure at a time; spread and power together where small ones are."""
 _GITTINS_REVISED: Final = (
-    *("gittins:1,0,0.7,0.5+revise", "gittins:1.5,0,0.7,0.5+revise", "gittins:2,0,0.7,0.5+revise"),
-    *("gittins:2.5,0,0.7,0.5+revise", "gittins:1.5,0.5,0.7,0.5+revise", "gittins:1.5,0,0.7,1+revise"),
+    *(able(_gittins(spread, 0, 0.7, 0.5), REVISED) for spread in (1, 1.5, 2, 2.5)),
+    *(able(_gittins(1.5, 0.5, 0.7, 0.5), REVISED), able(_gittins(1.5, 0, 0.7, 1), REVISED)),
 )
 """With revised predictions: other spreads, since they explain a part of the errors; trust and margin once."""
-_CLEARING: Final = tuple(f"tiresias:{gpu_s},clear" for gpu_s in (18000, 72000, 144000, 288000))
+_CLEARING: Final = tuple(_clearing(gpu_s) for gpu_s in (18000, 72000, 144000, 288000))
 """Fewer thresholds: an ablation, and no opponent."""
 
 
@@ -107,7 +162,7 @@ def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
         "tiresias": GRIDS["tiresias"].values,
         "tiresias-clear": _CLEARING,
         "gittins": _GITTINS,
-        "gittins+revise": _GITTINS_REVISED,
+        "gittins-revised": _GITTINS_REVISED,
     }
     return {
         rule: Grid(values=values[rule], measure="jct", preemptible_frac=preemptible_frac) for rule in rules
@@ -116,13 +171,13 @@ def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
 
 BASE: Final = "base"
 MORE_GRIDS: Final[dict[str, dict[str, Grid]]] = {
-    "preemptible1": _preemptive("gittins", "gittins+revise", "tiresias-clear"),
+    "preemptible1": _preemptive("gittins", "gittins-revised", "tiresias-clear"),
     "preemptible0.5": _preemptive(
-        "tiresias", "gittins", "gittins+revise", "tiresias-clear", preemptible_frac=0.5
+        "tiresias", "gittins", "gittins-revised", "tiresias-clear", preemptible_frac=0.5
     ),
     "good": {
         rule: msgspec.structs.replace(GRIDS[rule], predictions="good")
-        for rule in ("reserve", "sgf-age", "easy", "easy+revise")
+        for rule in ("reserve", "easy", "easy-revised")
     },
 }
 """By setting, then by rule: what is tuned apart, because more is allowed there or known. `GRIDS` are those of
@@ -141,19 +196,39 @@ ORACLES: Final = ("sjf-backfill", "srtf")
 """Fed the true durations: bounds, not opponents."""
 
 
+def default_of(rule: str) -> Policy:
+    """A rule at its default values; `tiresias-clear` has none but Tiresias's own threshold."""
+    defaults = {
+        "tiresias-clear": _clearing(18000),
+        "easy-revised": able(Policy("easy"), REVISED),
+        "gittins-revised": able(Policy("gittins"), REVISED),
+    }
+    return defaults[rule] if rule in defaults else Policy(rule)
+
+
+def followed(permissions: Permissions, *, revises: bool) -> Policy:
+    """The rule that a network follows which may do so much, under a short name."""
+    plain = permissions.reference(revised=revises)
+    if permissions.preemption:
+        name = "gittins"
+    else:
+        name = "easy area^0.7 1h" if permissions.reservations else "qssf-backfill"
+    return plain.named(f"{name} {REVISED.label}" if revises else name)
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the comparison.
 
     Attributes:
-        policy: Name of the policy.
+        policy: The policy.
         label: What its row is called over all cases: the rule, where the value depends on the trace.
         role: Whether it is under test, a reference, a rule, or knows the true durations.
         models: Whether it runs under models.
     """
 
-    policy: str
+    policy: Policy
     label: str
-    role: Literal["policy", "reference", "rule", "oracle"]
+    role: Role
     models: bool = False
 
 
@@ -161,16 +236,21 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """What tuning came to for one rule.
 
     Attributes:
-        grid: Every value that was tried.
-        chosen: The value for all traces: that of the least score.
+        grid: Every value that was tried: its settings, as a TOML file has them, by its name.
+        chosen: Name of the value for all traces: that of the least score.
         score: Its geometric mean over all cases of its mean / that of `qssf-backfill`.
-        chosen_by_trace: The value for each trace by itself.
+        chosen_by_trace: Name of the value for each trace by itself.
     """
 
-    grid: list[str]
+    grid: dict[str, dict[str, Any]]
     chosen: str
     score: float
     chosen_by_trace: dict[str, str]
+
+    def policy(self, trace: str = "") -> Policy:
+        """The value for all traces, or that for one of them."""
+        name = self.chosen_by_trace.get(trace, self.chosen)
+        return Policy(name=name, **self.grid[name])
 
 
 class TunedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,16 +284,24 @@ def read_tuned(path: Path = TUNED_FILE) -> TunedFile:
 
 
 def write_tuned(path: Path, found: TunedFile) -> None:
-    """Write the chosen values, a rule a line."""
+    """Write the chosen values, a value of a grid a line."""
 
-    def lines(rules: dict[str, Tuned], indent: str) -> str:
-        each = (f"{indent}{_json(rule)}: {_json(one)}" for rule, one in rules.items())
-        return "{\n" + ",\n".join(each) + "\n" + indent[1:] + "}" if rules else "{}"
+    def rule(name: str, one: Tuned, indent: str) -> str:
+        values = (f"{indent}  {_json(value)}: {_json(settings)}" for value, settings in one.grid.items())
+        return (
+            f'{indent}{_json(name)}: {{"chosen": {_json(one.chosen)}, "score": {_json(one.score)},\n'
+            f'{indent} "chosen_by_trace": {_json(one.chosen_by_trace)},\n'
+            f'{indent} "grid": {{\n' + ",\n".join(values) + f"\n{indent} }}}}"
+        )
 
-    settings = ",\n".join(f"  {_json(name)}: {lines(rules, '   ')}" for name, rules in found.settings.items())
+    def rules(some: dict[str, Tuned], indent: str) -> str:
+        each = (rule(name, one, indent) for name, one in some.items())
+        return "{\n" + ",\n".join(each) + f"\n{indent[1:]}}}" if some else "{}"
+
+    settings = ",\n".join(f"  {_json(name)}: {rules(some, '   ')}" for name, some in found.settings.items())
     text = (
         f'{{\n "traces": {_json(found.traces)},\n "test_split_read": {_json(found.test_split_read)},\n'
-        f' "rules": {lines(found.rules, "  ")},\n'
+        f' "rules": {rules(found.rules, "  ")},\n'
         f' "settings": {{{chr(10) + settings + chr(10) + " " if settings else ""}}}\n}}\n'
     )
     path.write_text(text, encoding="utf-8")
@@ -228,45 +316,61 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
-def policy_id(policy: str) -> str:
-    """What a policy is: for a network, its name and a digest of its content."""
-    return str(getattr(load_scheduler(policy), "policy_id", policy))
+_NAMES: Final = {Policy(name): name for name in presets()}
+
+
+def policy_id(policy: Policy) -> str:
+    """What a policy is, whatever it is called: a preset's name, or a digest of its settings.
+
+    A network, and a rule in a file, have a digest of their content before it.
+    """
+    rest = policy.with_settings(checkpoint="default")
+    said = _NAMES.get(rest, "")
+    content = load_scheduler(policy).policy_id
+    if policy.settings.rule.endswith(".py"):
+        content = digest(Path(policy.settings.rule))
+    if content == policy.name:
+        return said or rest.digest
+    return content if said else f"{content}+{rest.digest}"
 
 
 def untuned(tuned: TunedFile | None) -> list[str]:
     """Rules without a value that was chosen from their grid as it is now; rules that look ahead aside."""
-    known = {} if tuned is None else tuned.rules
-    return [
-        rule
-        for rule, grid in GRIDS.items()
-        if not grid.slow and (rule not in known or known[rule].grid != list(grid.values))
-    ]
+    return [rule for rule, grid in GRIDS.items() if not grid.slow and _complete(tuned, rule) is None]
+
+
+def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
+    """What tuning came to for a rule of the base setting; None: not from its grid as it is now."""
+    found = tuned.rules.get(rule) if tuned is not None else None
+    return found if found is not None and found.grid == GRIDS[rule].settings else None
 
 
 def entries(
-    tuned: TunedFile | None, trace: str, policies: list[str], *, rollout: bool = False
+    tuned: TunedFile | None, trace: str, policies: Sequence[Policy], *, rollout: bool = False
 ) -> list[Entry]:
     """All rows of one trace: references, those under test, rules as tuned, and bounds.
 
     A tuned rule is there twice: `reserve` has the one value for all traces, `reserve (by trace)` the best of
     this. A rule that is not tuned has its default value.
     """
-    found = [Entry(policy=name, label=name, role="reference") for name in REFERENCES]
-    found += [Entry(policy=name, label=name, role="policy") for name in policies]
-    found += [Entry(policy=name, label=name, role="rule") for name in FIXED]
-    shared = [Entry(policy=name, label=name, role="reference", models=True) for name in REFERENCES]
-    without = untuned(tuned)
+    found = [_preset(name, "reference") for name in REFERENCES]
+    found += [Entry(policy=one, label=one.name, role="policy") for one in policies]
+    found += [_preset(name, "rule") for name in FIXED]
+    shared = [_preset(name, "reference", models=True) for name in REFERENCES]
     for rule, grid in GRIDS.items():
         if grid.slow and not rollout and trace not in SHORT_TRACES:
             continue
-        one = tuned.rules.get(rule) if tuned is not None and rule not in without else None
-        one = one if one is not None and one.grid == list(grid.values) else None
-        values = {rule: rule}
+        one = _complete(tuned, rule)
+        values = {rule: default_of(rule)}
         if one is not None:
-            values = {rule: one.chosen, f"{rule} (by trace)": one.chosen_by_trace.get(trace, one.chosen)}
+            values = {rule: one.policy(), f"{rule} (by trace)": one.policy(trace)}
         (shared if grid.models else found).extend(
             Entry(policy=value, label=label, role="rule", models=grid.models)
             for label, value in values.items()
         )
-    found += [Entry(policy=name, label=name, role="oracle") for name in ORACLES]
+    found += [_preset(name, "oracle") for name in ORACLES]
     return found + shared
+
+
+def _preset(name: str, role: Role, *, models: bool = False) -> Entry:
+    return Entry(policy=Policy(name), label=name, role=role, models=models)

@@ -6,10 +6,13 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import RlschedError
+from rlsched_agents.evaluate.run import distinct
 
 
 def add_common(parser: argparse.ArgumentParser, *, out: Path) -> None:
@@ -37,6 +40,60 @@ def add_traces(parser: argparse.ArgumentParser) -> None:
 def add_trace(parser: argparse.ArgumentParser) -> None:
     """Which traces."""
     parser.add_argument("--trace", action="append", metavar="NAME[/VC]", help="default: all four")
+
+
+class _Said(argparse.Action):
+    """`--policy` and `--set` in their order: [text of a policy, its changes] each."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Begin a policy, or change the last one."""
+        said: list[tuple[str, list[str]]] = [*(getattr(namespace, self.dest) or [])]
+        if option_string == "--set":
+            if not said:
+                parser.error(f"--set {values}: expected a --policy before it")
+            text, changes = said.pop()
+            said.append((text, [*changes, str(values)]))
+        else:
+            said.append((str(values), []))
+        setattr(namespace, self.dest, said)
+
+
+def add_policy(parser: argparse.ArgumentParser, *, default: str, required: bool = False) -> None:
+    """Which policies (`policies_of`); `default`: what is said of those that are meant where none is named."""
+    parser.add_argument(
+        "--policy",
+        action=_Said,
+        metavar="NAME|FILE",
+        required=required,
+        help=f"a preset, ppo:PATH, or a TOML or Python file; may be repeated; default: {default}",
+    )
+    parser.add_argument(
+        "--set",
+        action=_Said,
+        dest="policy",
+        metavar="KEY=VALUE",
+        help="change a setting of the policy before it, such as preempt.spread=2.5; may be repeated",
+    )
+
+
+def policies_of(arguments: argparse.Namespace) -> list[Policy]:
+    """The policies of a command line, each once; one that is changed is called by what is.
+
+    Raises:
+        UnknownPolicyError: there is no such policy.
+        InputError: a file or a setting is wrong.
+    """
+    found = []
+    for text, changes in arguments.policy or ():
+        policy = Policy.of(text)
+        found.append(policy.changed(changes).named(" ".join([policy.name, *changes])))
+    return distinct(found)
 
 
 def reported(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """What it is worth to move running jobs so that gangs find their GPUs together.
 
-`gittins+repack` against `gittins` on the validation and the tuning parts, with all jobs preemptible and with
-half of them:
+A rule that preempts, with migration and without, on the validation and the tuning parts, with all jobs
+preemptible and with half of them:
 
     RLSCHED_DATA=../shared .venv/bin/python -m studies.policy.repack            # some minutes on one core
     RLSCHED_DATA=../shared .venv/bin/python -m studies.policy.repack --part validation
@@ -19,7 +19,9 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.decide.orders import REPACKING
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError
+from studies.policy.abilities import MIGRATING, able
 from studies.policy.cases import (
     MIN_TUNING_JOBS,
     TRACES,
@@ -29,8 +31,8 @@ from studies.policy.cases import (
     cases,
     measured_jobs,
 )
-from studies.policy.options import add_common, reported
-from studies.policy.runs import Job, Result, read_result, run_missing
+from studies.policy.options import add_common, add_policy, policies_of, reported
+from studies.policy.runs import Job, Result, result_of, run_missing
 from studies.policy.tables import header, row
 
 PARTS: Final = ("validation", *TUNING_PARTS)
@@ -38,8 +40,9 @@ SHARES: Final = (1.0, 0.5)
 LARGE: Final = "8 and more"
 
 
-def table(results: dict[tuple[Case, str], Result], rule: str) -> list[str]:
+def table(results: dict[tuple[Case, Policy], Result], rule: Policy) -> list[str]:
     """A line for each part and share of preemptible jobs: geometric means of with over without."""
+    moving = able(rule, MIGRATING)
     lines = header(
         "part", "preemptible", "cases", "mean JCT", "worst", "better", "delay", "of 8 GPUs and more", "moves"
     )
@@ -51,12 +54,12 @@ def table(results: dict[tuple[Case, str], Result], rule: str) -> list[str]:
                 continue
 
             def ratios(of: Callable[[Result], float | None], mine: Sequence[Case] = mine) -> list[float]:
-                pairs = [(of(results[case, rule + REPACKING]), of(results[case, rule])) for case in mine]
+                pairs = [(of(results[case, moving]), of(results[case, rule])) for case in mine]
                 return [a / b for a, b in pairs if a and b]
 
             jct = ratios(lambda one: one.metrics.jct_mean_s)
             moves = [
-                results[case, rule + REPACKING].metrics.migrations - results[case, rule].metrics.migrations
+                results[case, moving].metrics.migrations - results[case, rule].metrics.migrations
                 for case in mine
             ]
             jobs = sum(results[case, rule].metrics.jobs for case in mine)
@@ -88,11 +91,14 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
-    parser.add_argument("--rule", default="gittins", metavar="NAME", help="a rule that preempts by an index")
+    add_policy(parser, default="gittins; one that preempts by an index")
     return reported(_measure, parser.parse_args(words))
 
 
 def _measure(arguments: argparse.Namespace) -> int:
+    rule = (policies_of(arguments) or [Policy("gittins")])[0]
+    if rule.settings.preempt is None:
+        raise InputError(f"--policy {rule.name}: expected a rule that preempts, such as gittins")
     traces = arguments.trace or list(TRACES)
     chosen = [
         case
@@ -100,13 +106,12 @@ def _measure(arguments: argparse.Namespace) -> int:
         for case in cases(traces, arguments.part or PARTS, TUNING_LOADS, preemptible_frac=frac)
         if case.part == "validation" or measured_jobs(arguments.traces, case) >= MIN_TUNING_JOBS
     ]
-    names = (arguments.rule, arguments.rule + REPACKING)
-    jobs = [Job(case=case, policy=name) for case in chosen for name in names]
+    jobs = [Job(case=case, policy=one) for case in chosen for one in (rule, able(rule, MIGRATING))]
     folder = arguments.out / "repack"
     if code := run_missing(jobs, arguments, folder):
         return code
-    results = {(job.case, job.policy): read_result(job.path(folder)) for job in jobs}
-    print("\n".join(table(results, arguments.rule)))
+    results = {(job.case, job.policy): result_of(job, folder) for job in jobs}
+    print("\n".join(table(results, rule)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Synthetic sequences and validation windows: the default policy against rules and against itself untrained.
+"""Synthetic sequences and validation windows: the default policy against rules, and itself untrained.
 
     .venv/bin/python -m studies.policy.results --out runs/results
     .venv/bin/python -m studies.policy.results --out runs/results --budget-s 600   # call again for the rest
@@ -27,21 +27,21 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.policy import Policy
 from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.build import build_report, paired_runs
 from rlsched_agents.evaluate.pairs import compare
-from rlsched_agents.evaluate.report import build_report, paired_runs
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
-from studies.policy.results_tables import CaseResult, write_tables
+from studies.policy.opponents import policy_id
+from studies.policy.options import add_policy, policies_of
+from studies.policy.results_tables import REFERENCE, UNTRAINED, CaseResult, write_tables
 
-REFERENCE = "qssf-backfill"
-UNTRAINED = "ppo:untrained+reserve+revise"
-CONTEXT = ["qssf", "fifo-backfill", "sjf-backfill"]
+CONTEXT = ("qssf", "fifo-backfill", "sjf-backfill")
 LOADS = (0.85, 1.0)
 LIKES = ("helios", "philly", "itp")
 SYNTHETIC_JOBS, SYNTHETIC_WARMUP, SYNTHETIC_GPUS = 4000, 1000, 64
@@ -70,7 +70,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     vc: str = ""
     load: float
     seed: int = 0
-    policy: str
+    policy: Policy
     policy_id: str
 
     @property
@@ -80,12 +80,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return "-".join(part.replace("/", "_").replace(":", "_") for part in parts if part) + ".json"
 
 
-def cases(families: list[str], seeds: int, policy: str) -> Iterator[Case]:
+def cases(families: list[str], seeds: int, policy: Policy) -> Iterator[Case]:
     """All cases, the loads and profiles of one seed before the next seed."""
-    policy_id = str(getattr(load_scheduler(policy), "policy_id", policy))
+    what = policy_id(policy)
     for workload, vc in REAL if "real" in families else ():
         for load in LOADS:
-            yield Case(family="real", workload=workload, vc=vc, load=load, policy=policy, policy_id=policy_id)
+            yield Case(family="real", workload=workload, vc=vc, load=load, policy=policy, policy_id=what)
     for seed in range(FIRST_SEED, FIRST_SEED + seeds) if "synthetic" in families else ():
         for like in LIKES:
             for load in LOADS:
@@ -95,7 +95,7 @@ def cases(families: list[str], seeds: int, policy: str) -> Iterator[Case]:
                     load=load,
                     seed=seed,
                     policy=policy,
-                    policy_id=policy_id,
+                    policy_id=what,
                 )
 
 
@@ -129,21 +129,24 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window, l
 def run_case(case: Case, traces: Path, folder: Path) -> Path:
     """Run one case and write its file, whole or not at all."""
     trace, spec, window, seeds = workload_of(case, traces)
-    policies = list(dict.fromkeys([REFERENCE, case.policy, UNTRAINED, *CONTEXT]))
-    stamps = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
-    tasks = replay_tasks(trace, spec, window, stamps, policies, seeds)
+    policies = [Policy(REFERENCE), case.policy, UNTRAINED, *map(Policy, CONTEXT)]
+    policies = list({one.name: one for one in policies}.values())
+    predictions = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
+    tasks = replay_tasks(trace, spec, window, predictions, policies, seeds)
     outcomes = run_tasks(tasks, workers=1)
-    tables = {name: [one.table for one in outcomes if one.policy == name] for name in policies}
+    tables = {
+        policy.name: [one.table for one in outcomes if one.policy.name == policy.name] for policy in policies
+    }
     measured = window.measured(outcomes[0].table.trace)
     result = CaseResult(
         family=case.family,
         workload=f"{case.workload} {case.vc}".strip(),
         load=case.load,
         seed=case.seed,
-        policy=case.policy,
+        policy=case.policy.name,
         policy_id=case.policy_id,
         report=build_report(trace, spec, window, seeds, outcomes, REFERENCE),
-        against_untrained=compare(*paired_runs(tables[case.policy], tables[UNTRAINED]), measured),
+        against_untrained=compare(*paired_runs(tables[case.policy.name], tables[UNTRAINED.name]), measured),
     )
     path = folder / case.file_name
     half_written = path.with_suffix(".part")
@@ -189,7 +192,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("runs/results"), help="folder of cases and tables")
-    parser.add_argument("--policy", default="ppo", help="policy under test (default: the default checkpoint)")
+    add_policy(parser, default="ppo, the default checkpoint")
     parser.add_argument("--family", action="append", choices=("synthetic", "real"), help="default: both")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic sequences of each kind and load")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
@@ -202,7 +205,8 @@ def main() -> None:
         families = ["synthetic"]
     folder = arguments.out / "cases"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = list(cases(families, arguments.seeds, arguments.policy))
+    policies = policies_of(arguments) or [Policy("ppo")]
+    wanted = [case for policy in policies for case in cases(families, arguments.seeds, policy)]
     todo = [case for case in wanted if not (folder / case.file_name).exists()]
     done = run_all(todo, traces, folder, workers=arguments.workers, budget_s=arguments.budget_s)
     there = [folder / case.file_name for case in wanted if (folder / case.file_name).exists()]

@@ -10,13 +10,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.decide.permissions import Permissions
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio, geometric_mean
 from rlsched_agents.evaluate.report import Report
+from studies.policy.opponents import followed
 
-UNTRAINED = "ppo:untrained+reserve+revise"
+UNTRAINED = followed(Permissions(reservations=True), revises=True)
+"""The rule that the default policy follows, which is what it does before it is trained."""
 REFERENCE = "qssf-backfill"
-AGAINST = (REFERENCE, UNTRAINED, "qssf")
+AGAINST = (REFERENCE, UNTRAINED.name, "qssf")
 """What the policy is compared with on synthetic sequences; `qssf` blocks its queue, which suits some."""
 BUCKETS: tuple[tuple[str, float, float], ...] = (
     ("1", 0, 1),
@@ -38,7 +41,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         policy: Policy under test.
         policy_id: What it was: name and content.
         report: Every policy, compared with `qssf-backfill`.
-        against_untrained: The policy under test, compared with `ppo:untrained`.
+        against_untrained: The policy under test, compared with itself untrained (`UNTRAINED`).
     """
 
     family: str
@@ -207,7 +210,7 @@ def real_markdown(results: Sequence[CaseResult], command: str) -> str:
             lines.append(_row(name, *map(_seconds, times_s), *map(_ratio, ratios)))
         lines += [
             "",
-            f"{one.policy} against {UNTRAINED}: "
+            f"{one.policy} against {UNTRAINED.name}: "
             f"mean queueing delay {_ratio(against.queue_mean_ratio)}, "
             f"mean JCT {_ratio(against.jct_mean_ratio)};",
             f"{against.wins_frac:.1%} of the jobs wait less, {against.losses_frac:.1%} longer. "

@@ -1,11 +1,12 @@
 """How much better predictions of waiting jobs are by the time these start, where they are revised.
 
     .venv/bin/python -m studies.policy.revised --predictions causal
-    .venv/bin/python -m studies.policy.revised --predictions good --part validation --trace helios_venus
+    .venv/bin/python -m studies.policy.revised --predictions good --part validation --policy easy
 
-Each case is replayed by `RULE+revise`. Of every measured job that starts after having waited for more than
-`LEAST_WAIT_S`, the prediction as stamped and as revised are held against the true run time. With `--time`
-the compiled replays by `RULE` and `RULE+revise` are timed instead. The test split is not offered.
+Each case is replayed by a rule with revised predictions. Of every measured job that starts after having
+waited for more than `LEAST_WAIT_S`, the prediction as predicted and as revised are held against the true run
+time. With `--time` the compiled replays by the rule, with revision and without, are timed instead. The test
+split is not offered.
 """
 
 from __future__ import annotations
@@ -21,16 +22,22 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.orders import REVISING
-from rlsched.decide.scheduler import Decision, Scheduler, load_scheduler, may_preempt
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
 from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
 from rlsched_envs.engine import Engine, Predictions
+from studies.policy.abilities import REVISED, able
 from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
-from studies.policy.options import add_trace, add_traces, reported
-from studies.policy.stamps import stamps_of
+from studies.policy.opponents import followed
+from studies.policy.options import add_policy, add_trace, add_traces, policies_of, reported
+from studies.policy.predictions import stamps_of
+from studies.policy.tables import header
 
+DEFAULT: Final = followed(Permissions(reservations=True), revises=False)
 TIMED_RUNS: Final = 3
 LEAST_WAIT_S: Final = 60.0
 """A job that starts sooner has hardly been in a queue."""
@@ -40,7 +47,7 @@ SHOWN_PARTS: Final = tuple(part for part in PARTS if part != "test")
 class Started(NamedTuple):
     """Jobs that had waited when they started, W of them."""
 
-    stamped_s: NDArray[np.float64]  # (W,) prediction when submitted
+    first_predicted_s: NDArray[np.float64]  # (W,) prediction when submitted
     revised_s: NDArray[np.float64]  # (W,) prediction when started
     run_s: NDArray[np.float64]  # (W,) what they took
 
@@ -51,20 +58,20 @@ class Row(NamedTuple):
     name: str
     jobs: int
     revised_frac: float | None  # share of the jobs whose prediction was another by then
-    rank: tuple[float | None, float | None]  # Spearman with the true run time, as stamped and as revised
+    rank: tuple[float | None, float | None]  # Spearman with the true run time, as predicted and as revised
     error: tuple[float | None, float | None]  # median of abs ln(true / prediction), likewise
 
 
-class NotesStarts:
+class NotesStarts(Scheduler):
     """Decides as another scheduler does, and notes of each job what it was predicted to take at its start.
 
     Attributes:
-        noted: By number of the job: (prediction as stamped, prediction as revised), seconds.
+        noted: By number of the job: (prediction as predicted, prediction as revised), seconds.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.name, self.order, self.information = scheduler.name, scheduler.order, scheduler.information
-        self.revises = True
+        self.name, self.policy_id = scheduler.name, scheduler.policy_id
+        self.order, self.abilities = scheduler.order, scheduler.abilities
         self.noted: dict[int, tuple[float, float]] = {}
         self._scheduler = scheduler
 
@@ -73,20 +80,20 @@ class NotesStarts:
         decision = self._scheduler.decide(state, partition, now_s, record=record)
         if isinstance(decision.action, Start):
             job, slot = state.arrays.job, state.slot_of(decision.action.seq)
-            self.noted[decision.action.seq] = float(job.stamped_s[slot]), float(job.predicted_s[slot])
+            self.noted[decision.action.seq] = float(job.first_predicted_s[slot]), float(job.predicted_s[slot])
         return decision
 
 
-def started(work: Workload, stamps: Predictions, rule: str) -> Started:
+def started(work: Workload, predictions: Predictions, rule: Policy) -> Started:
     """Replay a case by a rule that starts jobs once, with revision.
 
     Raises:
-        UnknownSchedulerError: there is no such rule, or its predictions cannot be revised.
+        InputError: its settings do not go together with revision.
     """
-    scheduler = NotesStarts(load_scheduler(rule + REVISING))
+    scheduler = NotesStarts(load_scheduler(able(rule, REVISED)))
     kept = work.trace.submit_s >= work.window.replay_from_s
     trace = work.trace.select(kept)
-    fed = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
+    fed = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     engine = Engine(trace, work.spec, order=scheduler.order, predictions=fed, keep_placements=False)
     engine.run(scheduler, until_started=trace.submit_s < work.window.until_s)
     truth, start_s = engine.arrays.truth, engine.arrays.progress.outcome.start_s
@@ -107,9 +114,9 @@ def row_of(name: str, jobs: Started) -> Row:
     return Row(
         name,
         len(jobs.run_s),
-        float(np.mean(jobs.revised_s != jobs.stamped_s)),
-        (spearman(jobs.stamped_s, jobs.run_s), spearman(jobs.revised_s, jobs.run_s)),
-        (error(jobs.stamped_s), error(jobs.revised_s)),
+        float(np.mean(jobs.revised_s != jobs.first_predicted_s)),
+        (spearman(jobs.first_predicted_s, jobs.run_s), spearman(jobs.revised_s, jobs.run_s)),
+        (error(jobs.first_predicted_s), error(jobs.revised_s)),
     )
 
 
@@ -131,7 +138,7 @@ def pooled(rows: Sequence[Row]) -> Row:
 
 # «error» is the median of abs ln(true / prediction)
 HEADER: Final = """\
-| case | jobs that waited | revised | Spearman, stamped | revised | error, stamped | revised |
+| case | jobs that waited | revised | Spearman, predicted | revised | error, predicted | revised |
 |---|---:|---:|---:|---:|---:|---:|"""
 
 
@@ -142,9 +149,9 @@ def line(row: Row) -> str:
     return f"| {row.name} | {row.jobs:,} | {share} | {' | '.join(figures)} |"
 
 
-def replay_cpu_s(work: Workload, stamps: Predictions, policy: str) -> float:
+def replay_cpu_s(work: Workload, predictions: Predictions, policy: Policy) -> float:
     """CPU seconds that a compiled replay takes, the least of `TIMED_RUNS`."""
-    tasks = replay_tasks(work.trace, work.spec, work.window, stamps, [policy], [0])
+    tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     took_s = []
     for _ in range(TIMED_RUNS):
         began_s = time.process_time()
@@ -165,32 +172,35 @@ def main(words: Sequence[str] | None = None) -> int:
         "--part", action="append", choices=SHOWN_PARTS, help="default: train3 and validation; never test"
     )
     parser.add_argument("--load", type=float, default=0.95, help="offered load [default: %(default)s]")
-    parser.add_argument("--rule", default="easy:size", help="without +revise [default: %(default)s]")
+    add_policy(parser, default=f"{DEFAULT.name}; always revised")
     parser.add_argument("--time", action="store_true", help="time the replays, with revision and without")
     return reported(_show, parser.parse_args(words))
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    name = arguments.rule + REVISING
-    check_policies([name], None)
-    if may_preempt(load_scheduler(name)):
-        raise InputError(f"--rule {arguments.rule}: expected a rule that does not preempt, such as easy:size")
+    rule = (policies_of(arguments) or [DEFAULT])[0]
+    if rule.oracle:
+        raise InputError(f"--policy {rule.name}: it is fed true run times, which nothing revises")
+    both = (rule, able(rule, REVISED))
+    check_policies(both, None)
+    if load_scheduler(rule).abilities.preempts:
+        raise InputError(f"--policy {rule.name}: expected a rule that does not preempt, such as easy")
     parts = arguments.part or ["train3", "validation"]
     todo = cases(arguments.trace or TRACES, parts, [arguments.load], predictions=arguments.predictions)
     if arguments.time:
-        print(f"| case | jobs replayed | `{arguments.rule}`, CPU s | `{name}`, CPU s |\n|---|---:|---:|---:|")
+        print("\n".join(header("case", "jobs replayed", *(f"`{one.name}`, CPU s" for one in both))))
     else:
         print(HEADER, flush=True)
     rows = []
     for case in todo:
         work = workload_of(arguments.traces, case)
-        stamps, title = stamps_of(case, work), f"{case.trace}, {case.part}, {case.load:g}"
+        predictions, title = stamps_of(case, work), f"{case.trace}, {case.part}, {case.load:g}"
         if arguments.time:
             jobs = int(np.count_nonzero(work.trace.submit_s >= work.window.replay_from_s))
-            took_s = [replay_cpu_s(work, stamps, one) for one in (arguments.rule, name)]
+            took_s = [replay_cpu_s(work, predictions, one) for one in both]
             print(f"| {title} | {jobs:,} | {took_s[0]:.2f} | {took_s[1]:.2f} |", flush=True)
             continue
-        rows.append(row_of(title, started(work, stamps, arguments.rule)))
+        rows.append(row_of(title, started(work, predictions, rule)))
         print(line(rows[-1]), flush=True)
     if rows:
         print(line(pooled(rows)))

@@ -17,18 +17,19 @@ from typing import Final
 
 import msgspec
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
+from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.pairs import Comparison, compare
-from rlsched_agents.evaluate.report import paired_runs
 from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Predictions
-from rlsched_envs.lives import LifeRules, PreemptionCosts
 from studies.policy.cases import SYNTHETIC, Case, Workload, workload_of
 from studies.policy.measures import GPUS_ALONE, Measures, measures_of
 from studies.policy.opponents import REFERENCES, policy_id
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.synthetic import synthetic_workload
 
 DRAW_SEEDS: Final = (0, 1, 2)
@@ -42,18 +43,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         case: The case.
-        policy: Name of the policy.
+        policy: The policy.
         models: Whether it runs under models (`GPUS_ALONE`).
     """
 
     case: Case
-    policy: str
+    policy: Policy
     models: bool = False
 
     def path(self, folder: Path) -> Path:
         """Where its result is kept: by case and by what the policy is."""
-        name = policy_id(self.policy).replace("/", "_").replace(":", "_")
-        return folder / f"{self.case.name}-{name}{'-models' if self.models else ''}.json"
+        return folder / f"{self.case.name}-{policy_id(self.policy)}{'-models' if self.models else ''}.json"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +63,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         case: The case.
         policy: Name of the policy.
         policy_id: What it was.
+        settings: All of its settings, TOML.
         models: Whether it ran under models.
         nodes: Nodes of the cluster.
         gpus: GPUs of the cluster.
@@ -77,6 +78,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     policy: str
     policy_id: str
+    settings: str = ""
     models: bool
     nodes: int
     gpus: int
@@ -107,23 +109,26 @@ class Prepared:
     """A case that this process has read, and its references' runs."""
 
     work: Workload
-    stamps: Predictions
+    predictions: Predictions
     references: dict[str, list[Outcome]]
 
-    def run(self, policy: str, *, models: bool) -> list[Outcome]:
-        """Replay a policy, once a seed if seeds make a difference."""
-        return _replay(self.work, self.stamps, policy, models=models)
+    def run(self, policy: Policy, *, models: bool) -> list[Outcome]:
+        """Replay a policy, once a seed if seeds make a difference; a reference has been."""
+        for name, there in self.references.items():
+            if policy == Policy(name):
+                return there
+        return _replay(self.work, self.predictions, policy, models=models)
 
 
-def _replay(work: Workload, stamps: Predictions, policy: str, *, models: bool) -> list[Outcome]:
+def _replay(work: Workload, predictions: Predictions, policy: Policy, *, models: bool) -> list[Outcome]:
     tasks = replay_tasks(
         work.trace,
         work.spec,
         work.window,
-        stamps,
+        predictions,
         [policy],
         list(DRAW_SEEDS),
-        rules=LifeRules(costs=PreemptionCosts(restart_s=RESTART_S, restart_large_s=RESTART_S)),
+        rules=RunRules(costs=PreemptionCosts(restart_s=RESTART_S, restart_large_s=RESTART_S)),
         models=GPUS_ALONE if models else None,
     )
     return run_tasks(tasks, workers=1)
@@ -133,15 +138,15 @@ def _replay(work: Workload, stamps: Predictions, policy: str, *, models: bool) -
 def prepare(traces: Path, case: Case, models: bool) -> Prepared:
     """Read a case, predict its durations and run its references."""
     work = synthetic_workload(case) if case.part == SYNTHETIC else workload_of(traces, case)
-    stamps = stamps_of(case, work)
-    references = {name: _replay(work, stamps, name, models=models) for name in REFERENCES}
-    return Prepared(work, stamps, references)
+    predictions = stamps_of(case, work)
+    references = {name: _replay(work, predictions, Policy(name), models=models) for name in REFERENCES}
+    return Prepared(work, predictions, references)
 
 
 def run_job(job: Job, traces: Path, folder: Path) -> Path:
     """Run one policy on one case and write its file, whole or not at all."""
     ready = prepare(traces, job.case, job.models)
-    outcomes = ready.references.get(job.policy) or ready.run(job.policy, models=job.models)
+    outcomes = ready.run(job.policy, models=job.models)
     spec, window = ready.work.spec, ready.work.window
     measured = window.measured(outcomes[0].table.trace)
     tables = [one.table for one in outcomes]
@@ -151,8 +156,9 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
     )
     result = Result(
         case=job.case,
-        policy=job.policy,
+        policy=job.policy.name,
         policy_id=policy_id(job.policy),
+        settings=job.policy.toml,
         models=job.models,
         nodes=spec.num_nodes,
         gpus=spec.num_gpus,
@@ -173,14 +179,19 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
 
 
 def _replayed(ready: Prepared, jobs: int) -> Predictions:
-    """The stamps of the jobs of the replays' tables."""
+    """The predictions of the jobs of the replays' tables."""
     kept = ready.work.trace.submit_s >= ready.work.window.replay_from_s
-    return Predictions(ready.stamps.predicted_s[kept][:jobs], ready.stamps.spread[kept][:jobs])
+    return Predictions(ready.predictions.predicted_s[kept][:jobs], ready.predictions.spread[kept][:jobs])
 
 
 def read_result(path: Path) -> Result:
     """A result that was kept."""
     return msgspec.json.decode(path.read_bytes(), type=Result)
+
+
+def result_of(job: Job, folder: Path) -> Result:
+    """What a job came to, by its own name for the policy: another may have run the same settings."""
+    return msgspec.structs.replace(read_result(job.path(folder)), policy=job.policy.name)
 
 
 def missing(jobs: list[Job], folder: Path) -> list[Job]:

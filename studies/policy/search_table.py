@@ -19,29 +19,45 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from rlsched.decide.policy import Policy
+from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.pairs import Ratio, geometric_mean
-from rlsched_agents.evaluate.report import Report, build_report
+from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
 from studies.policy.results import REAL, Case, workload_of
 
-ALONE = "ppo"
-POLICIES = (ALONE, "qssf-backfill", "ppo+search=8", "ppo+search=5ms", "rollout")
+ALONE = Policy("ppo")
+POLICIES = (
+    ALONE,
+    Policy("qssf-backfill"),
+    Policy("ppo", name="ppo, 8 futures", search={"samples": 8}),
+    Policy("ppo", name="ppo, 5 ms", search={"time_ms": 5.0}),
+    Policy("rollout"),
+)
+NAMES = tuple(policy.name for policy in POLICIES)
 FIRST_SEED = 97_000
 """Of the synthetic sequences: none that another page reports on, or that the policy was trained on."""
 
 
 def cases(seeds: int, loads: list[float]) -> list[Case]:
     """All cases, real windows and synthetic sequences by turns."""
-    common = {"policy": ALONE, "policy_id": "search"}
+    what = "search"
     real = [
-        Case(family="real", workload=workload, vc=vc, load=load, **common)
+        Case(family="real", workload=workload, vc=vc, load=load, policy=ALONE, policy_id=what)
         for load in loads
         for workload, vc in REAL
     ]
     synthetic = [
-        Case(family="synthetic", workload="helios", load=load, seed=FIRST_SEED + k, **common)
+        Case(
+            family="synthetic",
+            workload="helios",
+            load=load,
+            seed=FIRST_SEED + k,
+            policy=ALONE,
+            policy_id=what,
+        )
         for k in range(seeds)
         for load in loads
     ]
@@ -60,10 +76,10 @@ def run_case(case: Case, traces: Path, path: Path, jobs: int) -> None:
         window = Window(window.since_s, float(submit_s[jobs]))
     behind = np.flatnonzero(trace.submit_s >= window.until_s)[: jobs // 2]
     trace = trace.select(slice(0, int(behind[-1]) + 1 if len(behind) else len(trace)))
-    stamps = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
-    tasks = replay_tasks(trace, spec, window, stamps, list(POLICIES), seeds[:1])
+    predictions = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
+    tasks = replay_tasks(trace, spec, window, predictions, list(POLICIES), seeds[:1])
     outcomes = run_tasks(tasks, workers=1)
-    report = build_report(trace, spec, window, seeds[:1], outcomes, ALONE)
+    report = build_report(trace, spec, window, seeds[:1], outcomes, ALONE.name)
     half_written = path.with_suffix(".part")
     half_written.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     half_written.replace(path)
@@ -85,12 +101,12 @@ def changed_frac(report: Report, name: str) -> str:
 
 def table(found: list[tuple[Case, Report]]) -> str:
     """Both families as Markdown: mean queueing over that of the network alone."""
-    others = [name for name in POLICIES if name != ALONE]
+    others = [name for name in NAMES if name != ALONE.name]
     head = "| workload | load | `ppo` alone, s | " + " | ".join(f"`{name}`" for name in others) + " |"
     lines = [head, "|---|---:|---:|" + "---:|" * len(others)]
     for case, report in found:
         if case.family == "real":
-            alone = report.policies[ALONE].queue_mean_s or 0.0
+            alone = report.policies[ALONE.name].queue_mean_s or 0.0
             cells = [
                 f"{ratio_text(report.paired[name].queue_mean_ratio)} {changed_frac(report, name)}".strip()
                 for name in others
@@ -101,7 +117,7 @@ def table(found: list[tuple[Case, Report]]) -> str:
         some = [report for case, report in found if case.family == "synthetic" and case.load == load]
         if not some:
             continue
-        alone = float(np.mean([report.policies[ALONE].queue_mean_s or 0.0 for report in some]))
+        alone = float(np.mean([report.policies[ALONE.name].queue_mean_s or 0.0 for report in some]))
         cells = []
         for name in others:
             ratios = [paired.ratio for report in some if (paired := report.paired[name].queue_mean_ratio)]
@@ -111,7 +127,7 @@ def table(found: list[tuple[Case, Report]]) -> str:
             f"| helios-like, {len(some)} seeds | {load:g} | {alone:,.0f} | " + " | ".join(cells) + " |"
         )
     lines += ["", "| policy, synthetic | decision, p50 ms | p99 ms |", "|---|---:|---:|"]
-    for name in POLICIES:
+    for name in NAMES:
         times = [report.policies[name] for case, report in found if case.family == "synthetic"]
         p50, p99 = (
             [getattr(one, field) for one in times if getattr(one, field) is not None]

@@ -1,6 +1,6 @@
 """Any policies on synthetic sequences: what they wait beside `qssf-backfill`, over seeds.
 
-    .venv/bin/python -m studies.policy.sequences --like helios --load 0.85 --load 1 --policy easy:size,6h
+    .venv/bin/python -m studies.policy.sequences --like helios --load 1 --policy easy --set reserve_after=6h
     .venv/bin/python -m studies.policy.sequences --jobs 600 --load 1 --first-seed 11 --policy rollout
 
 Each sequence is a trace of its own, from an idle cluster to the last job; all policies get the same. It is
@@ -15,31 +15,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
-from rlsched.workload.foresight import Predictability
+from rlsched.workload.predictability import Predictability
 from rlsched.workload.synth import synthesize
+from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.metrics import Metrics
-from rlsched_agents.evaluate.report import Report, build_report
+from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
-from studies.policy.options import reported
+from studies.policy.options import add_policy, policies_of, reported
 from studies.policy.tables import header, of_ratios, ratio_text, row
 
-REFERENCE = "qssf-backfill"
+REFERENCE = Policy("qssf-backfill")
 LARGE_GPUS = 8
 MEASURES = ("queue_mean_s", "queue_p99_s", "queue_p999_s", "queue_max_s", "jct_mean_s")
 
 
 def run(
-    like: str, jobs: int, load: float, gpus: int, seed: int, known: Predictability, policies: list[str]
+    like: str, jobs: int, load: float, gpus: int, seed: int, known: Predictability, policies: list[Policy]
 ) -> Report:
     """All policies on one sequence, the reference first."""
     trace, spec = synthesize(like, jobs, load, gpus, seed=seed, predictability=known)
     window = Window()
-    names = list(dict.fromkeys([REFERENCE, *policies]))
-    tasks = replay_tasks(trace, spec, window, predict_trace(trace, spec), names, [0])
-    return build_report(trace, spec, window, [0], run_tasks(tasks, workers=1), REFERENCE)
+    others = [policy for policy in policies if policy != REFERENCE]
+    tasks = replay_tasks(trace, spec, window, predict_trace(trace, spec), [REFERENCE, *others], [0])
+    return build_report(trace, spec, window, [0], run_tasks(tasks, workers=1), REFERENCE.name)
 
 
 def gangs_wait_s(one: Metrics) -> float | None:
@@ -54,7 +56,7 @@ def gangs_wait_s(one: Metrics) -> float | None:
 def table(title: str, reports: Sequence[Report], policies: Sequence[str]) -> list[str]:
     """Ratios to the reference, geometric means over the sequences; a row a policy."""
     lines = header(title, "queue mean", "p99", "p99.9", "longest", "JCT mean", "gangs' mean", "less : more")
-    theirs = [report.policies[REFERENCE] for report in reports]
+    theirs = [report.policies[REFERENCE.name] for report in reports]
     for name in policies:
         ours = [report.policies[name] for report in reports]
         cells = []
@@ -83,20 +85,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=8, help="sequences [default: %(default)s]")
     parser.add_argument("--first-seed", type=int, default=90_000, help="[default: %(default)s]")
     parser.add_argument("--predictability", default="informative", help="as of `trace synth`")
-    parser.add_argument("--policy", action="append", required=True)
+    add_policy(parser, default="none", required=True)
     return reported(_sequences, parser.parse_args(words))
 
 
 def _sequences(arguments: argparse.Namespace) -> int:
     known: Predictability = _known(arguments.predictability)
+    policies = policies_of(arguments)
     for like in arguments.like or ["helios"]:
         for load in arguments.load or [0.9]:
             reports = [
-                run(like, arguments.jobs, load, arguments.gpus, seed, known, arguments.policy)
+                run(like, arguments.jobs, load, arguments.gpus, seed, known, policies)
                 for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
             ]
             title = f"{like}-like, load {load:g}, {len(reports)} sequences"
-            print("\n".join([*table(title, reports, arguments.policy), ""]), flush=True)
+            print("\n".join([*table(title, reports, [policy.name for policy in policies]), ""]), flush=True)
     return 0
 
 

@@ -9,7 +9,7 @@ from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.windows import Window
-from studies.policy.cases import SYNTHETIC, Case, Workload
+from studies.policy.cases import SYNTHETIC, Case, Workload, with_flags
 
 SEED: Final = 0
 GPUS_PER_NODE: Final = 8
@@ -61,4 +61,4 @@ def synthetic_workload(case: Case) -> Workload:
     measured = Window(since_s, until_s).measured(trace)
     stretch = offered_load(trace.select(measured), spec) / case.load
     trace = replace(trace, submit_s=trace.submit_s * stretch)
-    return Workload(trace, spec, Window(since_s * stretch, until_s * stretch), stretch)
+    return Workload(with_flags(trace, case), spec, Window(since_s * stretch, until_s * stretch), stretch)

@@ -116,10 +116,9 @@ def _over_all_row(
 ) -> str:
     pairs: list[tuple[Metrics, Metrics]] = []
     for case in cases:
-        policy = next(
-            (one.policy for one in entries[case.trace] if one.label == label and one.models == models), None
-        )
-        ours = results.get((case.name, policy or "", models))
+        mine = (one for one in entries[case.trace] if one.label == label and one.models == models)
+        entry = next(mine, None)
+        ours = results.get((case.name, entry.policy.name if entry is not None else "", models))
         best = best_reference(results, case, models=models)
         if ours and best:
             pairs.append((ours.metrics, best.metrics))
@@ -160,7 +159,7 @@ def one_case(case: Case, entries: Sequence[Entry], results: Results) -> list[str
         f"{best.gpus} GPUs; best QSSF: `{best.policy}`. Seconds; [95 % bootstrap over days].",
     ]
     for models in (False, True):
-        rows = list(dict.fromkeys((one.policy, one.role) for one in entries if one.models == models))
+        rows = list(dict.fromkeys((one.policy.name, one.role) for one in entries if one.models == models))
         there = [
             (name, role, results[case.name, name, models])
             for name, role in rows

@@ -12,13 +12,15 @@ from typing import Final
 import msgspec
 
 from benchmarks.training_data import REAL, Lesson, default_data, read, synthetic, weighted
-from rlsched.decide.orders import rule_followed
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.sources import TrainingData
 from rlsched_agents.ppo.training import RunFiles
 from rlsched_agents.runtime.checkpoint import load_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig
 from studies.policy.cases import UNSEEN
+from studies.policy.opponents import followed
 
 DATA_SEED: Final = 0
 """Of the synthetic traces and of all windows that validate: a run's seed is that of its training alone."""
@@ -73,7 +75,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
         score: Of the policy that validation chose, on the windows that confirm, lower is better; None: it
             chose the start, and nothing was confirmed.
         start_score: Of the start, there.
-        rule: The rule that the network follows.
+        rule: Name of the rule that the network follows.
+        rule_settings: Its settings, TOML.
         policy_id: What was kept.
         traces: Names of all traces that it was trained and validated on.
         steps_per_s: Decisions a second, validation left out.
@@ -88,10 +91,16 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
     start_score: float | None
     rule: str
+    rule_settings: str
     policy_id: str
     traces: list[str]
     steps_per_s: float
     wall_s: float
+
+    @property
+    def followed(self) -> Policy:
+        """The rule that the network follows."""
+        return Policy.parse(self.rule_settings, name=self.rule)
 
 
 def short(recipe: Recipe) -> Recipe:
@@ -184,7 +193,7 @@ def train_run(out: Path, traces: Path, run: Run) -> Trained | None:
     if result.stopped:
         files.out.unlink()
         return None
-    verdict = result.verdict
+    verdict, rule = result.verdict, rule_of(result.card.network)
     found = Trained(
         cluster=run.cluster,
         seed=run.seed,
@@ -193,7 +202,8 @@ def train_run(out: Path, traces: Path, run: Run) -> Trained | None:
         kept_at=result.card.timesteps,
         score=verdict.score if verdict else None,
         start_score=verdict.start_score if verdict else None,
-        rule=rule_followed(result.card.network.order, revises=result.card.network.revises),
+        rule=rule.name,
+        rule_settings=rule.toml,
         policy_id=load_checkpoint(files.out).policy_id,
         traces=[use.trace for use in result.card.traces],
         steps_per_s=result.steps_per_s,
@@ -204,6 +214,11 @@ def train_run(out: Path, traces: Path, run: Run) -> Trained | None:
     half_written.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
     half_written.replace(path)
     return found
+
+
+def rule_of(network: NetworkConfig) -> Policy:
+    """The rule that a network follows."""
+    return followed(network.permissions, revises=network.revises)
 
 
 def _record(out: Path, run: Run) -> Path:

@@ -17,6 +17,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,7 +47,7 @@ from studies.policy.opponents import (
     write_tuned,
 )
 from studies.policy.options import add_common, reported
-from studies.policy.runs import DRAW_SEEDS, Job, Result, missing, read_result, run_all
+from studies.policy.runs import DRAW_SEEDS, Job, Result, missing, result_of, run_all
 from studies.policy.tables import LEAST_RATIO
 
 
@@ -88,11 +89,13 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """Every value of one rule's grid.
 
     Attributes:
+        settings: By value: its settings, as a TOML file has them.
         scores: By value: geometric mean over all cases of its mean / that of `qssf-backfill`.
         scores_by_trace: By trace and value: the same over the cases of one trace.
         ratios: By value and case: the ratio itself; null where nobody waited.
     """
 
+    settings: dict[str, dict[str, Any]]
     scores: dict[str, float]
     scores_by_trace: dict[str, dict[str, float]]
     ratios: dict[str, dict[str, float | None]]
@@ -102,7 +105,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
         """The values with the least scores."""
         chosen = least(self.scores)
         return Tuned(
-            grid=list(self.scores),
+            grid=self.settings,
             chosen=chosen,
             score=self.scores[chosen],
             chosen_by_trace={trace: least(some) for trace, some in self.scores_by_trace.items()},
@@ -136,15 +139,16 @@ class TriedFile(msgspec.Struct, frozen=True, kw_only=True):
 def tried_rule(grid: Grid, results: Sequence[Result]) -> Tried:
     """The scores of a complete grid."""
     traces = list(dict.fromkeys(one.case.trace for one in results))
-    ratios: dict[str, dict[str, float | None]] = {value: {} for value in grid.values}
+    ratios: dict[str, dict[str, float | None]] = {name: {} for name in grid.names}
     by_trace: dict[str, dict[str, list[float | None]]] = {
-        trace: {value: [] for value in grid.values} for trace in traces
+        trace: {name: [] for name in grid.names} for trace in traces
     }
     for one in results:
         ratio = ratio_of(one, grid)
         ratios[one.policy][one.case.name] = ratio
         by_trace[one.case.trace][one.policy].append(ratio)
     return Tried(
+        settings=grid.settings,
         scores={value: score(found.values()) for value, found in ratios.items()},
         scores_by_trace={
             trace: {value: score(found) for value, found in some.items()} for trace, some in by_trace.items()
@@ -236,11 +240,12 @@ def _tune(arguments: argparse.Namespace) -> int:
     )
     complete: dict[str, dict[str, Tried]] = {}
     for setting, rule, grid in all_grids():
-        paths = [job.path(folder) for job in grid_jobs(grid, todo)]
-        there = [path for path in paths if path.exists()]
-        if todo and len(there) == len(paths):
-            complete.setdefault(setting, {})[rule] = tried_rule(grid, [read_result(path) for path in paths])
-        print(f"{setting}: {rule}: {len(there)} of {len(paths)} there", file=sys.stderr)
+        all_jobs = grid_jobs(grid, todo)
+        there = [job for job in all_jobs if job.path(folder).exists()]
+        if todo and len(there) == len(all_jobs):
+            found_of = [result_of(job, folder) for job in all_jobs]
+            complete.setdefault(setting, {})[rule] = tried_rule(grid, found_of)
+        print(f"{setting}: {rule}: {len(there)} of {len(all_jobs)} there", file=sys.stderr)
     if complete:
         tried = TriedFile(
             traces=list(traces),

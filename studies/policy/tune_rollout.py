@@ -27,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Decision, Information, load_scheduler
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.windows import Window
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.heuristics.rollout import Rollout
 from rlsched_envs.engine import Engine, Predictions
 from studies.policy.cases import (
@@ -44,12 +45,20 @@ from studies.policy.cases import (
 )
 from studies.policy.headroom import LEAST_S
 from studies.policy.journal import LOG_FILE
-from studies.policy.opponents import BASE, GRIDS, TUNED_FILE, TUNING_REFERENCE, TunedFile, write_tuned
+from studies.policy.opponents import (
+    BASE,
+    GRIDS,
+    TUNED_FILE,
+    TUNING_REFERENCE,
+    TunedFile,
+    write_tuned,
+)
 from studies.policy.options import add_folders, add_trace, reported
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.tune import Tried, known_values, score, tuning_cases, with_choice
 
 RULE: Final = "rollout"
+_REFERENCE: Final = Policy(TUNING_REFERENCE)
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +80,13 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.queue_mean_s[value] / reference_s, 4) if reference_s > 0 else None
 
 
-class AfterWarmUp:
+class AfterWarmUp(Scheduler):
     """`rollout` from one time on; before it `qssf-backfill` decides, and `rollout` looks on."""
 
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    order = Permissions().order()
 
     def __init__(self, policy: Rollout, from_s: float) -> None:
-        self.name = policy.name
+        self.name, self.policy_id = policy.name, policy.policy_id
         self._policy, self._before, self._from_s = policy, load_scheduler(TUNING_REFERENCE), from_s
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
@@ -107,10 +115,10 @@ def median_stretch(queue_s: NDArray[np.float64], jobs: int) -> int:
     return int(crowded[crowded.size // 2])
 
 
-def cut(work: Workload, stamps: Predictions, jobs: int) -> tuple[Workload, Predictions]:
+def cut(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
     """The stretch of a case: its jobs are measured, half as many come behind, and all before are replayed."""
     measured = np.flatnonzero(work.window.measured(work.trace))
-    table = _engine(work, stamps).run_rule(RULES[TUNING_REFERENCE])
+    table = _engine(work, predictions).run_rule(_REFERENCE.rule)
     queue_s = (table.start_s - table.trace.submit_s)[-len(measured) :]
     first = median_stretch(queue_s, jobs)
     inside = measured[first : first + jobs]
@@ -118,36 +126,36 @@ def cut(work: Workload, stamps: Predictions, jobs: int) -> tuple[Workload, Predi
     after = float(work.trace.submit_s[inside[-1] + 1]) if inside[-1] + 1 < len(work.trace) else np.inf
     window = Window(float(work.trace.submit_s[inside[0]]), after)
     return replace(work, trace=work.trace.select(slice(0, end)), window=window), Predictions(
-        stamps.predicted_s[:end], stamps.spread[:end]
+        predictions.predicted_s[:end], predictions.spread[:end]
     )
 
 
-def _engine(work: Workload, stamps: Predictions) -> Engine:
+def _engine(work: Workload, predictions: Predictions) -> Engine:
     """The replay of a case from its warm-up on."""
     kept = work.trace.submit_s >= work.window.replay_from_s
-    predictions = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
+    predictions = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     return Engine(work.trace.select(kept), work.spec, order=AfterWarmUp.order, predictions=predictions)
 
 
-def run_stretch(work: Workload, stamps: Predictions, values: Sequence[str]) -> Stretch:
+def run_stretch(work: Workload, predictions: Predictions, values: Sequence[Policy]) -> Stretch:
     """Every value and the reference on one stretch."""
     submit_s = work.trace.submit_s[work.trace.submit_s >= work.window.replay_from_s]
     until_started, waited, took = submit_s < work.window.until_s, dict[str, float](), dict[str, float]()
-    for name in (TUNING_REFERENCE, *values):
-        engine, policy, began = _engine(work, stamps), load_scheduler(name), time.perf_counter()
-        if isinstance(policy, Rollout):
-            table = engine.run(AfterWarmUp(policy, work.window.since_s), until_started=until_started)
+    for policy in (_REFERENCE, *values):
+        engine, scheduler, began = _engine(work, predictions), load_scheduler(policy), time.perf_counter()
+        if isinstance(scheduler, Rollout):
+            table = engine.run(AfterWarmUp(scheduler, work.window.since_s), until_started=until_started)
         else:
-            table = engine.run_rule(RULES[name], until_started=until_started)
-        took[name] = time.perf_counter() - began
+            table = engine.run_rule(policy.rule, until_started=until_started)
+        took[policy.name] = time.perf_counter() - began
         measured = work.window.measured(table.trace)
-        waited[name] = float((table.start_s - submit_s)[measured].mean())
+        waited[policy.name] = float((table.start_s - submit_s)[measured].mean())
     return Stretch(jobs=int(measured.sum()), queue_mean_s=waited, wall_s=took)
 
 
 def tried_of(found: dict[Case, Stretch], jobs: int) -> Tried:
     """The scores of every value."""
-    values = GRIDS[RULE].values
+    values = GRIDS[RULE].names
     traces = list(dict.fromkeys(case.trace for case in found))
     ratios: dict[str, dict[str, float | None]] = {
         value: {f"{case.name}-{jobs}": one.ratio(value) for case, one in found.items()} for value in values
@@ -160,7 +168,7 @@ def tried_of(found: dict[Case, Stretch], jobs: int) -> Tried:
         for trace in traces
     }
     scores = {value: score(ratios[value].values()) for value in values}
-    return Tried(scores=scores, scores_by_trace=here, ratios=ratios)
+    return Tried(settings=GRIDS[RULE].settings, scores=scores, scores_by_trace=here, ratios=ratios)
 
 
 def _tune(arguments: argparse.Namespace) -> int:
@@ -175,14 +183,14 @@ def _tune(arguments: argparse.Namespace) -> int:
         path = arguments.out / f"{case.name}-{arguments.jobs}.json"
         if not path.exists() and time.monotonic() < deadline:
             work = workload_of(arguments.traces, case)
-            work, stamps = cut(work, stamps_of(case, work), arguments.jobs)
+            work, predictions = cut(work, stamps_of(case, work), arguments.jobs)
             half_written = path.with_suffix(".part")
-            half_written.write_bytes(msgspec.json.encode(run_stretch(work, stamps, GRIDS[RULE].values)))
+            half_written.write_bytes(msgspec.json.encode(run_stretch(work, predictions, GRIDS[RULE].values)))
             half_written.replace(path)
         if path.exists():
             found[case] = one = msgspec.json.decode(path.read_bytes(), type=Stretch)
             reference_s = one.queue_mean_s[TUNING_REFERENCE]
-            each = (f"{value} {one.ratio(value)} ({one.wall_s[value]:.0f} s)" for value in GRIDS[RULE].values)
+            each = (f"{value} {one.ratio(value)} ({one.wall_s[value]:.0f} s)" for value in GRIDS[RULE].names)
             print(f"{case.name}: {one.jobs} jobs, {reference_s:,.0f} s: {', '.join(each)}", flush=True)
     if not wanted or len(found) < len(wanted):
         print(f"{len(found)} of {len(wanted)} stretches there; call again", file=sys.stderr)

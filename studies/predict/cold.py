@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from rlsched.cli.show import print_table
+from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.boosting import MIN_ENDED
 from rlsched.workload.predict.distribution import Floats, bin_of
 from rlsched.workload.predict.predictor import EXPERTS
 from rlsched.workload.predict.quality import quality
 from rlsched.workload.predict.reference import recorded_end_s
-from rlsched.workload.predict.stamp import stamp_trace
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
@@ -50,10 +50,12 @@ def main() -> None:
     rows = []
     for name, trace in traces():
         end_s = recorded_end_s(trace)
-        stamps = stamp_trace(trace, end_s, model="survival")  # never fitted: boosting repeats survival
+        predictions = predict_at_submission(
+            trace, end_s, model="survival"
+        )  # never fitted: boosting repeats survival
         early = trace.submit_s < np.sort(end_s)[MIN_ENDED - 1]
-        experts = stamps.experts[early].astype(np.float64)
-        hedge = np.einsum("je,jeb->jb", stamps.weights[early], experts)
+        experts = predictions.experts[early].astype(np.float64)
+        hedge = np.einsum("je,jeb->jb", predictions.weights[early], experts)
         mean = experts[:, EXPERTS.index("running-mean")]
         pair = [figures(said, trace.duration_s[early], trace.num_gpus[early]) for said in (mean, hedge)]
         rows.append((name, f"{early.sum()}", *(f"{a:.2f} / {b:.2f}" for a, b in zip(*pair, strict=True))))

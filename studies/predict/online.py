@@ -71,9 +71,9 @@ def write_journal(path: Path, jobs: int, kind: str) -> None:
         entries: list[Entry]
         if what == 1:
             draft = submission(job, names[job - 1])
-            (stamped,) = predictions.stamped([draft], when_s)
-            predictions.submitted(stamped, when_s)
-            entries = [stamped]
+            (predicted,) = predictions.predict([draft], when_s)
+            predictions.submitted(predicted, when_s)
+            entries = [predicted]
         elif what == 2:
             predictions.started(job, when_s)
             action = Start(job - 1, (gpu_of[job],))

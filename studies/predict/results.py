@@ -5,11 +5,11 @@
 
 Each case is a trace at a load. The nodes are scaled to the load of the test window (the last 20 % of the
 time, `workload.split`), as `rlsched evaluate --load` does, and the replay starts 7 days before it. Every job
-is stamped at its arrival with what had ended by then: before the replay as recorded, in it by
+is predicted at its arrival with what had ended by then: before the replay as recorded, in it by
 `fifo-backfill`; with --as-recorded, as recorded throughout, for the running mean too.
-`qssf-backfill` then runs under the stamps of the running mean (0 % of the gap), under true durations (100 %),
-and under those of each predictor. A case's result is a file in OUT/cases; those that are there are not run
-again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.
+`qssf-backfill` then runs under the predictions of the running mean (0 % of the gap), under true durations
+(100 %), and under those of each predictor. A case's result is a file in OUT/cases; those that are there are
+not run again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.predict import causal_predictions
+from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import mean_s, quantile_s, spread_around
 from rlsched.workload.predict.predictor import EXPERTS
 from rlsched.workload.predict.quality import quality
 from rlsched.workload.predict.reference import recorded_end_s
-from rlsched.workload.predict.stamp import stamp_trace
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -43,7 +44,7 @@ from rlsched_envs.engine import Predictions, predict_trace, reference_end_s
 from rlsched_envs.job_table import JobTable
 from studies.predict.tables import CaseResult, Worth, write_tables
 
-POLICY = "qssf-backfill"
+POLICY = Policy("qssf-backfill")
 LOADS = (0.85, 1.0)
 REAL = (
     "philly", "helios_venus", "ms_itp_02", "ms_itp_06", "ms_itp_07", "ms_itp_08", "ms_itp_09",
@@ -103,7 +104,7 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window]:
 
 
 def run_case(case: Case, traces: Path) -> CaseResult:
-    """Stamp the trace, replay the window under every predictor, and measure."""
+    """Prediction the trace, replay the window under every predictor, and measure."""
     trace, spec, window = workload_of(case, traces)
     measured = window.measured(trace)
     if case.recorded:
@@ -113,13 +114,13 @@ def run_case(case: Case, traces: Path) -> CaseResult:
         end_s = reference_end_s(trace, spec, window.replay_from_s)
         zero = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
     began = time.process_time()
-    stamps = stamp_trace(trace, end_s)
+    predictions = predict_at_submission(trace, end_s)
     cpu_s = time.process_time() - began
-    of = {"hedge": stamps.probabilities} | {
-        name: stamps.experts[:, k].astype(np.float64) for k, name in enumerate(EXPERTS)
+    of = {"hedge": predictions.probabilities} | {
+        name: predictions.experts[:, k].astype(np.float64) for k, name in enumerate(EXPERTS)
     }
     base = run(trace, spec, window, zero)
-    truth = run(trace, spec, window, predict_trace(trace, spec, "oracle"))
+    truth = run(trace, spec, window, predict_trace(trace, spec, oracle=True))
     none, full = mean_queue_s(base, window), mean_queue_s(truth, window)
     worth = {}
     for name, probabilities in of.items():
@@ -127,8 +128,8 @@ def run_case(case: Case, traces: Path) -> CaseResult:
             ("mean", mean_s(probabilities)),
             ("median", quantile_s(probabilities, 0.5)),
         ):
-            stamp = Predictions(predicted_s, spread_around(probabilities, predicted_s))
-            table = run(trace, spec, window, stamp)
+            prediction = Predictions(predicted_s, spread_around(probabilities, predicted_s))
+            table = run(trace, spec, window, prediction)
             got = mean_queue_s(table, window)
             ratio = compare([table], [base], window.measured(table.trace)).queue_mean_ratio
             share = (none - got) / (none - full) if none > full else None
@@ -143,8 +144,8 @@ def run_case(case: Case, traces: Path) -> CaseResult:
         seed=case.seed,
         stamp_cpu_s=cpu_s,
         trace_jobs=len(trace),
-        fits=stamps.fits,
-        weights=dict(zip(EXPERTS, stamps.weights[measured].mean(axis=0).tolist(), strict=True)),
+        fits=predictions.fits,
+        weights=dict(zip(EXPERTS, predictions.weights[measured].mean(axis=0).tolist(), strict=True)),
         running_mean_queue_s=none,
         true_queue_s=full,
         worth=worth,
@@ -155,9 +156,9 @@ def run_case(case: Case, traces: Path) -> CaseResult:
     )
 
 
-def run(trace: Trace, spec: ClusterSpec, window: Window, stamps: Predictions) -> JobTable:
-    """`qssf-backfill` over the window under these stamps."""
-    tasks = replay_tasks(trace, spec, window, stamps, [POLICY], [0])
+def run(trace: Trace, spec: ClusterSpec, window: Window, predictions: Predictions) -> JobTable:
+    """`qssf-backfill` over the window under these predictions."""
+    tasks = replay_tasks(trace, spec, window, predictions, [POLICY], [0])
     return run_tasks(tasks, workers=1)[0].table
 
 

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m studies.predict.windows --out runs/predict
 
-The trace is stamped once, at every arrival from the jobs that had ended by then as recorded, by the running
+The trace is predicted once, at every arrival from the jobs that had ended by then as recorded, by the running
 mean and by the hedge. Six windows, each a tenth of the time, from 40 % on; in each the nodes are scaled to
-the load of its jobs, the replay starts 7 days before it, and `qssf-backfill` runs under the two stamps and
+the load of its jobs, the replay starts 7 days before it, and `qssf-backfill` runs under both predictions and
 under true durations. Writes OUT/windows.md.
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.load import nodes_for_load
 from rlsched.workload.predict import causal_predictions
+from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.reference import recorded_end_s
-from rlsched.workload.predict.stamp import stamp_trace
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import Predictions
@@ -39,7 +39,9 @@ Queues = tuple[float, float, float]
 """Mean queueing delay under the running mean, the hedge, and true durations, s."""
 
 
-def queues_of(trace: Trace, spec: ClusterSpec, load: float, stamps: list[Predictions]) -> list[Queues | None]:
+def queues_of(
+    trace: Trace, spec: ClusterSpec, load: float, predictions: list[Predictions]
+) -> list[Queues | None]:
     """One entry a window, None for one that is left out."""
     span_s = float(trace.submit_s[-1])
     out: list[Queues | None] = []
@@ -50,7 +52,7 @@ def queues_of(trace: Trace, spec: ClusterSpec, load: float, stamps: list[Predict
             out.append(None)
             continue
         scaled = nodes_for_load(trace.select(measured), spec, load)
-        first, second, third = (mean_queue_s(run(trace, scaled, window, one), window) for one in stamps)
+        first, second, third = (mean_queue_s(run(trace, scaled, window, one), window) for one in predictions)
         out.append((first, second, third) if first > MIN_QUEUE_S else None)
     return out
 
@@ -71,7 +73,7 @@ def row_of(name: str, load: float, queues: list[Queues | None]) -> list[str]:
 
 
 def main() -> None:
-    """Read the command line, stamp, replay, write the table."""
+    """Read the command line, prediction, replay, write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,14 +87,14 @@ def main() -> None:
         trace = Trace.read(traces / f"{name}.csv.gz")
         spec = ClusterSpec.read(traces / f"{name}.cluster.toml")
         end_s = recorded_end_s(trace)
-        hedge = stamp_trace(trace, end_s)
-        stamps = [
+        hedge = predict_at_submission(trace, end_s)
+        predictions = [
             Predictions(*causal_predictions(trace, end_s)),
             Predictions(hedge.mean_s, hedge.spread),
             Predictions(trace.duration_s, np.zeros(len(trace))),
         ]
         for load in LOADS:
-            rows.append(row_of(name, load, queues_of(trace, spec, load, stamps)))
+            rows.append(row_of(name, load, queues_of(trace, spec, load, predictions)))
             print(rows[-1], file=sys.stderr)
     head = ("trace", "load", *(f"{100 * since:.0f} %" for since in WINDOWS), "of the gap, all",
             "queueing / running mean's", "true")  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.workload.describe import spearman
-from rlsched.workload.foresight import Predictability
+from rlsched.workload.predictability import Predictability
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from studies.workload.fit_synth import DURATION_CAP_S, SOURCES, training_part

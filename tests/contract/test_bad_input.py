@@ -16,7 +16,7 @@ import pytest
 
 from rlsched.broker.keys import KeyHome
 from rlsched.client.client import Client
-from rlsched.decide.schema import SCHEMA
+from rlsched.decide.rows.schema import SCHEMA
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Stats, encode
 from rlsched_agents.runtime.card import Card

@@ -126,7 +126,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: Capture) -> N
 
 
 def test_the_documentation_has_every_format_with_every_column_that_it_fills(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "traces.md").read_text(encoding="utf-8")
     for sample in WHOLE:
         section = page.partition(f"\n## `{sample.name}`")[2].partition("\n## ")[0]
         assert section, sample.name

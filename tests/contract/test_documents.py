@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
 import pytest
 
-from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.schema import HOLD_S, MAX_HOLD_S, WINDOW_ROWS
-from rlsched.workload.columns import KNOWN
+from rlsched.cluster.spec import ClusterSpec, Placement
+from rlsched.decide.policy import Policy, presets
+from rlsched.decide.rows.schema import (
+    ACTOR_FEATURES,
+    CRITIC_FEATURES,
+    GUARD_FREE_FRAC,
+    HOLD_S,
+    MAX_HOLD_S,
+    NUM_CRITIC,
+    NUM_FEATURES,
+    WINDOW_ROWS,
+)
+from rlsched.decide.settings import Settings
+from rlsched.models.power import NodePower
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import Seconds
+from rlsched.workload.columns import BASE, KNOWN
 from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
-from rlsched_agents.evaluate.modelled import ModelsUsed
+from rlsched_agents.evaluate.modelled import PowerDownMetrics
 from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import PolicyUsed, Report
+from rlsched_envs.modelling import Models
+from rlsched_envs.sources import EpisodeConfig
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = [
@@ -33,6 +54,10 @@ DOCUMENTS = [
     *sorted((ROOT / "studies").rglob("*.md")),
 ]
 VERBS = {point.name: point for point in entry_points(group="rlsched.commands")}
+ENVIRONMENT = "rlsched/Cluster-v0"
+"""Gymnasium's name of the environment; it looks like a path."""
+_FENCE = re.compile(r"^ *```(\w*) *\n(.*?)^ *``` *$", re.DOTALL | re.MULTILINE)
+_SHELL = ("", "sh", "bash", "console", "shell")
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -41,26 +66,64 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(language, text) of every block of a page."""
+    return _FENCE.findall(page)
+
+
+def prose(page: str) -> str:
+    """A page without its blocks."""
+    return _FENCE.sub("", page)
+
+
+def words_of(line: str) -> list[str]:
+    """A command line as a shell takes it apart; prose as it stands."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
 def commands(page: str) -> Iterator[list[str]]:
     """The words behind `rlsched` on every command line of a page, wrapped lines joined."""
-    for block in re.findall(r"```\n(.*?)```", page, re.DOTALL):
+    for language, block in blocks(page):
+        if language not in _SHELL:
+            continue
         for line in block.replace("\\\n", " ").splitlines():
             _, found, rest = line.partition("#")[0].partition("rlsched ")
-            if found and not line.lstrip().startswith("error:"):
-                yield rest.split()
-    for quoted in re.findall(r"`rlsched ([^`\n]+)`", page):
-        yield quoted.split()
+            if found and rest.split() and not line.lstrip().startswith(("error:", "import ", "from ")):
+                yield words_of(rest)
+    for quoted in re.findall(r"`rlsched ([^`\n]+)`", prose(page)):
+        yield words_of(quoted)
+
+
+def anchors(page: str) -> set[str]:
+    """What a link may name behind `#`: headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ +(.*?) *$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def unnamed(page: str, names: Iterator[str] | list[str]) -> list[str]:
+    """Those of these names that a page does not have in backticks."""
+    quoted = set(re.findall(r"`([^`\n]+)`", page))
+    return [name for name in names if name not in quoted]
 
 
 @every_document
 def test_files_and_links_are_there(document: Path) -> None:
     page = document.read_text(encoding="utf-8")
     named = re.findall(
-        r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|studies|docs)/[\w./-]+)`", page
+        r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|studies|docs|examples)/[\w./-]+)`", page
     )
-    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", page)
-    missing = [name for name in named if not (ROOT / name).exists()]
-    missing += [name for name in linked if not (document.parent / name).exists()]
+    missing = [name for name in named if name != ENVIRONMENT and not (ROOT / name).exists()]
+    for name, _, anchor in (
+        link.partition("#") for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page))
+    ):
+        target = document.parent / name if name else document
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8"))
+        ):
+            missing.append(f"{name}#{anchor}" if anchor else name)
     modules = re.findall(r"python -m ((?:benchmarks|studies)[\w.]*\w)", page)
     missing += [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()]
     assert missing == []
@@ -70,7 +133,7 @@ def test_files_and_links_are_there(document: Path) -> None:
 def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
     for words in commands(document.read_text(encoding="utf-8")):
         verb = re.split(r"[|.,]", words[0])[0]
-        if verb.startswith("-"):
+        if verb.startswith("-") or verb == "VERB":
             continue
         assert verb in VERBS, f"rlsched {' '.join(words)}"
         command = VERBS[verb].load()
@@ -78,49 +141,173 @@ def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
             command = command.commands.get(words[1], command)
         own = words[: words.index("--")] if "--" in words else words
         known = {name for option in command.params for name in option.opts} | {"--help"}
-        unknown = [word for word in own if word.startswith("-") and word not in known]
+        unknown = [word for word in own if word.startswith("-") and word.partition("=")[0] not in known]
         assert unknown == [], f"rlsched {' '.join(words)}"
 
 
-def test_contracts_name_every_column_field_and_policy() -> None:
-    architecture = text("docs/architecture.md")
-    columns = architecture.partition("**Trace columns**")[2].partition("**Cluster**")[0]
-    assert [name for name in re.findall(r"`(\w+)`", columns) if name in KNOWN][: len(KNOWN)] == list(KNOWN)
-    for policy in entry_points(group="rlsched.schedulers"):
-        assert f"`{policy.name}`" in architecture
-    for verb in VERBS:
-        assert re.search(rf"`{verb}[`| ]", architecture), verb
-    for constant in (HOLD_S, MAX_HOLD_S):
-        assert f"= {constant:,.0f} s" in architecture
-    assert f"a window of {WINDOW_ROWS} rows" in architecture
+@every_document
+def test_policies_and_settings_of_commands_are_there(document: Path) -> None:
+    for words in commands(document.read_text(encoding="utf-8")):
+        policy = Policy("ppo")
+        for option, value in pairwise(words):
+            if option == "--set" and "=" in value and not value.isupper():
+                policy = policy.changed([value])
+            elif option in ("--policy", "--fallback") and value.endswith((".toml", ".py")):
+                policy = Policy("fifo-backfill")
+            elif option in ("--policy", "--fallback") and not value.isupper() and "|" not in value:
+                policy = Policy.of(value)
 
 
-@pytest.mark.parametrize("struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio, ModelsUsed])
-def test_evaluate_names_every_field(struct: type[msgspec.Struct]) -> None:
-    page = text("docs/evaluate.md")
-    assert [name for name in struct.__struct_fields__ if f"`{name}`" not in page] == []
+@every_document
+def test_toml_is_toml(document: Path) -> None:
+    for language, block in blocks(document.read_text(encoding="utf-8")):
+        if language == "toml":
+            tomllib.loads(block)
 
 
-def test_characterisation_names_every_key_of_describe() -> None:
+# ---- architecture ---------------------------------------------------------------------------------
+
+
+def test_architecture_names_every_verb_and_is_short() -> None:
+    page = text("docs/architecture.md")
+    assert unnamed(page, list(VERBS)) == []
+    assert len(page.splitlines()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "")]
+)
+def test_imports_follow_the_map(folder: str, package: str) -> None:
+    """On its line a module imports those to its right, else those of lines below; all modules are there."""
+    after = text("docs/architecture.md").partition(f"`{folder}/`:\n")[2]
+    rows = [re.split(r"  +", line) for line in blocks(after)[0][1].splitlines()]
+    order = [name for _, names in rows for name in names.split()]
+    found = (path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py"))
+    modules = {str(path.with_suffix("")): ROOT / folder / path for path in found if path.stem != "__init__"}
+    assert sorted(order) == sorted(modules)
+    for name, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            for imported in (node.module, *(f"{node.module}.{one.name}" for one in node.names)):
+                other = imported.removeprefix(f"{package}.").replace(".", "/")
+                if imported.startswith(f"{package}.") and other in modules:
+                    assert order.index(other) > order.index(name), f"{name} imports {other}"
+
+
+# ---- reference pages ------------------------------------------------------------------------------
+
+
+def test_traces_name_every_column() -> None:
+    page = text("docs/reference/traces.md").partition("## Columns")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)[: len(KNOWN)] == list(KNOWN)
+    required = re.findall(r"^\| `(\w+)` \|[^|]*\| required \|", page, re.MULTILINE)
+    assert required == [column.name for column in BASE if column.required]
+
+
+def names_of(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """Names of settings, those of tables too."""
+    for field in msgspec.structs.fields(kind):
+        yield field.name
+        for part in get_args(field.type) or (field.type,):
+            if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                yield from names_of(part)
+
+
+def test_policies_name_every_preset_and_setting() -> None:
+    page = text("docs/reference/policies.md")
+    listed = re.findall(
+        r"^\| `([\w-]+)` \| (?:.*?) \| (.*) \|$", page.partition("## Settings")[0], re.MULTILINE
+    )
+    assert [name for name, _ in listed] == list(presets())
+    for name, settings in listed:
+        written = "\n".join(re.findall(r"`([^`]+)`", settings))
+        assert Policy.parse(written) == Policy(name), name
+    assert unnamed(page, names_of(Settings)) == []
+    for point in entry_points(group="rlsched.schedulers"):
+        assert unnamed(page, [point.name]) == []
+
+
+def as_shown(value: object) -> str:
+    """A default as a table has it."""
+    if value is msgspec.NODEFAULT:
+        return "required"
+    if isinstance(value, Seconds):
+        return value.text
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def test_policies_have_the_defaults_that_are_shown() -> None:
+    sections = re.split(r"^### `(\w+)`$", text("docs/reference/policies.md"), flags=re.MULTILINE)
+    parts = {field.name: get_args(field.type) for field in msgspec.structs.fields(Settings)}
+    for name, section in zip(sections[1::2], sections[2::2], strict=True):
+        table = section.partition("\n## ")[0]
+        shown = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| `?([^|`]*)`? \|", table, re.MULTILINE))
+        (part,) = (one for one in parts[name] if isinstance(one, type) and issubclass(one, msgspec.Struct))
+        assert shown == {one.name: as_shown(one.default) for one in msgspec.structs.fields(part)}, name
+
+
+def test_clusters_name_every_key(tmp_path: Path) -> None:
+    page = text("docs/reference/clusters.md")
+    (example,) = [block for language, block in blocks(page) if language == "toml"]
+    nodes = ["count", "gpus", "gpu_type", "cpus", "memory_mib", "vc", "mig"]
+    assert unnamed(page, [*ClusterSpec.__struct_fields__, *nodes, *get_args(Placement)]) == []
+    assert {key for group in tomllib.loads(example)["nodes"] for key in group} == set(nodes)
+    (tmp_path / "c.toml").write_text(example)
+    assert ClusterSpec.read(tmp_path / "c.toml").num_slices == 8
+
+
+def test_models_name_every_key(tmp_path: Path) -> None:
+    page = text("docs/reference/models.md")
+    assert unnamed(page, names_of(Models)) == []
+    for kind in (NodePower, PowerDownPlan):
+        assert unnamed(page, list(kind.__struct_fields__)) == []
+    (example,) = [block for language, block in blocks(page) if language == "toml"]
+    (tmp_path / "m.toml").write_text(example)
+    assert Models.read(tmp_path / "m.toml") != Models()
+
+
+def test_the_environment_page_names_every_column_and_field() -> None:
+    page = text("docs/reference/environment.md")
+    assert unnamed(page, [name for name, _ in ACTOR_FEATURES + CRITIC_FEATURES]) == []
+    assert unnamed(page, list(EpisodeConfig.__struct_fields__)) == []
+    plain = " ".join(page.split())
+    for name, constant in (("HOLD_S", HOLD_S), ("MAX_HOLD_S", MAX_HOLD_S)):
+        assert f"`{name}` = {constant:,.0f} s" in plain
+    assert f"`GUARD_FREE_FRAC` = {GUARD_FREE_FRAC}" in plain
+    assert f"({WINDOW_ROWS}, {NUM_FEATURES + NUM_CRITIC})" in plain
+    assert f"a window of {WINDOW_ROWS} rows" in plain
+
+
+@pytest.mark.parametrize(
+    "struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio, PolicyUsed, PowerDownMetrics]
+)
+def test_the_report_page_names_every_field(struct: type[msgspec.Struct]) -> None:
+    assert unnamed(text("docs/reference/report.md"), list(struct.__struct_fields__)) == []
+
+
+def test_the_report_page_names_every_column_of_the_job_files() -> None:
+    assert unnamed(text("docs/reference/report.md"), list(JOB_COLUMNS)) == []
+
+
+def test_characterise_names_every_key_of_describe() -> None:
     report = describe(
         Trace.from_columns(name="t", submit_s=[0], duration_s=[1], num_gpus=[1]), ClusterSpec.uniform(1)
     )
-    assert [key for key in report if f"`{key}`" not in text("docs/characterisation.md")] == []
-
-
-def test_evaluate_names_every_column_of_the_job_files() -> None:
-    assert [name for name in JOB_COLUMNS if f"`{name}`" not in text("docs/evaluate.md")] == []
+    assert unnamed(text("docs/how-to/characterise.md"), list(report)) == []
 
 
 def test_the_script_that_survives_preemption_does(tmp_path: Path) -> None:
     """Stopped twice on its way, it goes on where it was, and says 143 until it is done."""
-    (script,) = re.findall(r"```\n(import.*?)```", text("docs/online.md"), re.DOTALL)
+    (script,) = [block for _, block in blocks(text("docs/how-to/operate.md")) if "STEPS = 600" in block]
     for long, short in (("STEPS = 600", "STEPS = 40"), ("time.sleep(1.0)", "time.sleep(0.02)")):
         assert script.count(long) == 1
         script = script.replace(long, short)
     (tmp_path / "train.py").write_text(script)
     saved = tmp_path / "train.json"
-    steps = []
+    steps: list[int] = []
     for attempt in (1, 2):
         with subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import (
-    Decision,
-    Information,
-    Scheduler,
-    load_scheduler,
-    revises_predictions,
-    scheduler_names,
-)
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy, presets
+from rlsched.decide.registry import load_scheduler, scheduler_names
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
+SCHEDULERS = ("ppo", "random", "rollout", "clairvoyant")
 POLICIES = (
     *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
-    *("easy", "sgf-age", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid"),
-    *("rollout", "random", "ppo"),
+    *("easy", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid"),
+    *SCHEDULERS,
 )
 
 
@@ -47,99 +42,101 @@ def test_what_is_installed_is_what_is_declared(group: str) -> None:
 
 
 def test_the_policies_of_the_contract_are_there() -> None:
-    assert sorted(POLICIES) == sorted(declared("rlsched.schedulers"))
-    assert set(POLICIES) <= set(scheduler_names())
+    assert sorted(POLICIES) == sorted(presets())
+    assert sorted(SCHEDULERS) == sorted(declared("rlsched.schedulers"))
+    assert set(SCHEDULERS) <= set(scheduler_names())
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("base", "settings"),
     [
-        *(*POLICIES, "sgf-age:1.5d", "reserve:4h,0.1", "tiresias:3250", "ppo:untrained", "pack:0.8"),
-        *("gittins:1", "gittins:1,0.5,0,0.2"),
+        *((name, {}) for name in POLICIES),
+        ("reserve", {"leave_free": {"longer_than": "4h", "share": 0.1}}),
+        ("tiresias", {"preempt": {"threshold_gpu_s": 3250.0}}),
+        ("ppo", {"checkpoint": "untrained"}),
+        ("pack", {"share": {"min_speed": 0.8}}),
+        ("gittins", {"preempt": {"spread": 1.0}}),
+        ("gittins", {"preempt": {"spread": 1.0, "trust": 0.5, "gpus_power": 0.0, "margin": 0.2}}),
     ],
 )
-def test_a_policy_is_a_scheduler_of_its_name(name: str) -> None:
-    if name == "ppo" and not checkpoint_file("default").exists():
-        assert callable(EntryPoint(name, declared("rlsched.schedulers")[name], "rlsched.schedulers").load())
+def test_a_policy_is_a_scheduler_of_its_name(base: str, settings: dict[str, Any]) -> None:
+    policy = Policy(base, **settings)
+    if policy.settings.rule == "ppo" and not settings and not checkpoint_file("default").exists():
+        assert callable(EntryPoint(base, declared("rlsched.schedulers")[base], "rlsched.schedulers").load())
         pytest.skip("no default policy in the tree")
-    scheduler = load_scheduler(name, seed=3)
+    scheduler = load_scheduler(policy, seed=3)
     assert isinstance(scheduler, Scheduler)
-    assert scheduler.name == name
-    assert scheduler.order in get_args(Order)
-    assert scheduler.information in get_args(Information)
+    assert scheduler.name == policy.name == (f"{base}*" if settings else base)
+    follows = policy if not policy.scheduler else scheduler.reference
+    assert scheduler.order == (follows.rule.order if follows is not None else Order(by="area"))
+    assert scheduler.oracle == policy.oracle
 
 
-@pytest.mark.parametrize(
-    "name", ["sjf*", "srtf*", "", "fifo:argument", "srtf:1", "easy:argument", "ppo:", "sgf-age:", "gittins:"]
-)
+@pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "nosuch"])
 def test_an_unknown_policy_is_named(name: str) -> None:
-    with pytest.raises(
-        UnknownSchedulerError, match=r"known: .*fifo-backfill|takes no argument|expected easy:ORDER"
-    ):
+    with pytest.raises(UnknownPolicyError, match=r"unknown policy '.*expected one of .*fifo-backfill"):
         load_scheduler(name)
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """A scheduler as a user may write one: nothing of it can be changed."""
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("fifo:argument", "--policy fifo --set PATH=VALUE"),
+        ("srtf:1", "--policy srtf --set PATH=VALUE"),
+        ("easy:size,1h", "--policy easy --set order=area^0.7 --set reserve_after=1h"),
+        ("ppo:untrained+search=8", "--policy ppo:untrained --set search.samples=8"),
+        ("gittins:1+revise", "--policy gittins --set preempt.spread=1 --set predictions=revised"),
+        ("rollout:clairvoyant", "it is called `clairvoyant` now"),
+        ("sgf-age", "it is gone; `easy` with reserve_after=12h comes nearest"),
+        ("sgf-age:1.5d", "it is gone; `easy` with reserve_after=12h comes nearest"),
+        ("ppo:", "--policy ppo --set PATH=VALUE"),
+    ],
+)
+def test_of_a_name_with_settings_it_is_said_what_to_write(name: str, instead: str) -> None:
+    with pytest.raises(UnknownPolicyError) as caught:
+        load_scheduler(name)
+    assert instead in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
 
-    name: str = "mine"
-    order: Order = "submit"
-    information: Information = "causal"
+
+class Mine(Scheduler):
+    """A scheduler as a user may write one."""
+
+    name = policy_id = "mine"
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self.told = policy, seed
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         del state, partition, now_s, record
         return Decision(action=Wait(), source="rule")
 
 
-class Slotted(Frozen):
-    __slots__ = ()
-
-
-class Silent:
-    """Says nothing of what it is fed."""
-
-    name, order, decide = "mine", "submit", Frozen.decide
-
-
-class Loose:
-    """Can be changed, and has something of its own that is called `rule`."""
-
-    name, order, information, decide = "mine", "submit", "causal", Frozen.decide
-    rule = "whoever comes first"
-
-
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler `mine` beside those that are installed."""
 
     class Point:
         name = "mine"
 
         def load(self) -> Any:
-            return lambda _argument, _seed: request.param()
+            return Mine
 
     known = [*entry_points(group="rlsched.schedulers"), Point()]
-    monkeypatch.setattr("rlsched.decide.scheduler._points", lambda: known)
+    monkeypatch.setattr("rlsched.decide.registry._points", lambda: known)
 
 
-@pytest.mark.parametrize("registered", [Frozen, Slotted, Silent], indirect=True)
 @pytest.mark.usefixtures("registered")
-def test_a_scheduler_that_takes_no_revise_says_so_in_one_line() -> None:
-    assert load_scheduler("mine").name == "mine"
-    with pytest.raises(
-        UnknownSchedulerError, match=r"'mine\+revise': 'mine' takes no \+revise.*`revises`"
-    ) as caught:
-        load_scheduler("mine+revise")
-    assert caught.value.exit_code == 2
-    assert "\n" not in str(caught.value)
+def test_a_scheduler_of_others_is_told_its_policy() -> None:
+    policy = Policy(rule="mine", predictions="revised")
+    scheduler = load_scheduler(policy, seed=5)
+    assert isinstance(scheduler, Mine)
+    assert scheduler.told == (policy, 5)
+    assert scheduler.order == Order()
+    assert not scheduler.oracle
 
 
-@pytest.mark.parametrize("registered", [Loose], indirect=True)
-@pytest.mark.usefixtures("registered")
-def test_a_scheduler_of_others_may_have_its_predictions_revised() -> None:
-    scheduler = load_scheduler("mine+revise")
-    assert scheduler.name == "mine+revise"
-    assert revises_predictions(scheduler)
-    assert scheduler.rule == Loose.rule  # type: ignore[attr-defined]
-    assert not revises_predictions(load_scheduler("mine"))
+def test_a_scheduler_that_is_not_installed_is_named() -> None:
+    with pytest.raises(InputError, match=r"rule: expected one of .*ppo.*, or the path of a Python file, got"):
+        load_scheduler(Policy(rule="mine"))

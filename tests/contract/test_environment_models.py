@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlsched.decide import features
-from rlsched.decide.abilities import Abilities
-from rlsched.decide.candidates import job_candidates, variant_candidates
-from rlsched.decide.rules import Rule
-from rlsched.decide.schema import NUM_FEATURES
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.order.keys import Order
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.rows import columns
+from rlsched.decide.rows.candidates import job_candidates, variant_candidates
+from rlsched.decide.rows.schema import NUM_FEATURES
+from rlsched.decide.scheduler import Abilities, Scheduler
 from rlsched.workload.synth import synthesize
-from rlsched_agents.runtime.policy import make_ppo
+from rlsched.workload.trace import Trace
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.modelling import Models
@@ -37,6 +42,17 @@ CONFIG = EpisodeConfig(
 @pytest.fixture(scope="module")
 def source() -> EpisodeSource:
     return EpisodeSource.from_trace(*synthesize("helios", jobs=6000, load=0.95, gpus=64, seed=5))
+
+
+def untrained() -> PpoScheduler:
+    """A policy before training that starts jobs and does what models allow, and no more."""
+    network = NetworkConfig()
+    return PpoScheduler(initial_weights(network, 0), network, permissions=Permissions())
+
+
+def engine(trace: Trace, spec: ClusterSpec, **more: Any) -> Engine:
+    """An engine that goes by the order of an untrained policy."""
+    return Engine(trace, spec, order=Order(by="area"), **more)
 
 
 def play(fleet: Fleet, choose: Any, episodes: int) -> list[dict[str, Any]]:
@@ -78,11 +94,11 @@ def test_random_choices_cost_more(source: EpisodeSource) -> None:
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: float) -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7)
-    stamps, models = predict_trace(trace, spec), Models(energy_weight=weight)
-    able = Abilities(share="blocked", clock="weighed", clock_value=weight, cores=True)
-    rule = Rule(name="reference", order="predicted_gpu_time", abilities=able)
-    by_rule = Engine(trace, spec, predictions=stamps, models=models).run_rule(rule)
-    by_policy = Engine(trace, spec, predictions=stamps, models=models).run(make_ppo("untrained", 0))
+    predictions, models = predict_trace(trace, spec), Models(energy_weight=weight)
+    clock = {"rule": "weighed", "energy_weight": weight}
+    rule = Policy("qssf-backfill", share={}, clock=clock, cores=True).rule
+    by_rule = engine(trace, spec, predictions=predictions, models=models).run_rule(rule)
+    by_policy = engine(trace, spec, predictions=predictions, models=models).run(untrained())
     np.testing.assert_array_equal(by_rule.start_s, by_policy.start_s)
     np.testing.assert_array_equal(by_rule.end_s, by_policy.end_s)
     assert by_rule.energy is not None
@@ -93,25 +109,25 @@ def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: fl
 
 def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.0, gpus=32, seed=7)
-    stamps, energy, jct = predict_trace(trace, spec), [], []
+    predictions, energy, jct = predict_trace(trace, spec), [], []
     for weight in (0.0, 0.5, 1.0):
-        engine = Engine(trace, spec, predictions=stamps, models=Models(energy_weight=weight))
-        table = engine.run(make_ppo("untrained", 0))
+        run = engine(trace, spec, predictions=predictions, models=Models(energy_weight=weight))
+        table = run.run(untrained())
         assert table.energy is not None
         energy.append(float(table.energy.job_j.sum()))
         jct.append(float((table.end_s - trace.submit_s).mean()))
     assert energy[0] > energy[1] > energy[2]
     assert jct[0] < jct[2]
-    assert Engine(trace, spec, predictions=stamps).run(make_ppo("untrained", 0)).energy is None
+    assert engine(trace, spec, predictions=predictions).run(untrained()).energy is None
 
 
 def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.3, gpus=32, seed=9)
-    engine = Engine(trace, spec, models=Models(energy_weight=0.5))
-    policy, seen = make_ppo("untrained", 0), []
+    policy, seen = untrained(), []
 
-    class Watching:
-        name, order, information, shares = policy.name, policy.order, policy.information, True
+    class Watching(Scheduler):
+        name = policy_id = "watching"
+        order, abilities = policy.order, Abilities(shares=True)
 
         def decide(self, state: Any, partition: int, now_s: float, *, record: bool = False) -> Any:
             jobs = job_candidates(state, partition, now_s)
@@ -119,26 +135,26 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
             seen.extend(variant_candidates(state, partition, int(seq), now_s) for seq in legal)
             return policy.decide(state, partition, now_s, record=record)
 
-    engine.run(Watching())
-    shared = [window for window in seen if (window.arrays.beside[: len(window.seqs)] >= 0).any()]
+    engine(trace, spec, models=Models(energy_weight=0.5)).run(Watching())
+    shared = [window for window in seen if (window.arrays.partner[: len(window.seqs)] >= 0).any()]
     assert shared
     assert len(seen) > len(shared)
     saved: list[float] = []
     for window in seen:
         rows = window.features
         assert rows.shape[1] == NUM_FEATURES
-        assert (rows[:, features.ENERGY_WEIGHT] == np.float32(0.5)).all()
-        alone = rows[:, features.BY_SHARING] == 0
+        assert (rows[:, columns.ENERGY_WEIGHT] == np.float32(0.5)).all()
+        alone = rows[:, columns.BY_SHARING] == 0
         assert alone.sum() % 4 == 0, "every place comes with every clock"
         assert (~alone).sum() <= 1
-        assert (rows[alone, features.CLOCK] >= 0.5).all()
+        assert (rows[alone, columns.CLOCK] >= 0.5).all()
         for at in range(0, int(alone.sum()), 4):
-            clocks, rates = rows[at : at + 4, features.CLOCK], rows[at : at + 4, features.RATE]
+            clocks, rates = rows[at : at + 4, columns.CLOCK], rows[at : at + 4, columns.RATE]
             assert clocks[0] == 1
             assert (np.diff(clocks) < 0).all()
             assert (np.diff(rates) <= 0).all()
-            power = rows[at : at + 4, features.POWER]
+            power = rows[at : at + 4, columns.POWER]
             assert (np.diff(power) <= 0).all(), "a light job is soon at the floor, what an idle board draws"
             saved.append(power[0] - power[-1])
-        assert rows[window.reference, features.IS_REFERENCE] == 1
+        assert rows[window.reference, columns.IS_REFERENCE] == 1
     assert np.median(saved) > 0.1

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.record import read_records
-from rlsched.errors import InputError, UnknownSchedulerError
+from rlsched.errors import ClusterSpecError, InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
@@ -33,7 +34,7 @@ MODEL_FIELDS = (
     "measured_cells_frac power_down"
 )
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
-TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies"
+TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies settings"
 
 
 @pytest.fixture(scope="module")
@@ -271,31 +272,34 @@ def test_seeds_are_averaged_and_rules_run_once(workload: tuple[Path, Path], tmp_
     }
 
 
-def test_a_search_is_part_of_the_policys_name_and_is_counted(tmp_path: Path) -> None:
+def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.1, gpus=16, seed=4, predictability="informative")
     workload = tmp_path / "w.csv", tmp_path / "c.toml"
     trace.write(workload[0])
     workload[1].write_text(spec.to_toml(), encoding="utf-8")
-    policies = ("--policy", "fifo-backfill", "--policy", "ppo:untrained", "--baseline", "ppo:untrained")
-    alone = report_of(workload, tmp_path, *policies)["policies"]["ppo:untrained"]
-    none = report_of(workload, tmp_path, *policies, "--search-ms", "0")
-    assert list(none["policies"]) == ["fifo-backfill", "ppo:untrained+search=0ms"]
-    assert none["baseline"] == "ppo:untrained+search=0ms"
-    without = none["policies"]["ppo:untrained+search=0ms"]
+    untrained = ("--policy", "ppo:untrained")
+    four, none = ("--set", "search.samples=4"), ("--set", "search={samples=0,time_ms=0.0}")
+    alone = report_of(workload, tmp_path, *untrained)["policies"]["ppo:untrained"]
+    report = report_of(workload, tmp_path, "--policy", "fifo-backfill", *untrained, *none)
+    assert list(report["policies"]) == ["fifo-backfill", "ppo:untrained*"]
+    without = report["policies"]["ppo:untrained*"]
     assert (without["queue_mean_s"], without["by_source"]) == (alone["queue_mean_s"], alone["by_source"])
-    both = (*policies, "--policy", "ppo:untrained+search=4", "--records", str(tmp_path))
-    searched = report_of(workload, tmp_path, *both)["policies"]["ppo:untrained+search=4"]
+    both = (*untrained, *untrained, *four, "--baseline", "ppo:untrained", "--records", str(tmp_path))
+    report = report_of(workload, tmp_path, *both)
+    assert list(report["policies"]) == ["ppo:untrained", "ppo:untrained*"]
+    assert report["baseline"] == "ppo:untrained"
+    assert "samples = 4" in report["settings"]["ppo:untrained*"]["toml"]
+    searched = report["policies"]["ppo:untrained*"]
     assert searched["by_source"]["search"] > 0
-    records = read_records(tmp_path / "ppo_untrained+search=4.msgpack")
+    records = read_records(tmp_path / "ppo_untrained_changed.msgpack")
     changed = [record for record in records if record.source == "search"]
     assert len(changed) == searched["by_source"]["search"]
     assert all(record.overruled >= 0 and record.samples == 4 for record in changed)
-    named = report_of(workload, tmp_path, *policies, "--search-samples", "4")["policies"]
-    assert named["ppo:untrained+search=4"]["queue_mean_s"] == searched["queue_mean_s"]
-    reserving = ("--policy", "easy:size", "--policy", "ppo:untrained+reserve", "--search-samples", "4")
+    by_size = ("--set", "order=area^0.7")
+    reserving = ("--policy", "easy", *by_size, "--set", "reserve_after=1h", *untrained, *four)
     both = report_of(workload, tmp_path, *reserving)["policies"]
-    assert list(both) == ["easy:size", "ppo:untrained+reserve+search=4"]
-    assert both["ppo:untrained+reserve+search=4"]["by_source"]["search"] > 0
+    assert list(both) == ["easy*", "ppo:untrained*"]
+    assert both["ppo:untrained*"]["by_source"]["search"] > 0
 
 
 def test_processes_give_the_same_numbers(workload: tuple[Path, Path], tmp_path: Path) -> None:
@@ -346,15 +350,43 @@ def test_table_cuts_no_number_in_a_narrow_terminal(
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["--policy", "nosuch"], UnknownSchedulerError, "fifo-backfill"),
+        (["--policy", "nosuch"], UnknownPolicyError, "fifo-backfill"),
         (["--policy", "fifo", "--nodes", "2", "--load", "1"], InputError, "got both"),
         (["--policy", "fifo", "--since", "9", "--until", "8"], InputError, "since below"),
         (["--policy", "fifo", "--baseline", "qssf"], InputError, "not among"),
-        (["--policy", "ppo", "--search-ms", "5", "--search-samples", "8"], InputError, "give one of them"),
-        (["--policy", "fifo", "--search-ms", "5"], UnknownSchedulerError, "none of these policies has one"),
-        (["--policy", "ppo:untrained+search=x"], UnknownSchedulerError, "of 2 to 1000 samples"),
-        (["--policy", "ppo", "--search-ms", "-1"], SystemExit, "0<=x<=10000"),
-        (["--policy", "ppo", "--search-samples", "1"], SystemExit, "2<=x<=1000"),
+        (
+            ["--policy", "ppo:untrained", "--set", "search.samples=x"],
+            InputError,
+            "samples: expected `int`",
+        ),
+        (["--policy", "ppo", "--set", "search.time_ms=-1"], InputError, "expected 0 to 10000 milliseconds"),
+        (["--policy", "ppo", "--set", "search.samples=1001"], InputError, "expected 2 to 1000 futures"),
+        (["--policy", "ppo", "--set", "search.samples=1"], InputError, "expected 2 to 1000 futures"),
+        (["--policy", "fifo", "--set", "search.time_ms=5"], InputError, "search: only ppo looks ahead"),
+        (["--policy", "ppo", "--set", "search.samples"], InputError, "expected PATH=VALUE"),
+        (["--set", "order=area", "--policy", "ppo"], SystemExit, "expected a --policy before it"),
+        (
+            ["--policy", "ppo:untrained+search=8"],
+            UnknownPolicyError,
+            "--set search.samples=8",
+        ),
+        (
+            ["--policy", "ppo", "--search-ms", "5"],
+            SystemExit,
+            "write --set search.time_ms=B behind",
+        ),
+        (["--policy", "ppo", "--search-samples", "8"], SystemExit, "write --set search.samples=N behind"),
+        (
+            ["--policy", "fifo", "--placement", "spread"],
+            SystemExit,
+            "into the cluster file: placement =",
+        ),
+        (["--policy", "fifo", "--max-retries", "1"], SystemExit, "into the cluster file: max_retries = N"),
+        (
+            ["--policy", "fifo", "--node-events", "e.csv"],
+            SystemExit,
+            'cluster file: node_events = "',
+        ),
     ],
 )
 def test_bad_input(
@@ -384,7 +416,7 @@ def test_help_has_an_example(workload: tuple[Path, Path]) -> None:
     assert "Example:" in run(workload, "--help").output
 
 
-LIVES = """\
+FATES = """\
 job_id,submit_time,duration,num_gpus,time_limit,fail_after_s,depends_on,array_id,array_limit,restart_s
 a,0,100,4,,30,,,,10
 b,0,50,4,40,,,x,1,
@@ -397,12 +429,12 @@ f,30,5,1,,,e,,,
 
 
 def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(LIVES)
-    (tmp_path / "c.toml").write_text(ClusterSpec.uniform(2, 4).to_toml())
+    (tmp_path / "t.csv").write_text(FATES)
+    spec = msgspec.structs.replace(ClusterSpec.uniform(2, 4), max_retries=1, node_events="events.csv")
+    (tmp_path / "c.toml").write_text(spec.to_toml())
     (tmp_path / "events.csv").write_text("time,node,event\n70,n1,down\n80,n1,up\n")
     files = tmp_path / "t.csv", tmp_path / "c.toml"
-    events = ("--node-events", str(tmp_path / "events.csv"), "--max-retries", "1")
-    report = report_of(files, tmp_path, "--policy", "fifo", *events, "--jobs-out", str(tmp_path / "jobs"))
+    report = report_of(files, tmp_path, "--policy", "fifo", "--jobs-out", str(tmp_path / "jobs"))
     one = report["policies"]["fifo"]
     assert one["by_end"] == {"completed": 3, "timeout": 1, "failed": 0}
     assert (one["jobs"], one["rejected"], one["unfinished"], one["preemptions"]) == (6, 2, 0, 0)
@@ -424,13 +456,15 @@ def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Pat
     assert one["lost_gpu_s"] == 4 * (30 + 10 + 30 + 40)
     assert one["queue_mean_s"] == 0.0
     title = "interrupted work, and jobs that did not finish"
-    assert title in run(files, "--policy", "fifo", *events).output
+    assert title in run(files, "--policy", "fifo").output
     assert title not in run(workload, "--policy", "fifo").output
 
 
 def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("time,node,event\n70,n9,down\n")
-    result = run(workload, "--policy", "fifo", "--node-events", str(tmp_path / "events.csv"))
+    spec = msgspec.structs.replace(ClusterSpec.read(workload[1]), node_events="events.csv")
+    (tmp_path / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
+    result = run((workload[0], tmp_path / "c.toml"), "--policy", "fifo")
     assert isinstance(result.exception, InputError)
     assert "events.csv: row 2, column 'node': expected a node of the cluster, n0 to n1" in str(
         result.exception
@@ -440,9 +474,7 @@ def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_
 def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None:
     """Spread puts the second job on the other node; the names are those of the cluster's rules."""
     from rlsched.cluster.arrays import PLACEMENT_CODES
-    from rlsched_agents.cli.evaluate import PLACEMENTS
 
-    assert set(PLACEMENTS) == set(PLACEMENT_CODES)
     trace = Trace.from_columns(
         name="s",
         submit_s=[0, 0, 1, 1],
@@ -451,11 +483,11 @@ def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None
         num_cpus=[1, 1, 1, 2],
     )
     trace.write(tmp_path / "s.csv")
-    spec = ClusterSpec(name="two", nodes=(NodeGroup(count=2, gpus=4, cpus=8),))
-    (tmp_path / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
-    places = {}
-    for rule in PLACEMENTS:
-        policies = ["--policy", "fifo", "--policy", "random", "--placement", rule]
+    nodes, places = (NodeGroup(count=2, gpus=4, cpus=8),), {}
+    for rule in PLACEMENT_CODES:
+        spec = ClusterSpec(name="two", placement=rule, nodes=nodes)
+        (tmp_path / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
+        policies = ["--policy", "fifo", "--policy", "random"]
         result = run((tmp_path / "s.csv", tmp_path / "c.toml"), *policies, "--jobs-out", str(tmp_path / rule))
         assert result.exit_code == 0, result.output
         for name in ("fifo", "random"):
@@ -467,12 +499,15 @@ def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None
     for name in ("fifo", "random"):
         assert places["consolidate", name] == ["n0", "n0"]
         assert places["spread", name] == ["n0", "n1"]
-    refused = run((tmp_path / "s.csv", tmp_path / "c.toml"), "--policy", "fifo", "--placement", "tetris")
-    assert refused.exit_code == 2
-    assert "'tetris' is not one of" in refused.output
+    (tmp_path / "c.toml").write_text(spec.to_toml().replace(rule, "tetris"), encoding="utf-8")
+    refused = run((tmp_path / "s.csv", tmp_path / "c.toml"), "--policy", "fifo")
+    assert isinstance(refused.exception, ClusterSpecError)
+    assert "placement" in str(refused.exception)
+    assert "tetris" in str(refused.exception)
 
 
 def test_the_table_says_how_to_read_policies_that_preempt(workload: tuple[Path, Path]) -> None:
     says = "compare policies that preempt by JCT"
     assert says not in run(workload, "--policy", "fifo").output
-    assert says in run(workload, "--policy", "fifo", "--policy", "tiresias:1000").output
+    sooner = ("--set", "preempt.threshold_gpu_s=1000")
+    assert says in run(workload, "--policy", "fifo", "--policy", "tiresias", *sooner).output

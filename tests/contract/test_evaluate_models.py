@@ -1,22 +1,25 @@
-"""`rlsched evaluate --models`: its flags, the fields and files that it fills, and what it refuses."""
+"""`rlsched evaluate --models`: its file, the fields and files that it fills, and what it refuses."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.errors import InputError, RlschedError, UnknownSchedulerError
+from rlsched.errors import InputError, RlschedError, UnknownPolicyError
 from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import as_toml
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.modelled import ModelsUsed
+from rlsched_agents.evaluate.jobs_out import file_stem
 from rlsched_envs.modelling import Models
 
 KWH_J = 3.6e6
@@ -29,6 +32,8 @@ DEFAULTS = {
     "power_cap_frac": 1.0,
     "sharing_mode": "time-sliced",
     "power_down": None,
+    "fault_frac": Models().fault_frac,
+    "node_power": msgspec.to_builtins(Models().node_power),
 }
 Files = tuple[Path, Path]
 
@@ -56,12 +61,24 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 def run(workload: Files, *words: str) -> Result:
+    """Each word is a flag with its values, or a policy with its settings: `easy order=area`."""
     from rlsched_agents.cli import evaluate
 
-    trace, cluster = (str(path) for path in workload)
-    policies = [part for word in words if not word.startswith("--") for part in ("--policy", word)]
-    flags = [part for word in words if word.startswith("--") for part in word.split(" ")]
-    return CliRunner().invoke(evaluate, ["--trace", trace, "--cluster", cluster, *policies, *flags])
+    flags = ["--trace", str(workload[0]), "--cluster", str(workload[1])]
+    for word in words:
+        first, *rest = word.split(" ")
+        if first.startswith("--"):
+            flags += [first, *rest]
+        else:
+            flags += ["--policy", first, *(part for change in rest for part in ("--set", change))]
+    return CliRunner().invoke(evaluate, flags)
+
+
+def models_with(folder: Path, **settings: Any) -> str:
+    """The flag of models with these settings."""
+    path = folder / "models.toml"
+    path.write_text(as_toml(settings), encoding="utf-8")
+    return f"--models {path}"
 
 
 def report_of(workload: Files, folder: Path, *words: str) -> Any:
@@ -79,7 +96,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def modelled(workload: Files, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """The report and the job files of four policies under models."""
     folder = tmp_path_factory.mktemp("out")
-    names = ("qssf-backfill", "pack", "lucid", "qssf-backfill+clock=0.75")
+    names = ("qssf-backfill", "pack", "lucid", "qssf-backfill clock.rule=fixed clock.at=0.75")
     return report_of(workload, folder, "--models", *names, f"--jobs-out {folder}"), folder
 
 
@@ -108,7 +125,7 @@ def test_fields(modelled: tuple[Any, Path]) -> None:
     assert slow["energy_kwh"] < 0.9 * plain["energy_kwh"]
     assert pack["queue_mean_s"] < plain["queue_mean_s"]
     assert lucid["lost_gpu_s"] > plain["lost_gpu_s"] == pytest.approx(0, abs=1e-3)
-    ratio = report["paired"]["qssf-backfill+clock=0.75"]["energy_ratio"]
+    ratio = report["paired"]["qssf-backfill*"]["energy_ratio"]
     assert ratio["ratio"] == pytest.approx(slow["energy_kwh"] / plain["energy_kwh"])
     assert ratio["low"] < ratio["ratio"] < ratio["high"] < 1
 
@@ -117,7 +134,8 @@ def test_job_files(modelled: tuple[Any, Path], workload: Files) -> None:
     report, folder = modelled
     trace = Trace.read(workload[0])
     for name in report["policies"]:
-        jobs, segments = rows_of(folder / f"{name}.csv"), rows_of(folder / f"{name}.segments.csv")
+        stem = file_stem(name)
+        jobs, segments = rows_of(folder / f"{stem}.csv"), rows_of(folder / f"{stem}.segments.csv")
         energy_j = {job["job_id"]: float(job["energy_j"]) for job in jobs}
         assert sum(energy_j.values()) == pytest.approx(report["policies"][name]["energy_kwh"] * KWH_J)
         for job in energy_j:
@@ -131,7 +149,7 @@ def test_job_files(modelled: tuple[Any, Path], workload: Files) -> None:
         assert shared == pytest.approx(report["policies"][name]["shared_frac"] * len(shares))
         assert shares.min() >= 0.5 - 1e-6
         clocks = {job["sm_clock_frac"] for job in jobs if job["sm_clock_frac"]}
-        assert clocks == {"0.75" if "clock" in name else "1"}
+        assert clocks == {"0.75" if name == "qssf-backfill*" else "1"}
 
 
 def test_shared_gpus_are_counted_once(modelled: tuple[Any, Path]) -> None:
@@ -156,7 +174,7 @@ def test_shared_gpus_are_counted_once(modelled: tuple[Any, Path]) -> None:
     assert busy_s / (16 * (last - first)) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_run_under_models_without_abilities_has_the_same_times(workload: Files, tmp_path: Path) -> None:
+def test_a_run_under_models_that_nothing_uses_has_the_same_times(workload: Files, tmp_path: Path) -> None:
     """Of jobs with GPUs; under models the others take cores that belong to GPUs."""
     trace = Trace.read(workload[0])
     trace.select(trace.num_gpus > 0).write(tmp_path / "gpus.csv")
@@ -171,13 +189,13 @@ def test_a_run_under_models_without_abilities_has_the_same_times(workload: Files
 
 def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
     usual = modelled[0]["policies"]["pack"]
-    for flag, kept in (
-        ("--assumed-scale 1.3", {"assumed_scale": 1.3}),
-        ("--workload-seed 3", {"workload_seed": 3}),
-        ("--no-noise", {"noise": False}),
-        ("--power-cap 0.5", {"power_cap_frac": 0.5}),
+    for kept in (
+        {"assumed_scale": 1.3},
+        {"workload_seed": 3},
+        {"noise": False},
+        {"power_cap_frac": 0.5},
     ):
-        report = report_of(workload, tmp_path, "pack", "--models", flag)
+        report = report_of(workload, tmp_path, "pack", models_with(tmp_path, **kept))
         assert report["models"] == DEFAULTS | kept
         assert report["policies"]["pack"]["energy_kwh"] != usual["energy_kwh"]
 
@@ -191,14 +209,17 @@ def test_under_mps_a_fault_of_one_job_ends_its_neighbours(workload: Files, tmp_p
     reasons = {}
     for mode in ("time-sliced", "mps"):
         out = tmp_path / mode
-        report = report_of(files, tmp_path, "pack", "--models", f"--sharing-mode {mode}", f"--jobs-out {out}")
+        models = models_with(tmp_path, sharing_mode=mode)
+        report = report_of(files, tmp_path, "pack", models, f"--jobs-out {out}")
         assert report["models"]["sharing_mode"] == mode
         reasons[mode] = (out / "pack.segments.csv").read_text().count("neighbour_fault")
     assert reasons["time-sliced"] == 0
     assert reasons["mps"] > 0
 
 
-def test_the_weight_of_energy_reaches_a_policy(workload: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_energy_reaches_a_policy(
+    workload: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rlsched.cluster.state import ClusterState
 
     seen: list[float] = []
@@ -206,33 +227,32 @@ def test_the_weight_of_energy_reaches_a_policy(workload: Files, monkeypatch: pyt
     monkeypatch.setattr(
         ClusterState, "weigh_energy", lambda state, weight: seen.append(weight) or weigh(state, weight)
     )
-    assert run(workload, "fifo", "--models", "--energy-weight 0.25").exit_code == 0
+    assert run(workload, "fifo", models_with(tmp_path, energy_weight=0.25)).exit_code == 0
     assert seen
     assert set(seen) == {0.25}
 
 
 def test_learning_can_be_left_out(workload: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rlsched_envs import engine
-    from rlsched_envs.physics import LEARNS
 
     seen: list[float] = []
     open_books = engine.open_books
 
     def opened(arrays: Any, *rest: Any) -> None:
         open_books(arrays, *rest)
-        seen.append(float(arrays.progress.clock[LEARNS]))
+        seen.append(float(arrays.progress.books.learns[0]))
 
     monkeypatch.setattr(engine, "open_books", opened)
-    for flags, learns in (((), 1.0), (("--no-learning",), 0.0), (("--no-noise",), 0.0)):
+    for settings, learns in (({}, 1.0), ({"learning": False}, 0.0), ({"noise": False}, 0.0)):
         seen.clear()
-        report = report_of(workload, tmp_path, "fifo", "--models", *flags)
+        report = report_of(workload, tmp_path, "fifo", models_with(tmp_path, **settings))
         assert set(seen) == {learns}
-        assert report["models"]["learning"] == ("--no-learning" not in flags)
+        assert report["models"]["learning"] == ("learning" not in settings)
 
 
 def test_models_go_along_to_other_processes(workload: Files, tmp_path: Path) -> None:
     """Policies that are no compiled rules run beside, in processes of their own."""
-    words = ("random", "--models", "--assumed-scale 0.7", "--seed 1 --seed 2")
+    words = ("random", models_with(tmp_path, assumed_scale=0.7), "--seed 1 --seed 2")
     here, beside = (report_of(workload, tmp_path, *words, f"--workers {n}") for n in (1, 2))
     one, other = here["policies"]["random"], beside["policies"]["random"]
     for field in ("jct_mean_s", "energy_kwh", "cluster_energy_kwh", "gpu_used_frac", "measured_cells_frac"):
@@ -240,8 +260,9 @@ def test_models_go_along_to_other_processes(workload: Files, tmp_path: Path) -> 
     assert one["energy_kwh"] > 0
 
 
-def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> None:
-    words = " ".join(run(workload, "qssf-backfill", "pack", "--models", "--assumed-scale 0.7").output.split())
+def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files, tmp_path: Path) -> None:
+    models = models_with(tmp_path, assumed_scale=0.7)
+    words = " ".join(run(workload, "qssf-backfill", "pack", models).output.split())
     assert "energy of the measured jobs" in words
     assert "of the catalogue's figures that these results use" in words
     assert "Models: workloads drawn with seed 0, assumed figures x 0.7. energy" in words
@@ -250,17 +271,17 @@ def test_the_table_says_what_is_drawn_and_what_it_rests_on(workload: Files) -> N
 
 
 def test_settings_in_words_are_those_that_differ_from_the_defaults() -> None:
-    assert ModelsUsed.of(Models(seed=3)).in_words() == "workloads drawn with seed 3"
+    assert Models(workload_seed=3).in_words == "workloads drawn with seed 3"
     all_of_them = Models(
         assumed_scale=1.3,
         noise=False,
-        learn=False,
+        learning=False,
         energy_weight=0.25,
         power_cap_frac=0.6,
         sharing_mode="mps",
-        power_down=PowerDownPlan.parse("trailing:3h,10"),
+        power_down=PowerDownPlan(buffer_nodes=10),
     )
-    words = ModelsUsed.of(all_of_them).in_words().split(", ", 7)
+    words = all_of_them.in_words.split(", ")
     assert words == [
         "workloads drawn with seed 0",
         "assumed figures x 1.3",
@@ -269,15 +290,17 @@ def test_settings_in_words_are_those_that_differ_from_the_defaults() -> None:
         "energy weighs 0.25",
         "power capped at 60% of each board's limit",
         "GPUs shared under MPS",
-        f"nodes sleep by {ModelsUsed.of(all_of_them).power_down}",
+        "idle nodes sleep",
     ]
 
 
 def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
     """The crowded hours of twelve days need both nodes; in between they sleep."""
-    flag = "--power-down trailing:30min,0,0,0"
-    report = report_of(workload, tmp_path, "qssf-backfill", "pack", "--models", flag)
-    assert report["models"]["power_down"] == "trailing:30min,0,0,0"
+    rest = {"forecast": "trailing", "headroom_nodes": 0, "review": "1m"}
+    plan = {"over": "30m", "buffer_nodes": 0, "wake_buffer_nodes": 0, "ramp_nodes": 0}
+    models = models_with(tmp_path, power_down=plan)
+    report = report_of(workload, tmp_path, "qssf-backfill", "pack", models)
+    assert report["models"]["power_down"] == rest | plan
     for name, one in report["policies"].items():
         slept, usual = one["power_down"], modelled[0]["policies"][name]
         assert 1 <= slept["wake_up_events"] <= slept["nodes_booted"]
@@ -287,15 +310,17 @@ def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path:
         assert one["cluster_energy_kwh"] < 0.9 * usual["cluster_energy_kwh"]
         assert one["queue_mean_s"] != usual["queue_mean_s"], "who waits for a node lets others go first"
         assert one["unfinished"] == 0
-    text = " ".join(run(workload, "qssf-backfill", "--models", flag).output.split())
-    assert "nodes that sleep (trailing:30min,0,0,0), over the whole replay" in text
+    text = " ".join(run(workload, "qssf-backfill", models).output.split())
+    assert "nodes that sleep, over the whole replay" in text
     assert "wake-ups a day nodes booted node-hours asleep saved, kWh" in text
 
 
 def test_nodes_that_sleep_and_nodes_that_fail_do_not_go_together(workload: Files, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("time,node,event\n100,n0,down\n200,n0,up\n", encoding="utf-8")
-    words = ("fifo", "--models", "--power-down default", f"--node-events {tmp_path / 'events.csv'}")
-    result = run(workload, *words)
+    spec = ClusterSpec.read(workload[1])
+    failing = msgspec.structs.replace(spec, node_events=str(tmp_path / "events.csv"))
+    (tmp_path / "c.toml").write_text(failing.to_toml(), encoding="utf-8")
+    result = run((workload[0], tmp_path / "c.toml"), "fifo", models_with(tmp_path, power_down={}))
     assert isinstance(result.exception, InputError)
     assert "leave out the node events" in str(result.exception)
 
@@ -318,37 +343,24 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
     [
         (("pack",), InputError, "policy 'pack' shares GPUs, sets clocks or moves cores: that needs models"),
         (("lucid",), InputError, "add --models"),
-        (("fifo", "fifo+clock=0.75"), InputError, "policy 'fifo+clock=0.75' shares GPUs"),
-        (("fifo+cores",), InputError, "add --models"),
-        (("fifo", "--assumed-scale 0.7"), InputError, "--assumed-scale sets the models of a run"),
-        (("fifo", "--workload-seed 1"), InputError, "--workload-seed sets the models of a run"),
-        (("fifo", "--energy-weight 0.5"), InputError, "--energy-weight sets the models of a run"),
-        (("fifo", "--models", "--energy-weight 2"), InputError, "expected a number from 0 to 1"),
-        (("fifo", "--models", "--power-cap 0"), InputError, "expected a part of the board's limit, up to 1"),
-        (("fifo", "--power-cap 0.5"), InputError, "--power-cap sets the models of a run"),
-        (("fifo", "--sharing-mode mps"), InputError, "--sharing-mode sets the models of a run"),
-        (("fifo+tenants=3", "--models"), UnknownSchedulerError, "add +share"),
-        (("fifo", "--no-noise"), InputError, "--no-noise sets the models of a run"),
-        (("fifo", "--no-learning"), InputError, "--no-learning sets the models of a run"),
-        (("fifo", "--power-down default"), InputError, "--power-down sets the models of a run"),
-        (
-            ("fifo", "--models", "--power-down often"),
-            InputError,
-            "power-down rule 'often': expected `default`",
-        ),
-        (("fifo", "--models", "--assumed-scale 0"), InputError, "expected a number above 0"),
-        (("fifo", "--models", "--assumed-scale nan"), InputError, "expected a number above 0"),
-        (("fifo+fly", "--models"), UnknownSchedulerError, "unknown ability +fly; known: share"),
-        (("fifo+clock=2", "--models"), UnknownSchedulerError, "F from 0.5 to 1"),
-        (("fifo+share+share", "--models"), UnknownSchedulerError, "once"),
-        (("fifo+lull=0.1+clock=1", "--models"), UnknownSchedulerError, "once"),
-        (("tiresias+share", "--models"), UnknownSchedulerError, "chooses by itself"),
-        (("rollout+cores", "--models"), UnknownSchedulerError, "chooses by itself"),
-        (("ppo+share", "--models"), UnknownSchedulerError, "chooses by itself"),
-        (("pack+share=0.9", "--models"), UnknownSchedulerError, "takes no +share"),
-        (("lucid:soon", "--models"), UnknownSchedulerError, "takes the time of its profiler"),
-        (("pack:2", "--models"), UnknownSchedulerError, "expected each of share"),
-        (("nosuch+share", "--models"), UnknownSchedulerError, "unknown policy 'nosuch'"),
+        (("fifo", "fifo clock.rule=fixed clock.at=0.75"), InputError, "policy 'fifo*' shares GPUs"),
+        (("fifo cores=true",), InputError, "add --models"),
+        (("fifo share.max_jobs=5",), InputError, "share.max_jobs: expected 2 to 4 jobs, got 5"),
+        (("fifo fly=true",), InputError, "unknown setting 'fly'"),
+        (("fifo clock.rule=fixed clock.at=2",), InputError, "clock.at: expected a clock from 0.5 to 1"),
+        (("fifo clock.slowdown=0.1",), InputError, "clock: object missing required field `rule`"),
+        (("tiresias share={}",), InputError, "share: preempt by quota gives whole GPUs"),
+        (("rollout cores=true",), InputError, "cores: 'rollout' chooses by itself"),
+        (("random order=predicted",), InputError, "order: 'random' chooses by itself"),
+        (("ppo share={}",), InputError, "share: 'ppo' chooses by itself"),
+        (("ppo order=area",), InputError, "order: what the queue of ppo goes by follows from the cluster"),
+        (("pack share.min_speed=2",), InputError, "share.min_speed: expected a speed from 0 to 1"),
+        (("lucid profile.run=soon",), InputError, "expected a time such as 90s"),
+        (("fifo+tenants=3",), UnknownPolicyError, "write --policy fifo --set share.max_jobs=3"),
+        (("pack+share=0.9",), UnknownPolicyError, "write --policy pack --set share.min_speed=0.9"),
+        (("pack:2",), UnknownPolicyError, "write --policy pack --set share.min_speed=2"),
+        (("fifo+fly",), UnknownPolicyError, "settings are no part of a name any more"),
+        (("nosuch+share",), UnknownPolicyError, "unknown policy 'nosuch+share'"),
     ],
 )
 def test_what_is_refused_before_anything_runs(
@@ -359,9 +371,67 @@ def test_what_is_refused_before_anything_runs(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    check_refused(workload, tmp_path, words, error, message, monkeypatch)
+    if not message.endswith(("add --models", "needs models", "shares GPUs")):
+        check_refused(workload, tmp_path, (*words, "--models"), error, message, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"energy_weight": 2}, "energy_weight: expected a number from 0 to 1, got 2"),
+        ({"power_cap_frac": 0}, "power_cap_frac: expected a part of the board's limit, up to 1"),
+        ({"power_down": "often"}, "power_down: expected"),
+        ({"power_down": {"over": "25m"}}, "power_down: over: expected a multiple of 10 minutes"),
+        ({"sharing_mode": "both"}, "sharing_mode: "),
+        ({"assumed_scale": 0}, "assumed_scale: expected a number above 0"),
+        ({"assumed_scale": math.nan}, "assumed_scale: expected a number above 0"),
+        ({"assumed_scales": 1}, "unknown setting 'assumed_scales'; did you mean 'assumed_scale'?"),
+    ],
+)
+def test_models_that_cannot_be_are_refused(
+    workload: Files,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flag = models_with(tmp_path, **settings)
+    check_refused(workload, tmp_path, ("fifo", flag), InputError, message, monkeypatch)
+
+
+def check_refused(
+    workload: Files,
+    folder: Path,
+    words: tuple[str, ...],
+    error: type[RlschedError],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line says so, nothing was read or written."""
     monkeypatch.setattr(Trace, "read", lambda path: pytest.fail(f"{path} was read"))
-    result = run(workload, *words, f"--json {tmp_path / 'out.json'}")
+    result = run(workload, *words, f"--json {folder / 'out.json'}")
     assert isinstance(result.exception, error), result.output
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
-    assert not (tmp_path / "out.json").exists()
+    assert not (folder / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--assumed-scale 0.7", "assumed_scale = X"),
+        ("--workload-seed 1", "workload_seed = K"),
+        ("--energy-weight 0.5", "energy_weight = W"),
+        ("--power-cap 0.5", "power_cap_frac = F"),
+        ("--sharing-mode mps", 'sharing_mode = "mps"'),
+        ("--no-noise", "noise = false"),
+        ("--no-learning", "learning = false"),
+        ("--power-down default", "power_down = {}"),
+    ],
+)
+def test_of_a_flag_that_is_gone_it_is_said_what_to_write(workload: Files, flag: str, instead: str) -> None:
+    result = run(workload, "fifo", "--models", flag)
+    assert result.exit_code == 2
+    name = flag.split(" ")[0]
+    assert f"{name} is gone: write it into a file, {instead}, and give that with --models" in result.output

@@ -52,7 +52,8 @@ def run(files: tuple[Path, Path], *words: str) -> Result:
 
 
 def test_an_evaluation_on_slices(files: tuple[Path, Path], tmp_path: Path) -> None:
-    flags = ["--models", "--policy", "fifo-backfill", "--policy", "qssf-backfill+share+weight=0.5"]
+    weighed = ["--set", "share={}", "--set", 'clock={rule="weighed",energy_weight=0.5}']
+    flags = ["--models", "--policy", "fifo-backfill", "--policy", "qssf-backfill", *weighed]
     result = run(files, *flags, "--json", str(tmp_path / "o.json"), "--jobs-out", str(tmp_path))
     assert result.exit_code == 0, result.output + repr(result.exception)
     assert "w on 2 nodes, 6 GPUs of which 4 are MIG slices of 2 (cut)" in result.output
@@ -79,7 +80,8 @@ def _durations(path: Path) -> tuple[Any, Any]:
 
 def test_the_policy_gives_slices_the_full_clock(files: tuple[Path, Path], tmp_path: Path) -> None:
     """With a weight of energy it lowers clocks, but of whole GPUs alone."""
-    flags = ["--models", "--energy-weight", "0.9", "--policy", "ppo"]
+    (tmp_path / "models.toml").write_text("energy_weight = 0.9\n", encoding="utf-8")
+    flags = ["--models", str(tmp_path / "models.toml"), "--policy", "ppo"]
     result = run(files, *flags, "--jobs-out", str(tmp_path))
     assert result.exit_code == 0, result.output + repr(result.exception)
     with (tmp_path / "ppo.csv").open(newline="", encoding="utf-8") as file:

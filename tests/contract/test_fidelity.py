@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 
@@ -28,8 +28,9 @@ def week(folder: Path) -> tuple[Trace, ClusterSpec]:
 
 def replay(folder: Path, name: str) -> JobTable:
     trace, spec = week(folder)
-    rule = RULES[name]
-    return Engine(trace, spec, order=rule.order, information=rule.information).run_rule(rule)
+    policy = Policy(name)
+    engine = Engine(trace, spec, order=policy.rule.order, oracle=policy.oracle)
+    return engine.run_rule(policy.rule)
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -11,50 +12,61 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.abilities import read_abilities
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.index_walk import IndexRule
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.gittins import ByIndex, gittins, make_gittins
+from rlsched_envs.attempt_arrays import PREEMPTED
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import PREEMPTED
-from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.modelling import Models
-from tests.contract.test_abilities_two_ways import check_books
-from tests.contract.test_abilities_two_ways import check_equal as check_equal_modelled
 from tests.contract.test_preemptive_two_ways import COSTS, Case, cases, check_equal, check_valid
+from tests.contract.test_start_options_two_ways import check_books
+from tests.contract.test_start_options_two_ways import check_equal as check_equal_modelled
 
-SHORT = Gittins(spread=1.0, trust=0.5, margin=0.2, first_age_s=4.0, tick_s=3.0)
-"""For jobs of seconds."""
-SURE = msgspec.structs.replace(SHORT, spread=0.0, margin=0.0)
-RULES = {
-    "gittins": gittins(),
-    "short": IndexRule(name="short", order="submit", index=SHORT),
-    "sure": IndexRule(
-        name="sure", order="submit", index=msgspec.structs.replace(SHORT, spread=0.0, margin=0.0)
-    ),
-    "starts alone": IndexRule(name="starts alone", order="submit", index=SHORT, preempts=False),
+SHORT: Final[dict[str, Any]] = {
+    "by": "gittins",
+    "spread": 1.0,
+    "trust": 0.5,
+    "margin": 0.2,
+    "first_age": "4s",
+    "tick": "3s",
 }
-ABLE = (
-    "gittins+share=0.5",
-    "gittins+share+slowdown=0.05",
-    "gittins+share=0.4+tenants=3+cores",
-    "gittins+share=0.5+weight=0.5+reclock=10s",
-)
+"""For jobs of seconds."""
 
 
-def able(name: str, rule: IndexRule) -> ByIndex:
-    return ByIndex(rule).with_abilities(name, read_abilities(name, name.split("+")[1:]))
+def that_starts_alone(policy: Policy) -> RuleScheduler:
+    """Its rule by the same index, but preempting nobody."""
+    made = RuleScheduler(policy)
+    made.rule = replace(made.rule, options=made.rule.options._replace(preempts=False))
+    made.abilities = msgspec.structs.replace(made.abilities, preempts=False)
+    return made
+
+
+SCHEDULERS = {
+    "gittins": RuleScheduler(Policy("gittins")),
+    "short": RuleScheduler(Policy(preempt=SHORT)),
+    "sure": RuleScheduler(Policy(preempt={**SHORT, "spread": 0.0, "margin": 0.0})),
+    "starts alone": that_starts_alone(Policy(preempt=SHORT)),
+}
+SHARING: Final[dict[str, dict[str, Any]]] = {
+    "share": {"share": {"min_speed": 0.5}},
+    "share and slowdown": {"share": {}, "clock": {"rule": "slowdown", "slowdown": 0.05}},
+    "three jobs and cores": {"share": {"min_speed": 0.4, "max_jobs": 3}, "cores": True},
+    "share and weight": {
+        "share": {"min_speed": 0.5},
+        "clock": {"rule": "weighed", "energy_weight": 0.5},
+    },
+}
 
 
 def preempted(table: JobTable) -> int:
-    assert table.segments is not None
-    return int((table.segments.reason == PREEMPTED).sum())
+    assert table.log is not None
+    return int((table.log.reason == PREEMPTED).sum())
 
 
 def with_preemptible(trace: Trace, frac: float) -> Trace:
@@ -63,56 +75,52 @@ def with_preemptible(trace: Trace, frac: float) -> Trace:
 
 
 @settings(max_examples=80, deadline=None)
-@given(cases(), st.sampled_from(sorted(RULES)), st.integers(0, 9))
+@given(cases(), st.sampled_from(sorted(SCHEDULERS)), st.integers(0, 9))
 def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     """With virtual clusters, jobs that must not be preempted, and nodes that fail and drain."""
-    rule, rng = RULES[name], np.random.default_rng(seed)
+    scheduler, rng = SCHEDULERS[name], np.random.default_rng(seed)
     jobs = len(case.trace)
-    stamps = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
-    rules = LifeRules(costs=COSTS, node_events=case.events)
+    predictions = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
+    rules = RunRules(costs=COSTS, node_events=case.events, always=True)
     one, two = (
-        Engine(case.trace, case.spec, order=rule.order, predictions=stamps, rules=rules) for _ in range(2)
+        Engine(case.trace, case.spec, order=scheduler.order, predictions=predictions, rules=rules)
+        for _ in range(2)
     )
-    table = one.run_rule(rule)
+    table = one.run_rule(scheduler.rule)
     check_valid(table)
-    if rule.preempts:
-        check_equal(table, two.run(ByIndex(rule)))
-    else:
-        assert preempted(table) == 0
-        other = two.run(ByIndex(rule))
-        np.testing.assert_array_equal(table.start_s, other.start_s)
-        np.testing.assert_array_equal(table.end_s, other.end_s)
+    check_equal(table, two.run(scheduler))
+    assert scheduler.abilities.preempts or preempted(table) == 0
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
 @pytest.mark.parametrize("frac", [0.0, 0.5, 1.0])
 def test_compiled_equals_interface_on_synthetic_traces(like: str, frac: float) -> None:
     trace, spec = synthesize(like, jobs=300, load=1.1, gpus=32, seed=7)
-    trace, rule = with_preemptible(trace, frac), gittins()
-    compiled, stepped = (Engine(trace, spec, order=rule.order) for _ in range(2))
+    trace, scheduler = with_preemptible(trace, frac), SCHEDULERS["gittins"]
+    compiled, stepped = (Engine(trace, spec, order=scheduler.order) for _ in range(2))
     records: list[DecisionRecord] = []
-    table = compiled.run_rule(rule)
-    other = stepped.run(make_gittins("", 0), on_record=records.append if like == "helios" else None)
+    table = compiled.run_rule(scheduler.rule)
+    other = stepped.run(scheduler, on_record=records.append if like == "helios" else None)
     check_valid(table)
     check_equal(table, other)
     preemptions = preempted(table)
     assert (preemptions > 10) == (frac > 0)
-    assert table.decisions == len(table.segments or ()) + preemptions
+    assert table.decisions == len(table.log or ()) + preemptions
     assert other.by_source == {"rule": other.decisions}
     if records:
         kinds = [type(record.action) for record in records]
         assert kinds.count(Preempt) == preemptions
-        assert kinds.count(Start) == len(table.segments or ())
+        assert kinds.count(Start) == len(table.log or ())
         rows = [record.halves[0].choice for record in records if isinstance(record.action, Wait)]
         assert set(rows) == {0}
 
 
 def test_with_no_job_to_preempt_it_starts_jobs_as_one_that_does_not_preempt() -> None:
     trace, spec = synthesize("helios", jobs=300, load=1.1, gpus=32, seed=7)
-    trace, rule = with_preemptible(trace, 0.0), gittins()
+    trace, gittins = with_preemptible(trace, 0.0), Policy("gittins")
     tables = [
-        Engine(trace, spec, order=one.order).run_rule(one)
-        for one in (rule, msgspec.structs.replace(rule, preempts=False))
+        Engine(trace, spec, order=one.order, rules=RunRules(always=True)).run_rule(one)
+        for one in (gittins.rule, that_starts_alone(gittins).rule)
     ]
     check_equal(*tables)
 
@@ -141,39 +149,39 @@ def crowd(seed: int, jobs: int = 60) -> tuple[Trace, ClusterSpec, Predictions]:
     return trace, spec, Predictions(trace.duration_s * rng.lognormal(0, 1, jobs), np.ones(jobs))
 
 
-@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.parametrize("name", SHARING)
 def test_compiled_equals_interface_under_models(name: str) -> None:
     """Two partitions, failures, and jobs that must not be preempted."""
     seen: dict[str, int] = defaultdict(int)
+    one = RuleScheduler(Policy("gittins", preempt={"margin": 0.2}, **SHARING[name]))
     for seed in range(8):
-        one = able(name, gittins(Gittins(margin=0.2)))
-        trace, spec, stamps = crowd(seed)
+        trace, spec, predictions = crowd(seed)
         compiled, stepped = (
             Engine(
                 trace,
                 spec,
                 order=one.order,
-                predictions=stamps,
-                models=Models(seed=seed),
-                rules=LifeRules(costs=PreemptionCosts(restart_s=20.0)),
+                predictions=predictions,
+                models=Models(workload_seed=seed),
+                rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
             )
             for _ in range(2)
         )
         table = compiled.run_rule(one.rule)
         check_equal_modelled(table, stepped.run(one))
         check_books(table)
-        assert table.segments is not None
-        assert table.segments.books is not None
+        assert table.log is not None
+        assert table.log.books is not None
         seen["preempted"] += preempted(table)
-        lasted_s = table.segments.end_s - table.segments.start_s
-        seen["shared"] += int((table.segments.books.share_s < 0.9 * lasted_s).sum())
+        lasted_s = table.log.end_s - table.log.start_s
+        seen["shared"] += int((table.log.books.share_s < 0.9 * lasted_s).sum())
     assert seen["preempted"] > 20
     assert seen["shared"] > 20
 
 
 def test_a_run_that_stops_early_has_the_same_first_jobs() -> None:
     trace, spec = synthesize("philly", jobs=900, load=0.9, gpus=32, seed=3)
-    first, rule = np.arange(len(trace)) < 200, gittins()
+    first, rule = np.arange(len(trace)) < 200, Policy("gittins").rule
     whole, part = (
         Engine(trace, spec, order=rule.order).run_rule(rule, until_started=until) for until in (None, first)
     )

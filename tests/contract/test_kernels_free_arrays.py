@@ -15,16 +15,36 @@ import numpy as np
 import pytest
 from numba.core.runtime import _nrt_python, rtsys
 
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 
-POLICIES = (
-    *("ppo:untrained", "ppo:untrained+reserve", "ppo:untrained+preempt", "ppo:untrained+reserve+revise"),
-    *("easy:size", "sgf-age:1h", "reserve:1h,0.25", "gittins", "tiresias", "ppo:untrained+reserve+search=2"),
-)
+NETWORK = Policy("ppo", checkpoint="untrained")
+REVISING = NetworkConfig(order="predicted_size", revises=True)
+
+
+def network(permissions: Permissions) -> PpoScheduler:
+    """A network before training that may do this, whatever jobs say."""
+    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig(), permissions=permissions)
+
+
+SCHEDULERS = {
+    "ppo": load_scheduler(NETWORK),
+    "ppo, neither reserving nor preempting": network(Permissions()),
+    "ppo, preempting": network(Permissions(preemption=True)),
+    "ppo, revising": PpoScheduler(initial_weights(REVISING, 0), REVISING),
+    "ppo, searching": load_scheduler(NETWORK.with_settings(search={"samples": 2})),
+    "easy": load_scheduler(Policy("easy", order="area^0.7", reserve_after="1h")),
+    "reserve": load_scheduler(Policy("reserve", leave_free={"longer_than": "1h"})),
+    "gittins": load_scheduler("gittins"),
+    "tiresias": load_scheduler("tiresias"),
+}
 
 
 def _ones(count: int) -> float:
@@ -47,12 +67,12 @@ def not_freed() -> int:
     return int(stats.mi_alloc - stats.mi_free)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_run_leaves_nothing_behind(policy: str) -> None:
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_run_leaves_nothing_behind(name: str) -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.5, gpus=32, seed=2)
 
     def play(jobs: int) -> int:
-        scheduler = load_scheduler(policy)
+        scheduler = SCHEDULERS[name]
         few = trace.select(slice(0, jobs))
         decisions = Engine(few, spec, order=scheduler.order).run(scheduler).decisions
         return int(decisions)

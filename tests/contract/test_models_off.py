@@ -10,24 +10,22 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.preemptive import make_srtf, make_tiresias
-from rlsched_agents.heuristics.queue_order import RULES
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.modelling import Models
-from rlsched_envs.physics import LOST_S
 
 
 def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> JobTable:
-    """A run with models but no abilities; that every rate was exactly 1 is checked."""
-    rule = RULES[name]
+    """A run with models that nothing makes use of; that every rate was exactly 1 is checked."""
+    rule = Policy(name).rule
     engine = Engine(trace, spec, order=rule.order, models=Models(), **named)
     table = engine.run_rule(rule)
-    assert engine.arrays.progress.clock[LOST_S] == 0.0
-    assert (engine.arrays.progress.run.rate[engine.state.arrays.job.generation == 0] <= 1.0).all()
+    assert engine.arrays.progress.books.lost_s[0] == 0.0
+    assert (engine.arrays.progress.work.rate[engine.state.arrays.job.generation == 0] <= 1.0).all()
     energy = table.energy
     assert energy is not None
     assert energy.job_j.sum() + energy.idle_j == pytest.approx(energy.cluster_j, rel=1e-9)
@@ -38,23 +36,26 @@ def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "qssf-backfill"])
 def test_the_same_run_as_without_models(like: str, name: str) -> None:
     trace, spec = synthesize(like, jobs=1500, load=1.0, gpus=64, seed=7)
-    stamps = predict_trace(trace, spec, RULES[name].information)
-    plain = Engine(trace, spec, order=RULES[name].order, predictions=stamps).run_rule(RULES[name])
-    modelled = with_models(trace, spec, name, predictions=stamps)
+    policy = Policy(name)
+    predictions = predict_trace(trace, spec, oracle=policy.oracle)
+    plain = Engine(trace, spec, order=policy.rule.order, predictions=predictions).run_rule(policy.rule)
+    modelled = with_models(trace, spec, name, predictions=predictions)
     np.testing.assert_array_equal(modelled.start_s, plain.start_s)
     np.testing.assert_array_equal(modelled.end_s, plain.end_s)
     assert plain.energy is None
     assert [modelled.gpus[k] for k in range(1500)] == [plain.gpus[k] for k in range(1500)]
 
 
-@pytest.mark.parametrize("make", [make_srtf, make_tiresias])
-def test_rules_that_preempt_too(make: object) -> None:
+@pytest.mark.parametrize("name", ["srtf", "tiresias"])
+def test_rules_that_preempt_too(name: str) -> None:
     trace, spec = synthesize("philly", jobs=600, load=1.1, gpus=64, seed=3)
-    rule = make("", 0).rule
-    stamps = predict_trace(trace, spec, rule.information)
-    rules = LifeRules(costs=PreemptionCosts())  # models have restart costs of their own
+    policy = Policy(name)
+    rule, predictions = policy.rule, predict_trace(trace, spec, oracle=policy.oracle)
+    rules = RunRules(costs=PreemptionCosts())  # models have restart costs of their own
     tables = [
-        Engine(trace, spec, order=rule.order, predictions=stamps, models=models, rules=rules).run_rule(rule)
+        Engine(trace, spec, order=rule.order, predictions=predictions, models=models, rules=rules).run_rule(
+            rule
+        )
         for models in (None, Models())
     ]
     for field in ("start_s", "end_s"):
@@ -68,7 +69,7 @@ def test_every_start_and_end_of_the_published_simulator(shared_data: Path, name:
     folder = shared_data / "fidelity"
     trace = Trace.read(folder / "philly_week.csv.gz")
     spec = ClusterSpec.read(folder / "philly_week.cluster.toml")
-    table = with_models(trace, spec, name, information=RULES[name].information)
+    table = with_models(trace, spec, name, oracle=Policy(name).oracle)
     with gzip.open(folder / f"expected_{name}_60.csv.gz", "rt", encoding="utf-8", newline="") as file:
         expected = {
             row["job_id"]: (float(row["start_time"]), float(row["end_time"])) for row in csv.DictReader(file)

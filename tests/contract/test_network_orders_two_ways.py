@@ -1,4 +1,4 @@
-"""Before training `ppo+preempt` is `gittins` and `ppo+reserve` is `easy:size`, job for job."""
+"""Before training a policy is the rule that it may follow, job for job: `gittins`, or `easy` by size."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
 from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import window_arrays
 from rlsched.decide.actions import Preempt, Wait
-from rlsched.decide.candidates import job_candidates
-from rlsched.decide.easy import PATIENCE_S, reservation
-from rlsched.decide.foresight import copy_nodes, predicted_end_s
-from rlsched.decide.orders import Order
+from rlsched.decide.compiled import for_state
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import Decision, Information, load_scheduler
-from rlsched.decide.schema import NUM_FEATURES
-from rlsched.errors import InputError, UnknownSchedulerError
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows import arrays as window_arrays
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.rows.schema import NUM_FEATURES
+from rlsched.decide.rules.backfill import reservation
+from rlsched.decide.rules.reservation import copy_nodes, predicted_end_s
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.settings import Search
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
-from rlsched_agents.heuristics.gittins import make_gittins
-from rlsched_agents.heuristics.queue_order import QueueOrder
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.training import first_weights
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -36,16 +38,29 @@ from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import Models
 from tests.contract.test_gittins_two_ways import check_equal, preempted, with_preemptible
 
+GITTINS = Policy("gittins")
+EASY = Policy("easy", order="area^0.7", reserve_after="1h")
+EITHER = EASY.with_settings(preempt={"declared": True})
+UNTRAINED = Policy("ppo", checkpoint="untrained")
+PREEMPTION = Permissions(preemption=True)
+RESERVATIONS = Permissions(reservations=True)
+
+
+def untrained(permissions: Permissions, search: Search | None = None) -> PpoScheduler:
+    """A network before training that may do this."""
+    network = NetworkConfig()
+    return PpoScheduler(initial_weights(network, 0), network, permissions=permissions, search=search)
+
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
 @pytest.mark.parametrize("frac", [0.0, 0.5, 1.0])
 def test_before_training_it_is_gittins(like: str, frac: float) -> None:
     trace, spec = synthesize(like, jobs=300, load=1.1, gpus=32, seed=7)
     trace = with_preemptible(trace, frac)
-    rule, network = (Engine(trace, spec, order="index") for _ in range(2))
+    rule, network = (Engine(trace, spec, order=GITTINS.rule.order) for _ in range(2))
     records: list[DecisionRecord] = []
-    table = rule.run(make_gittins("", 0))
-    other = network.run(load_scheduler("ppo:untrained+preempt"), on_record=records.append)
+    table = rule.run(load_scheduler(GITTINS))
+    other = network.run(untrained(PREEMPTION), on_record=records.append)
     check_equal(table, other)
     assert (preempted(table) > 10) == (frac > 0)
     for record in records:
@@ -64,9 +79,10 @@ def test_before_training_it_is_gittins(like: str, frac: float) -> None:
 def test_under_models_it_is_gittins_with_sharing_and_cores() -> None:
     trace, spec = synthesize("helios", jobs=200, load=1.2, gpus=32, seed=3)
     trace = with_preemptible(trace, 0.5)
+    rule = load_scheduler(Policy("gittins", share={}, cores=True))
     tables = [
-        Engine(trace, spec, order="index", models=Models(seed=1)).run(load_scheduler(name))
-        for name in ("gittins+share+cores", "ppo:untrained+preempt")
+        Engine(trace, spec, order=GITTINS.rule.order, models=Models(workload_seed=1)).run(scheduler)
+        for scheduler in (rule, untrained(PREEMPTION))
     ]
     np.testing.assert_allclose(tables[0].end_s, tables[1].end_s, rtol=1e-12)
 
@@ -74,53 +90,63 @@ def test_under_models_it_is_gittins_with_sharing_and_cores() -> None:
 def test_the_trained_network_still_serves() -> None:
     """The default policy knows nothing of preemption: it does so as its reference does, or otherwise."""
     trace, spec = synthesize("helios", jobs=200, load=1.1, gpus=32, seed=9)
-    table = Engine(trace, spec, order="index").run(load_scheduler("ppo+preempt"))
+    scheduler = PpoScheduler.from_checkpoint(load_checkpoint())
+    spec = msgspec.structs.replace(spec, preemptible="all")
+    table = Engine(trace, spec, order=scheduler.order).run(scheduler)
     assert np.isfinite(table.end_s).all()
     assert preempted(table) > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("fifo+preempt", "'fifo' takes no +preempt; ppo does"),
-        ("ppo+preempt+search=8", "futures know no preemption; leave out +preempt or +search"),
-        ("qssf+reserve", "'qssf' takes no +reserve; ppo does"),
-        ("ppo+preempt+preempt", "'ppo+preempt' says what it may do already"),
-        ("ppo+preempt+reserve", "'ppo+preempt' says what it may do already"),
-    ],
-)
-def test_names_that_mean_nothing_are_refused(name: str, says: str) -> None:
-    with pytest.raises(UnknownSchedulerError, match=says.replace("+", r"\+")):
-        load_scheduler(name)
+def test_futures_know_no_preemption() -> None:
+    with pytest.raises(InputError, match="futures know no preemption"):
+        untrained(PREEMPTION, Search(samples=8))
 
 
-@pytest.mark.parametrize(
-    ("ending", "rule", "order", "preempts"),
-    [("+preempt", "gittins", "index", True), ("+reserve", "easy:size", "predicted_size", False)],
-)
-def test_behind_it_stands_the_rule_that_it_follows(
-    ending: str, rule: str, order: str, preempts: bool
-) -> None:
-    scheduler, fallback = load_policy(f"ppo:untrained{ending}", None, 100.0)
-    assert fallback == rule
-    assert scheduler.order == order
-    assert getattr(scheduler, "preempts", False) == preempts
+@pytest.mark.parametrize("name", ["ppo+preempt", "ppo:untrained+preempt", "ppo+reserve"])
+def test_what_it_may_do_is_no_part_of_its_name(name: str) -> None:
+    with pytest.raises(UnknownPolicyError, match="there is one `ppo`: what it may do follows"):
+        Policy.of(name)
+
+
+@pytest.mark.parametrize("name", ["fifo+preempt", "qssf+reserve"])
+def test_names_that_mean_nothing_are_refused(name: str) -> None:
+    with pytest.raises(UnknownPolicyError, match="settings are no part of a name"):
+        Policy.of(name)
+
+
+def test_behind_it_stands_the_rule_that_it_follows() -> None:
+    for permissions, rule in ((PREEMPTION, GITTINS), (RESERVATIONS, EASY)):
+        scheduler = untrained(permissions)
+        assert scheduler.reference == rule
+        assert scheduler.order == rule.rule.order
+        assert scheduler.abilities.preempts == (rule == GITTINS)
+    assert load_scheduler(UNTRAINED).reference == EITHER
+    assert load_policy(UNTRAINED, None, 100.0)[1] == "reference"
+
+
+@pytest.mark.parametrize("frac", [0.0, 0.3])
+def test_before_training_it_reserves_until_a_job_may_be_preempted(frac: float) -> None:
+    trace, spec = synthesize("helios", jobs=300, load=1.1, gpus=32, seed=7, predictability="informative")
+    trace = with_preemptible(trace, frac)
+    rule, network = (Engine(trace, spec, order=EITHER.rule.order) for _ in range(2))
+    table, other = rule.run_rule(EITHER.rule), network.run(load_scheduler(UNTRAINED))
+    np.testing.assert_array_equal(table.start_s, other.start_s)
+    np.testing.assert_array_equal(table.end_s, other.end_s)
+    if frac:
+        assert preempted(table) == preempted(other) > 10
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
 def test_before_training_it_reserves_as_easy_does(like: str) -> None:
     trace, spec = synthesize(like, jobs=600, load=1.0, gpus=32, seed=7, predictability="informative")
-    rule = load_scheduler("easy:size")
-    assert isinstance(rule, QueueOrder)
-    compiled, stepped = (Engine(trace, spec, order="predicted_size") for _ in range(2))
+    compiled, stepped = (Engine(trace, spec, order=EASY.rule.order) for _ in range(2))
     records: list[DecisionRecord] = []
-    table = compiled.run_rule(rule.rule)
-    other = stepped.run(load_scheduler("ppo:untrained+reserve"), on_record=records.append)
+    table = compiled.run_rule(EASY.rule)
+    other = stepped.run(untrained(RESERVATIONS), on_record=records.append)
     np.testing.assert_array_equal(table.start_s, other.start_s)
     np.testing.assert_array_equal(table.end_s, other.end_s)
-    plain = Engine(trace, spec, order="predicted_size").run_rule(
-        msgspec.structs.replace(rule.rule, kind="plain")
-    )
+    greedy = Policy(order="area^0.7").rule
+    plain = Engine(trace, spec, order=greedy.order).run_rule(greedy)
     assert (plain.start_s != table.start_s).any(), "there was something to reserve"
     reasons = {reason for record in records for half in record.halves for reason in half.reasons}
     assert window_arrays.RESERVED in reasons
@@ -144,20 +170,19 @@ def test_an_older_policy_begins_a_run_of_more_columns() -> None:
         first_weights(old, Recipe(network=NetworkConfig(width=8)))
 
 
-class Watcher:
-    """`ppo:untrained+reserve`, whose every window is compared with what would come of each start."""
+class Watcher(Scheduler):
+    """A policy before training, whose every window is compared with what would come of each start."""
 
-    name = "watcher"
-    order: Order = "predicted_size"
-    information: Information = "causal"
+    name = policy_id = "watcher"
 
     def __init__(self) -> None:
-        self.inner = load_scheduler("ppo:untrained+reserve")
+        self.inner = untrained(RESERVATIONS)
+        self.order, self.abilities = self.inner.order, self.inner.abilities
         self.seen = [0, 0]
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         window, arrays = job_candidates(state, partition, now_s), state.arrays
-        head, shadow_s = reservation(arrays, partition, now_s, PATIENCE_S)
+        head, shadow_s = for_state(reservation, state)(arrays, partition, now_s, 3600.0)
         if head >= 0 and first_fitting(arrays, partition, 0) > 0:
             for seq, reason in zip(window.seqs.tolist(), window.reasons.tolist(), strict=True):
                 if seq >= 0 and reason in (window_arrays.LEGAL, window_arrays.RESERVED):
@@ -171,7 +196,7 @@ class Watcher:
         """When the job with the reservation is predicted to fit once this one has started."""
         future, slot = copy_nodes(state.arrays), state.slot_of(seq)
         ends = [
-            (predicted_end_s(state.arrays, other, now_s), other)
+            (for_state(predicted_end_s, state)(state.arrays, other, now_s), other)
             for other in map(state.slot_of, state.running())
             if state.arrays.job.placed_in[other] == partition
         ]
@@ -192,17 +217,19 @@ def test_no_start_delays_who_has_the_reservation() -> None:
     """What is legal leaves that job its time, and what is not does not."""
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7, predictability="informative")
     watcher = Watcher()
-    Engine(trace, spec, order="predicted_size").run(watcher)
+    Engine(trace, spec, order=watcher.order).run(watcher)
     assert min(watcher.seen) > 30, watcher.seen
 
 
 def test_a_network_may_say_by_itself_what_it_does() -> None:
     network = NetworkConfig(order="predicted_size")
-    scheduler = PpoScheduler(initial_weights(network, 0), network)
-    assert scheduler.order == "predicted_size"
-    assert not scheduler.preempts
-    other = scheduler.with_order("ppo:x+preempt", "index")
-    assert (other.order, other.preempts, scheduler.order) == ("index", True, "predicted_size")
-    assert scheduler.with_search("ppo:x+search=8", "8").order == "predicted_size"
-    with pytest.raises(UnknownSchedulerError, match="futures know no preemption"):
-        other.with_search("ppo:x+preempt+search=8", "8")
+    weights = initial_weights(network, 0)
+    assert network.permissions == RESERVATIONS
+    scheduler = PpoScheduler(weights, network, permissions=network.permissions)
+    assert scheduler.order == EASY.rule.order
+    assert not scheduler.abilities.preempts
+    other = PpoScheduler(weights, network, permissions=Permissions(preemption=True))
+    assert (other.order, other.abilities.preempts) == (GITTINS.rule.order, True)
+    assert PpoScheduler(weights, network, search=Search(samples=8)).order == EITHER.rule.order
+    with pytest.raises(InputError, match="futures know no preemption"):
+        PpoScheduler(weights, network, permissions=other.permissions, search=Search(samples=8))

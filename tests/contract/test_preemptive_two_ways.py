@@ -14,19 +14,20 @@ from hypothesis import strategies as st
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.policy import Policy
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.preemptive import QuotaWalk, srtf, tiresias
+from rlsched_envs.attempt_arrays import ENDED, REASONS
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import ENDED, REASONS
-from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.node_events import NodeEvent
 
 COSTS = PreemptionCosts(restart_s=2.0, restart_large_s=3.0, large_gpus=3)
-LAS = PreemptiveRule(name="las", order="submit", threshold_gpu_s=15.0, tick_s=4.0)
-RULES = {"srtf": srtf(), "las": LAS}
+LAS = Policy("tiresias", name="las", preempt={"threshold_gpu_s": 15.0, "tick": "4s"})
+POLICIES = {"srtf": Policy("srtf"), "las": LAS}
 
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 8])
 JOB = st.tuples(
@@ -48,9 +49,9 @@ class Case:
     spec: ClusterSpec
     events: tuple[NodeEvent, ...] = ()
 
-    def engine(self, rule: PreemptiveRule) -> Engine:
-        rules = LifeRules(costs=COSTS, node_events=self.events)
-        return Engine(self.trace, self.spec, order=rule.order, information="oracle", rules=rules)
+    def engine(self, policy: Policy) -> Engine:
+        rules = RunRules(costs=COSTS, node_events=self.events)
+        return Engine(self.trace, self.spec, order=policy.rule.order, oracle=True, rules=rules)
 
 
 @st.composite
@@ -88,8 +89,10 @@ def place(free: list[int], sizes: list[int], gpus: int) -> list[tuple[int, int]]
     return [*out, (min(rest)[1], left)] if rest and -min(rest)[0] >= left else []
 
 
-def second_by_second(case: Case, rule: PreemptiveRule) -> list[list[tuple[int, int]]]:
+def second_by_second(case: Case, policy: Policy) -> list[list[tuple[int, int]]]:
     """(start, end) of every attempt of every job: one pool, and a walk at every second that is a tick."""
+    by = policy.settings.preempt
+    assert by is not None
     trace, sizes = case.trace, [node.gpus for node in case.spec.expand()]
     gpus, submit = trace.num_gpus.astype(int).tolist(), trace.submit_s.astype(int).tolist()
     todo = [row for row in range(len(trace)) if gpus[row] <= sum(sizes)]
@@ -99,7 +102,7 @@ def second_by_second(case: Case, rule: PreemptiveRule) -> list[list[tuple[int, i
     attempts: list[list[tuple[int, int]]] = [[] for _ in trace.job_id]
     began: dict[int, int] = {}
     waiting: list[int] = []
-    tick, now = int(rule.tick_s) or 1, 0
+    tick, now = int(by.tick) or 1, 0
     while todo or waiting or began:
         for row in [row for row in began if restart[row] == left[row] == 0]:
             attempts[row].append((began.pop(row), now))
@@ -110,8 +113,8 @@ def second_by_second(case: Case, rule: PreemptiveRule) -> list[list[tuple[int, i
         if now % tick == 0:
 
             def rank(row: int) -> tuple[bool, int, int]:
-                key = submit[row] if rule.order == "submit" else left[row] + restart[row]
-                return attained[row] > rule.threshold_gpu_s, key, row
+                key = submit[row] if policy.settings.order is None else left[row] + restart[row]
+                return attained[row] > by.threshold_gpu_s, key, row
 
             quota, out, into = sum(sizes), [], []
             for row in sorted([*waiting, *began], key=rank):
@@ -143,11 +146,11 @@ def second_by_second(case: Case, rule: PreemptiveRule) -> list[list[tuple[int, i
 
 
 def attempts_of(table: JobTable) -> list[list[tuple[float, float]]]:
-    segments = table.segments
-    assert segments is not None
+    log = table.log
+    assert log is not None
     out: list[list[tuple[float, float]]] = [[] for _ in table.trace.job_id]
-    for k, row in enumerate(segments.job.tolist()):
-        out[row].append((float(segments.start_s[k]), float(segments.end_s[k])))
+    for k, row in enumerate(log.job.tolist()):
+        out[row].append((float(log.start_s[k]), float(log.end_s[k])))
     return out
 
 
@@ -155,35 +158,35 @@ def check_equal(one: JobTable, two: JobTable) -> None:
     assert attempts_of(one) == attempts_of(two)
     assert one.gpus == two.gpus
     np.testing.assert_array_equal(one.end_s, two.end_s)
-    assert one.segments is not None
-    assert two.segments is not None
-    np.testing.assert_array_equal(one.segments.reason, two.segments.reason)
-    np.testing.assert_array_equal(one.segments.gpu, two.segments.gpu)
+    assert one.log is not None
+    assert two.log is not None
+    np.testing.assert_array_equal(one.log.reason, two.log.reason)
+    np.testing.assert_array_equal(one.log.gpu, two.log.gpu)
 
 
 def check_valid(table: JobTable) -> None:
     """No job lost or early, its work done exactly once, gangs whole and in their VC, no GPU given twice."""
-    trace, segments, nodes = table.trace, table.segments, table.spec.expand()
-    assert segments is not None
+    trace, log, nodes = table.trace, table.log, table.spec.expand()
+    assert log is not None
     ran = ~table.rejected
     np.testing.assert_array_equal(np.isfinite(table.end_s), ran)
     assert (table.start_s[ran] >= trace.submit_s[ran]).all()
-    useful_s = np.bincount(segments.job, segments.useful_s, minlength=len(trace))
+    useful_s = np.bincount(log.job, log.useful_s, minlength=len(trace))
     np.testing.assert_allclose(useful_s[ran], trace.duration_s[ran], rtol=1e-9)
     pinned = trace.extra.get("preemptible", np.full(len(trace), "")) == "false"
     spans: dict[int, list[tuple[float, float]]] = {}
     last_end_s = trace.submit_s.copy()
-    for k, row in enumerate(segments.job.tolist()):
-        gpus, start_s, end_s = segments.gpus(k), segments.start_s[k], segments.end_s[k]
+    for k, row in enumerate(log.job.tolist()):
+        gpus, start_s, end_s = log.gpus(k), log.start_s[k], log.end_s[k]
         assert len(set(gpus)) == len(gpus) == trace.num_gpus[row]
         owners = {nodes[table.gpu_node[g]].vc for g in gpus}
         assert len(owners) == 1
         assert owners <= {None, str(trace.vc[row]) or None}
         assert last_end_s[row] <= start_s <= end_s
         last_end_s[row] = end_s
-        assert not (pinned[row] and REASONS[segments.reason[k]] == "preempted")
-        if segments.reason[k] != ENDED:
-            assert end_s > start_s or REASONS[segments.reason[k]] == "node_failure"
+        assert not (pinned[row] and REASONS[log.reason[k]] == "preempted")
+        if log.reason[k] != ENDED:
+            assert end_s > start_s or REASONS[log.reason[k]] == "node_failure"
         for g in gpus:
             spans.setdefault(g, []).append((start_s, end_s))
     for taken in spans.values():
@@ -193,53 +196,54 @@ def check_valid(table: JobTable) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(cases(one_pool=True), st.sampled_from(sorted(RULES)))
+@given(cases(one_pool=True), st.sampled_from(sorted(POLICIES)))
 def test_events_and_due_ticks_are_enough(case: Case, name: str) -> None:
     """Walking at every second, or at every tick, comes to the same attempts."""
-    rule = RULES[name]
-    table = case.engine(rule).run_rule(rule)
-    assert attempts_of(table) == second_by_second(case, rule)
+    policy = POLICIES[name]
+    table = case.engine(policy).run_rule(policy.rule)
+    assert attempts_of(table) == second_by_second(case, policy)
     check_valid(table)
 
 
 @settings(max_examples=80, deadline=None)
-@given(cases(), st.sampled_from(sorted(RULES)))
+@given(cases(), st.sampled_from(sorted(POLICIES)))
 def test_compiled_equals_interface(case: Case, name: str) -> None:
     """With virtual clusters, jobs that must not be preempted, and nodes that fail and drain."""
-    rule = RULES[name]
-    table = case.engine(rule).run_rule(rule)
+    policy = POLICIES[name]
+    table = case.engine(policy).run_rule(policy.rule)
     check_valid(table)
-    check_equal(table, case.engine(rule).run(QuotaWalk(rule)))
+    check_equal(table, case.engine(policy).run(RuleScheduler(policy)))
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
-@pytest.mark.parametrize("rule", [srtf(), tiresias()], ids=lambda rule: rule.name)
-def test_compiled_equals_interface_on_synthetic_traces(rule: PreemptiveRule, like: str) -> None:
+@pytest.mark.parametrize("name", ["srtf", "tiresias"])
+def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> None:
+    scheduler, records = RuleScheduler(Policy(name)), list[DecisionRecord]()
     trace, spec = synthesize(like, jobs=300, load=1.1, gpus=32, seed=7)
-    compiled, stepped = (Engine(trace, spec, order=rule.order, information="oracle") for _ in range(2))
-    table, records = compiled.run_rule(rule), []
-    other = stepped.run(QuotaWalk(rule), on_record=records.append if like == "helios" else None)
+    compiled, stepped = (Engine(trace, spec, order=scheduler.order, oracle=True) for _ in range(2))
+    table = compiled.run_rule(scheduler.rule)
+    other = stepped.run(scheduler, on_record=records.append if like == "helios" else None)
     check_valid(table)
     check_equal(table, other)
-    assert table.segments is not None
-    preemptions = len(table.segments) - int((~table.rejected).sum())
+    assert table.log is not None
+    preemptions = len(table.log) - int((~table.rejected).sum())
     assert preemptions > 20, "a trace on which the rule preempts"
-    assert table.decisions == len(table.segments) + preemptions
+    assert table.decisions == len(table.log) + preemptions
     assert other.by_source == {"rule": other.decisions}
     assert other.decisions >= table.decisions
     if records:
         kinds = [type(record.action) for record in records]
         assert kinds.count(Preempt) == preemptions
-        assert kinds.count(Start) == len(table.segments)
+        assert kinds.count(Start) == len(table.log)
         rows = [record.halves[0].choice for record in records if isinstance(record.action, Wait)]
         assert set(rows) == {0}
 
 
 def test_a_run_that_stops_early_has_the_same_first_jobs() -> None:
     trace, spec = synthesize("philly", jobs=900, load=0.9, gpus=32, seed=3)
-    first, rule = np.arange(len(trace)) < 200, tiresias()
+    first, rule = np.arange(len(trace)) < 200, Policy("tiresias").rule
     whole, part = (
-        Engine(trace, spec, order=rule.order, information="oracle").run_rule(rule, until_started=until)
+        Engine(trace, spec, order=rule.order, oracle=True).run_rule(rule, until_started=until)
         for until in (None, first)
     )
     np.testing.assert_array_equal(part.end_s[first], whole.end_s[first])

@@ -11,15 +11,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
+
+POLICIES = {
+    name: Policy(name) for name in ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill")
+}
 
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 8, 11])
 JOB = st.tuples(
@@ -30,16 +37,21 @@ GROUP = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([None, N
 
 @dataclass
 class Case:
-    """A workload on a cluster, with the stamps that everyone gets."""
+    """A workload on a cluster, with the predictions that everyone gets."""
 
     trace: Trace
     spec: ClusterSpec
-    stamps: Predictions
+    predictions: Predictions
 
-    def engine(self, scheduler: Rule | Scheduler) -> Engine:
+    def engine(self, who: Policy | Scheduler) -> Engine:
         oracle = Predictions(self.trace.duration_s.copy(), np.zeros(len(self.trace)))
-        stamps = oracle if scheduler.information == "oracle" else self.stamps
-        return Engine(self.trace, self.spec, order=scheduler.order, predictions=stamps)
+        order = who.rule.order if isinstance(who, Policy) else who.order
+        return Engine(
+            self.trace, self.spec, order=order, predictions=oracle if who.oracle else self.predictions
+        )
+
+    def run_rule(self, policy: Policy, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
+        return self.engine(policy).run_rule(policy.rule, until_started=until_started)
 
 
 @st.composite
@@ -79,21 +91,19 @@ def place(nodes: Sequence[NodeSpec], free: dict[int, list[int]], members: list[i
     return out + free[min(rest)[1]][: gpus - len(out)]
 
 
-def naive(case: Case, rule: Rule) -> tuple[list[float], list[float], list[tuple[int, ...]]]:
+def naive(case: Case, policy: Policy) -> tuple[list[float], list[float], list[tuple[int, ...]]]:
     """Starts, ends and GPUs of the runnable jobs, by the rules of the fidelity README."""
     trace, nodes = case.trace, case.spec.expand()
     first = np.cumsum([0] + [node.gpus for node in nodes]).tolist()
     free = {n: list(range(first[n], first[n + 1])) for n in range(len(nodes))}
     owners = [*sorted({node.vc for node in nodes if node.vc is not None}), None]
-    engine = case.engine(rule)
-    rejected = engine.run_rule(rule).rejected
-    oracle = rule.information == "oracle"
-    predicted = trace.duration_s if oracle else case.stamps.predicted_s
+    rejected = case.run_rule(policy).rejected
+    predicted = trace.duration_s if policy.oracle else case.predictions.predicted_s
     key = {
-        "submit": trace.submit_s,
+        None: trace.submit_s,
         "predicted": predicted,
-        "predicted_gpu_time": predicted * trace.num_gpus,
-    }[rule.order]
+        "area": predicted * trace.num_gpus,
+    }[policy.settings.order]
     starts, ends = [math.nan] * len(trace), [math.nan] * len(trace)
     given_gpus: list[tuple[int, ...]] = [()] * len(trace)
     todo = [row for row in range(len(trace)) if not rejected[row]]
@@ -120,7 +130,7 @@ def naive(case: Case, rule: Rule) -> tuple[list[float], list[float], list[tuple[
                     running.append(row)
                     for n in members:
                         free[n] = [g for g in free[n] if g not in where]
-                elif rule.blocks:
+                elif policy.settings.blocks:
                     break
     return starts, ends, given_gpus
 
@@ -157,12 +167,12 @@ def check_equal(one: JobTable, two: JobTable) -> None:
 
 
 @pytest.mark.parametrize("like", ["helios", "philly", "itp"])
-@pytest.mark.parametrize("name", sorted(RULES))
+@pytest.mark.parametrize("name", sorted(POLICIES))
 def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> None:
-    case, rule = synthetic(like, seed=7), RULES[name]
-    compiled = case.engine(rule).run_rule(rule)
-    scheduler = QueueOrder(rule)
-    records = [] if name == "qssf-backfill" else None
+    case, policy = synthetic(like, seed=7), POLICIES[name]
+    compiled = case.run_rule(policy)
+    scheduler = RuleScheduler(policy)
+    records: list[DecisionRecord] | None = [] if name == "qssf-backfill" else None
     stepped = case.engine(scheduler).run(scheduler, on_record=None if records is None else records.append)
     check_equal(compiled, stepped)
     check_valid(compiled)
@@ -181,11 +191,11 @@ def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> 
 def test_a_run_that_stops_early_has_the_same_first_jobs_both_ways(name: str) -> None:
     """The first 300 of 1,500 jobs: starts, ends and GPUs as in the whole run, after far fewer decisions."""
     trace, spec = synthesize("philly", jobs=1500, load=0.9, gpus=32, seed=3)
-    case, rule = Case(trace, spec, predict_trace(trace, spec)), RULES[name]
+    case, policy = Case(trace, spec, predict_trace(trace, spec)), POLICIES[name]
     first = np.arange(len(trace)) < 300
-    whole = case.engine(rule).run_rule(rule)
-    compiled = case.engine(rule).run_rule(rule, until_started=first)
-    stepped = case.engine(rule).run(QueueOrder(rule), until_started=first)
+    whole = case.run_rule(policy)
+    compiled = case.run_rule(policy, until_started=first)
+    stepped = case.engine(policy).run(RuleScheduler(policy), until_started=first)
     check_equal(compiled, stepped)
     for table in (compiled, stepped):
         np.testing.assert_array_equal(table.start_s[first], whole.start_s[first])
@@ -196,17 +206,17 @@ def test_a_run_that_stops_early_has_the_same_first_jobs_both_ways(name: str) -> 
         np.testing.assert_array_equal(np.isnan(table.end_s), ~started)
         np.testing.assert_array_equal(table.start_s[started], whole.start_s[started])
     never = np.zeros(len(trace), np.bool_)
-    assert np.isnan(case.engine(rule).run_rule(rule, until_started=never).start_s[300:]).all()
+    assert np.isnan(case.run_rule(policy, until_started=never).start_s[300:]).all()
 
 
 @settings(max_examples=60, deadline=None)
-@given(cases(), st.sampled_from(sorted(RULES)))
+@given(cases(), st.sampled_from(sorted(POLICIES)))
 def test_compiled_equals_interface_equals_plain_python(case: Case, name: str) -> None:
-    rule = RULES[name]
-    compiled = case.engine(rule).run_rule(rule)
-    check_equal(compiled, case.engine(rule).run(QueueOrder(rule)))
+    policy = POLICIES[name]
+    compiled = case.run_rule(policy)
+    check_equal(compiled, case.engine(policy).run(RuleScheduler(policy)))
     check_valid(compiled)
-    starts, ends, gpus = naive(case, rule)
+    starts, ends, gpus = naive(case, policy)
     np.testing.assert_array_equal(compiled.start_s, starts)
     np.testing.assert_array_equal(compiled.end_s, ends)
     assert compiled.gpus == gpus
@@ -233,15 +243,14 @@ def test_random_on_a_synthetic_trace_starts_everything_in_the_end() -> None:
 def test_blocking_costs_and_order_matters() -> None:
     """The rules do differ on a trace with contention: none is another in disguise."""
     case = synthetic("helios", seed=11)
-    starts = {name: case.engine(rule).run_rule(rule).start_s.tobytes() for name, rule in RULES.items()}
-    assert len(set(starts.values())) == len(RULES)
+    starts = {case.run_rule(policy).start_s.tobytes() for policy in POLICIES.values()}
+    assert len(starts) == len(POLICIES)
 
 
 @settings(max_examples=40, deadline=None)
 @given(cases(alike=True))
 def test_the_queue_blocks_in_order(case: Case) -> None:
     """Blocking FIFO starts the jobs of a partition in the order of their rows."""
-    rule = RULES["fifo"]
-    table = case.engine(rule).run_rule(rule)
+    table = case.run_rule(POLICIES["fifo"])
     started = table.start_s[~table.rejected]
     assert (np.diff(started) >= 0).all()

@@ -1,4 +1,4 @@
-"""Synthetic workloads against the real traces that they are fitted to: the table of docs/workload.md."""
+"""Synthetic workloads against the real traces that they are fitted to: docs/explanation/workload.md."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ def test_the_columns_are_there_and_evaluate_uses_them(
     assert (np.diff(longer, axis=0) <= 0).all()
     assert (got.predicted_spread > 0).all()
     _, spec = synthesize("philly", 500, 0.9, 32, seed=3)
-    stamps = predict_trace(got, spec)
-    np.testing.assert_array_equal(stamps.predicted_s, got.predicted_s)
-    np.testing.assert_array_equal(stamps.spread, got.predicted_spread)
+    predictions = predict_trace(got, spec)
+    np.testing.assert_array_equal(predictions.predicted_s, got.predicted_s)
+    np.testing.assert_array_equal(predictions.spread, got.predicted_spread)
 
 
 def test_the_history_is_the_one_of_the_engine(files: Path) -> None:

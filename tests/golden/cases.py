@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
-from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.vector import ClusterVecEnv
@@ -32,49 +32,64 @@ Content = Mapping[str, NDArray[Any]]
 """Arrays by name; the first axis of those of one prefix runs over the same things."""
 
 RULES = {
-    "fifo": "fifo",
-    "sjf": "sjf",
-    "qssf": "qssf",
-    "fifo-backfill": "fifo-backfill",
-    "sjf-backfill": "sjf-backfill",
-    "qssf-backfill": "qssf-backfill",
-    "easy": "easy",
-    "easy-size-revised": "easy:size+revise",
-    "easy-sjf-6h": "easy:sjf,6h",
-    "reserve": "reserve",
-    "tiresias": "tiresias",
-    "tiresias-clear": "tiresias:18000,clear",
-    "srtf": "srtf",
-    "gittins": "gittins",
-    "gittins-revised": "gittins+revise",
-    "gittins-moving": "gittins+repack",
+    "fifo": Policy("fifo"),
+    "sjf": Policy("sjf"),
+    "qssf": Policy("qssf"),
+    "fifo-backfill": Policy("fifo-backfill"),
+    "sjf-backfill": Policy("sjf-backfill"),
+    "qssf-backfill": Policy("qssf-backfill"),
+    "easy": Policy("easy"),
+    "easy-size-revised": Policy("easy", order="area^0.7", reserve_after="1h", predictions="revised"),
+    "easy-sjf-6h": Policy("easy", order="predicted", reserve_after="6h"),
+    "reserve": Policy("reserve"),
+    "tiresias": Policy("tiresias"),
+    "tiresias-clear": Policy(preempt={"by": "service", "threshold_gpu_s": 18_000.0}),
+    "srtf": Policy("srtf"),
+    "gittins": Policy("gittins"),
+    "gittins-revised": Policy("gittins", predictions="revised"),
+    "gittins-moving": Policy("gittins", migrate={}),
 }
 """Rules that need no models."""
 MODELLED_RULES = {
-    "fifo-backfill": "fifo-backfill",
-    "easy": "easy",
-    "tiresias": "tiresias",
-    "pack": "pack",
-    "lucid": "lucid",
-    "qssf-share-cores": "qssf-backfill+share+cores",
-    "qssf-four-tenants": "qssf-backfill+share=0.6+tenants=4",
-    "qssf-blocking-share": "qssf+share",
-    "qssf-fixed-clock": "qssf-backfill+clock=0.75",
-    "qssf-slowdown": "qssf-backfill+slowdown=0.05",
-    "qssf-lull": "qssf-backfill+lull=0.1",
-    "qssf-weighed": "qssf-backfill+weight=0.3",
-    "easy-size-share-revised": "easy:size,1h+share=0.5+cores+revise",
-    "gittins-share-cores": "gittins+share=0.5+cores",
-    "gittins-share-weighed-moving": "gittins+share+weight=0.4+repack",
+    "fifo-backfill": Policy("fifo-backfill"),
+    "easy": Policy("easy"),
+    "tiresias": Policy("tiresias"),
+    "pack": Policy("pack"),
+    "lucid": Policy("lucid"),
+    "qssf-share-cores": Policy("qssf-backfill", share={}, cores=True),
+    "qssf-four-tenants": Policy("qssf-backfill", share={"min_speed": 0.6, "max_jobs": 4}),
+    "qssf-blocking-share": Policy("qssf", share={}),
+    "qssf-fixed-clock": Policy("qssf-backfill", clock={"rule": "fixed", "at": 0.75}),
+    "qssf-slowdown": Policy("qssf-backfill", clock={"rule": "slowdown", "slowdown": 0.05}),
+    "qssf-lull": Policy("qssf-backfill", clock={"rule": "lull", "slowdown": 0.1}),
+    "qssf-weighed": Policy("qssf-backfill", clock={"rule": "weighed", "energy_weight": 0.3}),
+    "easy-size-share-revised": Policy(
+        "easy",
+        order="area^0.7",
+        reserve_after="1h",
+        share={"min_speed": 0.5},
+        cores=True,
+        predictions="revised",
+    ),
+    "gittins-share-cores": Policy("gittins", share={"min_speed": 0.5}, cores=True),
+    "gittins-share-weighed-moving": Policy(
+        "gittins", share={}, clock={"rule": "weighed", "energy_weight": 0.4}, migrate={}
+    ),
 }
+PREEMPTING = "ppo-preempting"
+"""`ppo` by this name decides in a world whose cluster counts all jobs as preemptible."""
 NETWORKS = {
-    "random": "random",
-    "ppo": "ppo",
-    "ppo-preempting": "ppo+preempt",
-    "ppo-untrained": "ppo:untrained",
+    "random": Policy("random"),
+    "ppo": Policy("ppo"),
+    "ppo-preempting": Policy("ppo", name=PREEMPTING),
+    "ppo-untrained": Policy("ppo", checkpoint="untrained"),
 }
 """Policies that decide one at a time, here on the first `NETWORK_JOBS` jobs."""
-PLAYERS = {"rollout": "rollout:3", "clairvoyant": "rollout:clairvoyant", "ppo-searching": "ppo+search=3"}
+PLAYERS = {
+    "rollout": Policy("rollout", samples=3),
+    "clairvoyant": Policy("clairvoyant"),
+    "ppo-searching": Policy("ppo", search={"samples": 3}),
+}
 """Policies that look ahead, here on the first `PLAYED_JOBS` jobs."""
 NETWORK_JOBS = 160
 PLAYED_JOBS = 240
@@ -97,26 +112,28 @@ STEPS, CLUSTERS = 2_000, 4
 
 
 def replay(
-    where: str, mode: str, policy: str, jobs: int | None = None, records: list[DecisionRecord] | None = None
+    where: str,
+    mode: str,
+    policy: Policy,
+    jobs: int | None = None,
+    records: list[DecisionRecord] | None = None,
 ) -> JobTable:
     """Replay a world, or its first jobs; with `records`, decision by decision."""
     made = world(where, mode)
     scheduler = load_scheduler(policy)
     trace = made.trace if jobs is None else made.trace.select(slice(0, jobs))
-    stamps = made.stamps
-    if scheduler.information == "oracle":
-        stamps = predict_trace(made.trace, made.spec, "oracle")
+    preemptible: Any = "all" if policy.name == PREEMPTING else "declared"
+    predictions = predict_trace(made.trace, made.spec, oracle=True) if scheduler.oracle else made.predictions
     engine = Engine(
         trace,
-        made.spec,
+        msgspec.structs.replace(made.spec, preemptible=preemptible),
         order=scheduler.order,
-        predictions=type(stamps)(stamps.predicted_s[: len(trace)], stamps.spread[: len(trace)]),
+        predictions=Predictions(*(values[: len(trace)] for values in predictions)),
         rules=made.rules,
         models=made.models,
     )
-    rule = getattr(scheduler, "rule", None)
-    if isinstance(rule, Rule) and records is None:
-        return engine.run_rule(rule)
+    if scheduler.rule is not None and records is None:
+        return engine.run_rule(scheduler.rule)
     return engine.run(scheduler, on_record=None if records is None else records.append)
 
 
@@ -160,7 +177,7 @@ def _digests(rows: Any) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(packed), np.uint64)
 
 
-def _table(where: str, mode: str, policy: str, jobs: int | None = None) -> Content:
+def _table(where: str, mode: str, policy: Policy, jobs: int | None = None) -> Content:
     return table_content(replay(where, mode, policy, jobs))
 
 
@@ -212,7 +229,7 @@ def record_content(records: list[DecisionRecord]) -> Content:
     }
 
 
-def _records(where: str, mode: str, policy: str) -> Content:
+def _records(where: str, mode: str, policy: Policy) -> Content:
     records: list[DecisionRecord] = []
     replay(where, mode, policy, NETWORK_JOBS, records)
     return record_content(records[:500])
@@ -237,7 +254,7 @@ def cases() -> dict[str, Callable[[], Content]]:
     for name in ("qssf-share-cores", "qssf-weighed", "gittins-share-cores"):
         found[f"table/slices/models/{name}"] = partial(_table, "slices", "models", MODELLED_RULES[name])
     for name in ("fifo-backfill", "gittins"):
-        found[f"table/philly/sleeping/{name}"] = partial(_table, "philly", "sleeping", name)
+        found[f"table/philly/sleeping/{name}"] = partial(_table, "philly", "sleeping", Policy(name))
     for configuration in EPISODES:
         found[f"steps/{configuration}"] = partial(_steps, configuration)
     for mode, recorded in (
@@ -248,18 +265,18 @@ def cases() -> dict[str, Callable[[], Content]]:
         for name in recorded:
             policy = {**RULES, **MODELLED_RULES, **NETWORKS}[name]
             found[f"records/mixed/{mode}/{name}"] = partial(_records, "mixed", mode, policy)
-    for name, policy in (("ppo", "ppo"), ("ppo-preempting", "ppo+preempt"), ("tiresias", "tiresias:60")):
+    short = Policy("tiresias", preempt={"threshold_gpu_s": 60.0})
+    for name, policy in (
+        ("ppo", Policy("ppo")),
+        ("tiresias", short),
+    ):
         found[f"journal/{name}"] = partial(_journal, policy)
     return found
 
 
-def _journal(policy: str) -> Content:
-    live, again = journal_content(load_scheduler(policy), _fresh(policy))
+def _journal(policy: Policy) -> Content:
+    live, again = journal_content(load_scheduler(policy), load_scheduler(policy))
     return {**record_content(live), **{f"again.{k}": v for k, v in record_content(again).items()}}
-
-
-def _fresh(policy: str) -> Scheduler:
-    return load_scheduler(policy)
 
 
 def digest(content: Content) -> str:

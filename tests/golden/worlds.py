@@ -16,8 +16,8 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Predictions, predict_trace
-from rlsched_envs.lives import LifeRules
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 
@@ -31,11 +31,11 @@ class World:
 
     trace: Trace
     spec: ClusterSpec
-    rules: LifeRules
+    rules: RunRules
     models: Models | None
 
     @property
-    def stamps(self) -> Predictions:
+    def predictions(self) -> Predictions:
         """What every policy is told, that is not told the true run times."""
         return predict_trace(self.trace, self.spec)
 
@@ -44,13 +44,13 @@ class World:
 def world(name: str, mode: str) -> World:
     """One of `WORLDS` in one of `MODES`, or the world `slices`."""
     trace, spec = {"helios": _helios, "philly": _philly, "mixed": _mixed, "slices": _slices}[name]()
-    made = World(trace, spec, LifeRules(), None)
+    made = World(trace, spec, RunRules(), None)
     if mode == "attempts":
         made = _with_attempts(made)
     elif mode == "models":
         made = replace(made, models=_models(name))
     elif mode == "sleeping":
-        made = replace(made, models=Models(power_down=PowerDownPlan.parse("default")))
+        made = replace(made, models=Models(power_down=PowerDownPlan()))
     return made
 
 
@@ -153,14 +153,16 @@ def _with_attempts(made: World) -> World:
             NodeEvent(round(at_s), node, int(rng.choice(status))),
             NodeEvent(round(at_s) + 7200.0, node, NODE_UP),
         ]
-    rules = LifeRules(max_retries=2, node_events=tuple(events))
+    rules = RunRules(max_retries=2, node_events=tuple(events))
     return replace(made, trace=replace(trace, extra=extra), rules=rules)
 
 
 def _models(name: str) -> Models:
     return {
         "helios": Models(),
-        "philly": Models(seed=3, energy_weight=0.35, sharing_mode="mps", fault_frac=0.5),
-        "mixed": Models(seed=1, assumed_scale=1.3, energy_weight=0.2, learn=False, power_cap_frac=0.8),
+        "philly": Models(workload_seed=3, energy_weight=0.35, sharing_mode="mps", fault_frac=0.5),
+        "mixed": Models(
+            workload_seed=1, assumed_scale=1.3, energy_weight=0.2, learning=False, power_cap_frac=0.8
+        ),
         "slices": Models(noise=False),
     }[name]

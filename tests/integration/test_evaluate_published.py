@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.report import build_report
+from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import predict_trace
@@ -24,7 +25,8 @@ LUCID = {
 def test_philly_week_on_60_nodes(shared_data: Path) -> None:
     trace = Trace.read(shared_data / "fidelity" / "philly_week.csv.gz")
     spec, window = ClusterSpec.uniform(60, 8), Window()
-    tasks = replay_tasks(trace, spec, window, predict_trace(trace, spec), list(LUCID), [0])
+    policies = [Policy(name) for name in LUCID]
+    tasks = replay_tasks(trace, spec, window, predict_trace(trace, spec), policies, [0])
     report = build_report(trace, spec, window, [0], run_tasks(tasks, workers=1))
     for name, (jct, queue, p99, p999) in LUCID.items():
         one = report.policies[name]

@@ -1,7 +1,7 @@
 """One state, two drivers: a live run's journal, played through the simulator's engine, decides the same.
 
-A real broker places real processes; then the engine gets the journal's arrivals, stamps and ends, and every
-decision has to agree bit for bit: state, candidates, mask, observation, logits, choice.
+A real broker places real processes; then the engine gets the journal's arrivals, predictions and ends.
+Every decision has to agree bit for bit: state, candidates, mask, observation, logits, choice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlsched.broker.replay import JournalEvents, journal_events, records_by_numb
 from rlsched.client.client import OVER, Client
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint
@@ -98,7 +98,6 @@ def live_run(folder: Path, policy: str) -> Path:
                     ["sleep", str(seconds)],
                     num_gpus=rng.choice((1, 1, 2, 3, 4, 6, 8)),
                     time_limit_s=rng.choice((None, 20.0, 60.0)),
-                    preemptible=True,  # as all jobs of a trace that does not tell
                 )
             while any(job.state not in OVER for job in client.jobs(finished=True)):
                 assert time.monotonic() < deadline, "the jobs did not end"
@@ -111,7 +110,7 @@ def live_run(folder: Path, policy: str) -> Path:
 
 
 def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions, np.ndarray]:
-    """The journal's jobs as a trace, its nodes as a cluster, its stamps, and its ends as recorded."""
+    """The journal's jobs as a trace, its nodes as a cluster, its predictions, and its ends as recorded."""
     nodes: list[NodeGroup] = []
     submitted: list[tuple[float, JobSubmitted]] = []
     ends: dict[int, float] = {}
@@ -131,13 +130,13 @@ def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions,
         num_gpus=[job.num_gpus for _, job in submitted],
         time_limit_s=[math.nan if job.time_limit_s is None else job.time_limit_s for _, job in submitted],
     )
-    stamps = Predictions(
+    predictions = Predictions(
         np.array([job.predicted_s for _, job in submitted]), np.array([job.spread for _, job in submitted])
     )
     return (
         trace,
         ClusterSpec(name="live", nodes=tuple(nodes)),
-        stamps,
+        predictions,
         np.array([ends[job.job] for _, job in submitted]),
     )
 
@@ -150,10 +149,11 @@ def test_the_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path
     assert len(contested) >= MIN_CONTESTED
     assert {decision.source for decision in contested} == {"policy"}
 
-    trace, spec, stamps, ends_s = as_workload(events)
-    engine = Engine(trace, spec, predictions=stamps, fixed_end_s=ends_s)
+    trace, spec, predictions, ends_s = as_workload(events)
+    scheduler = load_scheduler(policy)
+    engine = Engine(trace, spec, order=scheduler.order, predictions=predictions, fixed_end_s=ends_s)
     replayed: list[DecisionRecord] = []
-    engine.run(load_scheduler(policy), on_record=replayed.append)
+    engine.run(scheduler, on_record=replayed.append)
 
     assert len(replayed) == len(live) == len(events.decisions)
     for record in replayed:

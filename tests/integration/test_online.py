@@ -21,7 +21,7 @@ from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.broker.serve import Broker, Settings
 from rlsched.cli.main import run
 from rlsched.client.client import Client
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
@@ -313,11 +313,18 @@ def _runs_broker(directory: Path) -> bool:
 
 
 def test_up_says_what_its_broker_refuses_and_exits_like_it(tmp_path: Path) -> None:
-    up = Up(tmp_path, "--policy", "no-such-policy")
+    up = Up(tmp_path, "--policy", "fifo", "--fallback", "qssf-backfill")
     assert up.process.wait(DEADLINE_S) == 2
     text = up.output.read_text()
     assert "broker ended with exit code 2" in text
-    assert "unknown policy 'no-such-policy'" in text
+    assert "choose a fallback of the same order" in text
+
+
+def test_up_starts_nothing_for_a_policy_that_there_is_not(tmp_path: Path) -> None:
+    up = Up(tmp_path, "--policy", "no-such-policy")
+    assert up.process.wait(DEADLINE_S) == 2
+    assert "unknown policy 'no-such-policy'" in up.output.read_text()
+    assert not up.directory.exists()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from rlsched.broker.predictions import HEDGE
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.top import top
 from rlsched.client.client import Client
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import PredictionReport
 from tests.unit.broker_machine.hand import hello, run_one
 
@@ -157,7 +157,7 @@ def test_kill_9_during_a_fit_loses_no_stamp_and_leaves_nothing_behind(past: byte
     directory.mkdir()
     (directory / JOURNAL_FILE).write_bytes(past)
     KeyHome(tmp_path / "home").broker()
-    stamps: list[dict[int, float | None]] = []
+    predictions: list[dict[int, float | None]] = []
     for fits in (0, 1):
         (tmp_path / "log").unlink(missing_ok=True)
         with running("broker", tmp_path, "--dir", str(directory), "--prediction", HEDGE) as process:
@@ -168,17 +168,17 @@ def test_kill_9_during_a_fit_loses_no_stamp_and_leaves_nothing_behind(past: byte
                     until(lambda pid=process.pid: children(pid), "its process is there")  # type: ignore[misc]
                     client.submit(["true"], name="probe-1", user="ann", token="during")
                     fit = children(process.pid)
-                    stamps.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
+                    predictions.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
                     process.kill()
                     process.wait()
                     for pid in fit:
                         until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the fit is gone")  # type: ignore[misc]
                 else:
-                    stamps.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
+                    predictions.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
                     until(lambda: told(client).fits == 1, "it is fitted again")
                     assert client.submit(["true"], token="during") == PAST + 1
-    assert stamps[0] == stamps[1]
-    assert len(stamps[0]) == PAST + 1
+    assert predictions[0] == predictions[1]
+    assert len(predictions[0]) == PAST + 1
     journalled = [row.entry for row in read_journal(directory / JOURNAL_FILE)]
     kept = {entry.job: entry.predicted_s for entry in journalled if isinstance(entry, JobSubmitted)}
-    assert kept == stamps[1]
+    assert kept == predictions[1]

@@ -25,20 +25,15 @@ from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.actions import Preempt
-from rlsched.decide.scheduler import load_scheduler
-from rlsched_agents.heuristics.preemptive import QuotaWalk, tiresias
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from tests.integration.node_daemon.processes import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 
 TICK_S = 0.25
-THRESHOLD_GPU_S = 0.3
-QUICK = f"""
-from rlsched_agents.heuristics import preemptive
-preemptive.TICK_S = {TICK_S}
-from rlsched.cli.main import main
-main()
-"""
+TIRESIAS = Policy("tiresias", preempt={"threshold_gpu_s": 0.3, "tick": TICK_S})
+NETWORK = Policy("ppo", checkpoint="untrained")
 SAVES = """
 trap 'sleep 0.2; echo $n > {0}/save; rm {0}/there; exit 143' TERM
 touch {0}/there
@@ -55,8 +50,9 @@ LOOKS = "if [ -e {0}/there ]; then echo together; else echo alone; fi >> {0}/loo
 class Cluster:
     """A broker that can be killed, and a node with one GPU that NVML shows, or several simulated ones."""
 
-    def __init__(self, directory: Path, policy: str = f"tiresias:{THRESHOLD_GPU_S}", gpus: int = 1) -> None:
-        self.policy = policy
+    def __init__(self, directory: Path, policy: Policy = TIRESIAS, gpus: int = 1) -> None:
+        self.policy = directory / "ours.toml"
+        self.policy.write_text(policy.toml, encoding="utf-8")
         self.directory, self.keys = directory, directory / "home"
         self.journal = directory / "broker" / "journal.sqlite"
         self.address = "tcp://127.0.0.1:0"
@@ -76,7 +72,7 @@ class Cluster:
     def spawn(self, *args: str) -> subprocess.Popen[bytes]:
         with (self.directory / f"{args[0]}.log").open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-c", QUICK, *args, "--keys", str(self.keys)],
+                [sys.executable, "-m", "rlsched", *args, "--keys", str(self.keys)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": str(self.directory)},
@@ -89,7 +85,7 @@ class Cluster:
         found.unlink(missing_ok=True)
         child = self.spawn(
             *("broker", "--address", self.address, "--dir", str(self.directory / "broker")),
-            *("--policy", self.policy, "--grace-s", str(grace_s), "--prediction", "running-mean"),
+            *("--policy", str(self.policy), "--grace-s", str(grace_s), "--prediction", "running-mean"),
         )
         until(lambda: (found.exists() and found.read_text().endswith("\n")) or child.poll() is not None)
         assert child.poll() is None, (self.directory / "broker.log").read_text()
@@ -123,7 +119,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Four GPUs under a network that may preempt."""
-    cluster = Cluster(tmp_path_factory.mktemp("network"), "ppo:untrained+preempt", 4)
+    cluster = Cluster(tmp_path_factory.mktemp("network"), NETWORK, 4)
     yield cluster
     cluster.close()
 
@@ -273,14 +269,14 @@ def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, 
     events = journal_events(cluster.journal)
     until(lambda: max(records_by_number(cluster.journal.parent)) == len(events.decisions) - 1)
     kept = records_by_number(cluster.journal.parent)
-    made = redecide(events, QuotaWalk(msgspec.structs.replace(tiresias(THRESHOLD_GPU_S), tick_s=TICK_S)))
+    made = redecide(events, load_scheduler(cluster.policy))
     assert [record.number for record in made] == list(range(len(events.decisions)))
     assert sum(isinstance(record.action, Preempt) for record in made) == 4
     assert len(kept) > 20
     for record in made:
         if record.number in kept:  # a broker that is killed loses its last ones
             live = kept[record.number]
-            theirs = msgspec.structs.replace(live, policy_id=record.policy_id, took_us=record.took_us)
+            theirs = msgspec.structs.replace(live, took_us=record.took_us)
             assert theirs == record
 
 
@@ -300,7 +296,7 @@ def test_a_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -
     kept = records_by_number(network.journal.parent)
     assert {record.source for record in kept.values()} <= {"policy", "automatic"}, "never the guard"
     (stopped,) = (record for record in kept.values() if isinstance(record.action, Preempt))
-    assert stopped.policy_id.endswith("+preempt")
+    assert stopped.policy_id == load_scheduler(network.policy).policy_id
     half = stopped.halves[0]
     assert half.choice == half.reference > 0
     assert half.logits[half.choice] == max(half.logits)

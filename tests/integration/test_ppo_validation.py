@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.orders import Order
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli.train import train
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.ppo.callbacks import Table, score_of
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.replays import Replays, scorer
@@ -79,7 +79,7 @@ def paths(workload: tuple[Trace, ClusterSpec], tmp_path: Path) -> list[str]:
 
 
 def untrained() -> PpoScheduler:
-    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig())
+    return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig(), permissions=Permissions())
 
 
 def test_parts_do_not_overlap_and_leave_the_test_part_alone(
@@ -105,7 +105,7 @@ def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) 
     windows = windows[:4]  # two draws for each of two sizes of cluster; then one with models
     assert any((window.trace.num_gpus > 8).any() for window in windows), "gangs over several nodes among them"
     for window in windows:
-        rule = RULES["qssf-backfill"]
+        rule = Policy("qssf-backfill").rule
         expected = Engine(window.trace, window.spec, order=rule.order).run_rule(rule)
         got = Engine(window.trace, window.spec, order=rule.order).run(untrained())
         assert got.gpus == expected.gpus
@@ -113,27 +113,32 @@ def test_untrained_replays_the_reference_rule_to_the_second(data: TrainingData) 
         assert got.by_source.get("policy", 0) > 20
 
 
+ORDERS: dict[str, Permissions] = {
+    "predicted_gpu_time": Permissions(),
+    "predicted_size": Permissions(reservations=True),
+}
+"""What a network may do by what its card calls the order of its queue."""
 FREE = NetworkConfig(prior_job=0.0, prior_variant=0.0)
 
 
-def restless(seed: int, order: Order = "predicted_gpu_time", *, revises: bool = False) -> PpoScheduler:
+def restless(seed: int, order: str = "predicted_gpu_time", *, revises: bool = False) -> PpoScheduler:
     """First weights without a head start for the reference: they leave it at most decisions."""
     network = msgspec.structs.replace(FREE, order=order, revises=revises)
-    return PpoScheduler(initial_weights(network, seed), network)
+    return PpoScheduler(initial_weights(network, seed), network, permissions=network.permissions)
 
 
 @pytest.mark.parametrize(
     ("order", "revises"), [("predicted_gpu_time", False), ("predicted_size", False), ("predicted_size", True)]
 )
 def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
-    data: TrainingData, order: Order, revises: bool
+    data: TrainingData, order: str, revises: bool
 ) -> None:
     cold = msgspec.structs.replace(
         SMALL, episode=EpisodeConfig(warmup_jobs=0), validation_weights=(), validation_jobs=200
     )
     windows, policy = cut_windows(data.validation, cold, seed=1), restless(3, order, revises=revises)
-    assert policy.order == order
-    replays = Replays([window.drawn for window in windows], 8, 0, order, revises=revises)
+    assert policy.order == ORDERS[order].order(revised=revises)
+    replays = Replays([window.drawn for window in windows], 8, 0, ORDERS[order], revises=revises)
     score = scorer(policy.weights, policy.network)
     changed = 0
     for window, played in zip(windows, replays.run(score), strict=True):
@@ -148,10 +153,10 @@ def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
 def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> None:
     validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     network = NetworkConfig(order="predicted_size")
-    table = validator(PpoScheduler(initial_weights(network, 0), network))
-    assert list(table)[:2] == ["ppo", "easy:size"]
+    table = validator(PpoScheduler(initial_weights(network, 0), network, permissions=network.permissions))
+    assert list(table)[:2] == ["ppo", "easy*"]
     assert {"qssf-backfill", "fifo-backfill"} <= table.keys()
-    assert table["ppo"].items() >= table["easy:size"].items()
+    assert table["ppo"].items() >= table["easy*"].items()
     assert table["qssf-backfill"]["queue_ratio_frac"] != 1.0
     with pytest.raises(ValueError, match="validation knows no preemption"):
         Recipe(network=NetworkConfig(order="index"))
@@ -160,7 +165,7 @@ def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> 
 def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     assert window.shape == (163, 40, 8), "the source has no more"
-    (played,) = Replays([window.drawn], 8, 40).run(scorer(restless(3).weights, FREE))
+    (played,) = Replays([window.drawn], 8, 40, Permissions()).run(scorer(restless(3).weights, FREE))
     np.testing.assert_array_equal(played.start_s[:20], played.reference_start_s[:20])
     assert (played.start_s[40:] != played.reference_start_s[40:]).any()
     assert played.queue_s.size == 123
@@ -168,7 +173,7 @@ def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None
 
 @pytest.mark.parametrize("order", ["predicted_gpu_time", "predicted_size"])
 def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
-    data: TrainingData, order: Order
+    data: TrainingData, order: str
 ) -> None:
     """It once had no starts after the warm-up, and one such window left a run without any validation."""
     idle = msgspec.structs.replace(
@@ -176,8 +181,10 @@ def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
     )
     windows = cut_windows(data.validation, idle, seed=1)
     network = NetworkConfig(order=order)
-    policy = PpoScheduler(initial_weights(network, 0), network)
-    played = Replays([window.drawn for window in windows], 8, 40, order).run(scorer(policy.weights, network))
+    policy = PpoScheduler(initial_weights(network, 0), network, permissions=network.permissions)
+    played = Replays([window.drawn for window in windows], 8, 40, ORDERS[order]).run(
+        scorer(policy.weights, network)
+    )
     for window, one in zip(windows[:2], played, strict=False):
         np.testing.assert_array_equal(one.start_s, window.drawn.submit_s)
     assert all(np.isfinite(one.start_s).all() for one in played)
@@ -188,7 +195,10 @@ def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
 
 def test_draws_of_a_replay_follow_their_seed(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
-    replays, score = Replays([window.drawn], 8, 40), scorer(untrained().weights, NetworkConfig())
+    replays, score = (
+        Replays([window.drawn], 8, 40, Permissions()),
+        scorer(untrained().weights, NetworkConfig()),
+    )
     one, two, other = (
         replays.run(score, temperature=1.0, seed=seed)[0].start_s.tobytes() for seed in (1, 1, 2)
     )

@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("ray", reason="needs the extra `ray`")
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord, read_records
 from rlsched.errors import InputError, RlschedError
 from rlsched.workload.synth import synthesize
@@ -54,18 +55,18 @@ from pathlib import Path
 from rlsched_agents.heuristics.random_choice import RandomChoice
 
 class Odd(RandomChoice):
-    def __init__(self, argument, seed):
-        super().__init__(seed)
-        self.name, self._argument = "odd", argument
+    def __init__(self, policy, seed):
+        super().__init__(seed, policy.name)
+        self._does = policy.settings.checkpoint
     def decide(self, state, partition, now_s, *, record=False):
-        if self._argument == "raises" and state.decisions > 5:
+        if self._does == "raises" and state.decisions > 5:
             raise ZeroDivisionError("nothing to\\ndivide by")
-        if self._argument == "dies":
+        if self._does == "dies":
             os._exit(3)
-        if self._argument == "slow":
+        if self._does == "slow":
             time.sleep(0.02)
-        if self._argument.startswith("sleeps="):
-            (Path(self._argument.removeprefix("sleeps=")) / str(os.getpid())).touch()
+        if self._does.startswith("/"):
+            (Path(self._does) / str(os.getpid())).touch()
             time.sleep(600)
         return super().decide(state, partition, now_s, record=record)
 """
@@ -105,7 +106,13 @@ class Place:
                 del one[name]
         return report
 
-    def tasks(self, *policies: str) -> list[Task]:
+    def odd(self, name: str, does: str) -> str:
+        """The file of a policy that does this."""
+        path = self.folder / f"{name}.toml"
+        path.write_text(Policy(rule="odd", checkpoint=does).toml, encoding="utf-8")
+        return str(path)
+
+    def tasks(self, *policies: Policy) -> list[Task]:
         trace, spec = Trace.read(self.folder / "t.csv"), ClusterSpec.read(self.folder / "c.toml")
         window = window_of(trace, None, None)
         return replay_tasks(trace, spec, window, predict_trace(trace, spec), list(policies), [0])
@@ -193,13 +200,14 @@ def test_the_same_numbers_over_ray_client(place: Place, tmp_path: Path) -> None:
 
 def compare_with_here(place: Place, tmp_path: Path, address: str) -> None:
     flags = ["--policy", "qssf-backfill", "--policy", "random", "--policy", "ppo:other.zip"]
-    flags += ["--policy", "ppo:other.zip+search=2", "--seed", "0", "--seed", "1", "--records"]
+    flags += ["--policy", "ppo:other.zip", "--set", "search.samples=2"]
+    flags += ["--seed", "0", "--seed", "1", "--records"]
     here = place.report(*flags, str(tmp_path / "here"), "--workers", "1")
     there = place.report(*flags, str(tmp_path / "there"), "--ray", address)
     assert there == here
     files = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "there").iterdir())
-    assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip+search=2.msgpack"} <= set(files)
+    assert {"random.msgpack", "random.seed1.msgpack", "ppo_other.zip*.msgpack"} <= set(files)
     for file in files:
         one, two = (untimed(tmp_path / where / file) for where in ("here", "there"))
         assert len(one) > 100
@@ -219,13 +227,14 @@ def test_a_local_ray_of_two_workers_is_gone_afterwards(place: Place) -> None:
 
 
 def test_workers_say_how_far_they_are(place: Place) -> None:
-    said: dict[str, list[float]] = {"odd:slow": [], "random": [], "fifo": []}
+    policies = [Policy(name="slow", rule="odd", checkpoint="slow"), Policy("random"), Policy("fifo")]
+    said: dict[str, list[float]] = {policy.name: [] for policy in policies}
     outcomes = ray_sweep.run_on_ray(
-        place.tasks(*said), place.gcs, progress=lambda policy, _, done: said[policy].append(done)
+        place.tasks(*policies), place.gcs, progress=lambda policy, _, done: said[policy].append(done)
     )
-    assert [one.policy for one in outcomes] == list(said)
-    assert said["odd:slow"] == sorted(said["odd:slow"])
-    assert 0 < said["odd:slow"][0] < 1
+    assert [one.policy for one in outcomes] == policies
+    assert said["slow"] == sorted(said["slow"])
+    assert 0 < said["slow"][0] < 1
     assert [done[-1] for done in said.values()] == [1, 1, 1]
     table = outcomes[0].table
     assert table.start_s.flags.writeable, "its own memory, not the object store's"
@@ -235,15 +244,15 @@ def test_workers_say_how_far_they_are(place: Place) -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("odd:raises", "odd:raises seed 0 failed on the Ray cluster: Zero"),
-        ("odd:dies", "Crashed"),
+        ("raises", "raises seed 0 failed on the Ray cluster: Zero"),
+        ("dies", "Crashed"),
     ],
 )
 def test_one_failure_ends_the_evaluation_with_one_line(
     place: Place, tmp_path: Path, policy: str, words: str
 ) -> None:
-    sleeper = f"odd:sleeps={tmp_path}"
-    done = place.evaluate("--policy", sleeper, "--policy", policy, "--ray", place.gcs)
+    sleeper, other = place.odd("sleeper", str(tmp_path)), place.odd(policy, policy)
+    done = place.evaluate("--policy", sleeper, "--policy", other, "--ray", place.gcs)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
@@ -252,7 +261,9 @@ def test_one_failure_ends_the_evaluation_with_one_line(
 
 
 def test_an_interrupt_cancels_what_runs(place: Place, tmp_path: Path) -> None:
-    command = place.command("--policy", f"odd:sleeps={tmp_path}", "--policy", "random", "--ray", place.gcs)
+    command = place.command(
+        "--policy", place.odd("sleeper", str(tmp_path)), "--policy", "random", "--ray", place.gcs
+    )
     with subprocess.Popen(
         command, env=place.env, cwd=place.folder, stderr=subprocess.PIPE, text=True
     ) as child:
@@ -267,21 +278,21 @@ def test_an_interrupt_cancels_what_runs(place: Place, tmp_path: Path) -> None:
 def test_a_worker_with_other_code_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_sweep, "build_id", lambda: "rlsched 9.9 (abc)")
     with pytest.raises(RlschedError, match=r"runs other code .* rlsched 9.9 \(abc\) here; install the same"):
-        ray_sweep.run_on_ray(place.tasks("random"), place.gcs)
+        ray_sweep.run_on_ray(place.tasks(Policy("random")), place.gcs)
 
 
 def test_nobody_at_the_address(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed port, an address that is none, and a port where somebody listens who is not Ray."""
     with pytest.raises(InputError, match=r"no Ray cluster .* refused; start one with `ray start --head`"):
-        ray_sweep.run_on_ray(place.tasks("random"), f"127.0.0.1:{free_port()}")
+        ray_sweep.run_on_ray(place.tasks(Policy("random")), f"127.0.0.1:{free_port()}")
     with pytest.raises(InputError, match=r"expected local, auto, HOST:PORT"):
-        ray_sweep.run_on_ray(place.tasks("random"), "nowhere")
+        ray_sweep.run_on_ray(place.tasks(Policy("random")), "nowhere")
     monkeypatch.setattr(ray_sweep, "CONNECT_TIMEOUT_S", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         for scheme in ("", "ray://"):
             address = f"{scheme}127.0.0.1:{mute.getsockname()[1]}"
             with pytest.raises(InputError, match="no answer within 3 s"):
-                ray_sweep.run_on_ray(place.tasks("random"), address)
+                ray_sweep.run_on_ray(place.tasks(Policy("random")), address)
 
 
 def test_records_that_cannot_be_written_are_said_before_anything_runs(place: Place, tmp_path: Path) -> None:

@@ -133,14 +133,14 @@ def test_the_kind_of_a_resumed_run_is_that_of_its_own_seeds(
     assert {recipe.network.order == "predicted_size" for recipe in trainer.recipes} == {reserves}
 
 
-def test_going_on_from_a_policy_that_reserves_leaves_out_the_models() -> None:
-    """Nobody has a reservation where there are models: such episodes would teach what is not served."""
+def test_going_on_from_a_policy_that_reserves_goes_on_reserving() -> None:
     kept = load_checkpoint().card.network
     assert kept.order == "predicted_size"
     default = RECIPES["default"]
     assert default.episode.modelled_frac > 0
     recipe = default.going_on(kept)
-    assert (recipe.episode.modelled_frac, recipe.validation_weights) == (0.0, ())
+    assert recipe.episode.modelled_frac == default.episode.modelled_frac
+    assert recipe.validation_weights == default.validation_weights
     assert (recipe.episode.reserving_frac, recipe.episode.revising) == (1.0, True)
     head_start = ("prior_job", "prior_variant", "prior_modelled", "prior_rows")
     assert all(getattr(recipe.network, name) == getattr(kept, name) for name in head_start)
@@ -159,15 +159,3 @@ def test_what_cannot_be_gone_on_from_is_one_clear_line(
         run(Trainer(), monkeypatch, *command, "--init", str(tmp_path / "p.zip"))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
-
-
-def test_a_recipe_that_reserves_under_models_is_refused(command: list[str], tmp_path: Path) -> None:
-    reserving = RECIPE.replace("[network]", '[network]\norder = "predicted_size"')
-    for extra in (
-        "validation_weights = []\n[episode]\nmodelled_frac = 0.5",
-        "[episode]\nmodelled_frac = 0.0",
-    ):
-        top, _, episode = extra.rpartition("[episode]")
-        (tmp_path / "r.toml").write_text(f"{top}{reserving}[episode]{episode}\nreserving_frac = 1.0\n")
-        with pytest.raises(InputError, match=r"r\.toml: network\.order predicted_size: nobody has a reserv"):
-            train.main(command, standalone_mode=False)

@@ -2,7 +2,7 @@
 
 `Watched` is an engine that writes down, for every span of time between two instants, who runs where: from the
 ledger, which has tests of its own. `recount` turns that into work and energy by the formulas of
-docs/model.md, written out here a second time.
+docs/explanation/model.md, written out here a second time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from rlsched.models.power import NodePower
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import job_keys
-from rlsched_envs.physics import LUCK
 
 
 class Holder(NamedTuple):
@@ -159,8 +158,8 @@ def ledger_is_sound(engine: Engine) -> None:
             shares = a.job.share_milli[slots]
             assert shares.sum() == WHOLE_GPU_MILLI
             assert shares.max() - shares.min() <= 1
-    assert int(held.sum()) == engine.arrays.progress.tally[2]
-    assert np.count_nonzero(a.job.status != SLOT_EMPTY) == a.counters[0]
+    assert int(held.sum()) == engine.arrays.progress.run[0].allocated_milli
+    assert np.count_nonzero(a.job.status != SLOT_EMPTY) == a.counters[0].live_jobs
     places = [(g, k) for g in range(len(a.gpu)) for k in range(MAX_TENANTS) if a.gpu.tenant[g, k] >= 0]
     assert len(places) == sum(int(a.job.gpus[k]) for slots in groups.values() for k in slots)
 
@@ -190,7 +189,7 @@ def recount(engine: Watched, *, noise: bool, power: NodePower | None = None) -> 
 class _Count:
     def __init__(self, engine: Watched, noise: bool, power: NodePower) -> None:
         self.state, self.truth, self.noise = engine.state, engine.arrays.truth, noise
-        self.m, self.luck = engine.state.arrays.models, int(engine.arrays.progress.clock[LUCK])
+        self.m, self.luck = engine.state.arrays.models, int(engine.arrays.progress.books[0].luck)
         self.keys = job_keys(engine.trace.select(engine._rows))
         self.nodes = engine.spec.expand()
         self.node_of = engine.state.arrays.gpu.node.tolist()

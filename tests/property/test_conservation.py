@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, UNCOUNTED
-from rlsched.cluster.gittins import Gittins
-from rlsched.cluster.spec import ClusterSpec, NodeGroup, is_slice
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import read_abilities
-from rlsched.decide.actions import Action, Preempt, SetClock, Start, Wait
-from rlsched.decide.candidates import job_candidates, start_action
-from rlsched.decide.orders import Order
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.errors import AllocationError
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.gittins import ByIndex, gittins
-from rlsched_agents.heuristics.queue_order import QueueOrder
+from rlsched_envs.attempt_arrays import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.life_arrays import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
-from rlsched_envs.lives import LifeRules, PreemptionCosts
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
-from rlsched_envs.physics import IDLE_W, JOBS_W, TOTAL_W
 from tests.property.books import Watched, clocks_are_kept, ledger_is_sound, recount
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -52,18 +49,16 @@ REL = 1e-9
 NEAR_S = 1e-6
 
 
-class Whimsical:
+class Whimsical(Scheduler):
     """Starts, shares, slows, starves of cores, preempts and waits at random; always legally."""
 
-    name = "whimsical"
-    order: Order = "submit"
-    information: Information = "oracle"
-    preempts = True
-    shares = True
+    name = policy_id = "whimsical"
+    oracle = True
+    abilities = Abilities(preempts=True, shares=True)
 
     def __init__(self, seed: int, preemptions: int = 30) -> None:
         self._rng, self._left = np.random.default_rng(seed), preemptions
-        self.joins = self.slowed = self.cores = self.changed = 0
+        self.joins = self.slowed = self.cores = 0
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Something legal."""
@@ -77,10 +72,6 @@ class Whimsical:
         if able and self._left > 0 and rng.random() < 0.15:
             self._left -= 1
             return Preempt(int(job.seq[rng.choice(able)]))
-        with_gpus = [k for k in running if job.head[k] >= 0]
-        if with_gpus and rng.random() < 0.15 and (change := self._change(state, rng.choice(with_gpus))):
-            self.changed += 1
-            return change
         for seq in rng.permutation(state.waiting(partition)).tolist():
             if rng.random() < 0.6 and (action := self._join(state, seq)):
                 self.joins += 1
@@ -88,10 +79,6 @@ class Whimsical:
             if rng.random() < 0.7 and (action := self._start(state, partition, seq, now_s)):
                 return action
         return Wait(until_s=now_s + float(rng.integers(1, 20)))
-
-    def _change(self, state: ClusterState, slot: int) -> SetClock | None:
-        kind = state.kind_names[int(state.arrays.node.kind[state.arrays.job.host[slot]])]
-        return None if is_slice(kind) else SetClock(int(state.arrays.job.seq[slot]), self._clock())
 
     def _clock(self) -> float:
         clock = float(self._rng.choice(CLOCKS))
@@ -110,7 +97,7 @@ class Whimsical:
                 else 0
             )
             cores = int(self._rng.integers(-1, min(spare, 8000) + 1))
-            action = Start(seq, gpus, 1000, self._clock(), beside=other, cpu_milli_each=cores)
+            action = Start(seq, gpus, 1000, self._clock(), share_with=other, cpu_milli_each=cores)
             if legal(state, action):
                 self.cores += cores > 0
                 return action
@@ -152,7 +139,7 @@ def legal(state: ClusterState, action: Start) -> bool:
             action.share_milli,
             action.sm_clock_frac,
             action.node,
-            action.beside,
+            action.share_with,
             action.cpu_milli_each,
         )
     except AllocationError:
@@ -186,7 +173,7 @@ def workload(seed: int, jobs: int, *, small: bool) -> Trace:
     )
 
 
-def disasters(seed: int, nodes: int) -> LifeRules:
+def disasters(seed: int, nodes: int) -> RunRules:
     rng = np.random.default_rng([seed, 2])
     events = [
         NodeEvent(float(at), int(n), int(status))
@@ -198,7 +185,7 @@ def disasters(seed: int, nodes: int) -> LifeRules:
         )
     ]
     events += [NodeEvent(301.0, n, NODE_UP) for n in range(nodes)]
-    return LifeRules(
+    return RunRules(
         costs=PreemptionCosts(restart_s=3.0, restart_large_s=5.0, large_gpus=2),
         max_retries=[None, 0, 1][seed % 3],
         node_events=tuple(events),
@@ -206,18 +193,23 @@ def disasters(seed: int, nodes: int) -> LifeRules:
 
 
 def watched(
-    seed: int, name: str, *, noise: bool = True, switch_s: float = 0.0, placement: str = "consolidate"
+    seed: int,
+    name: str,
+    *,
+    noise: bool = True,
+    switch_s: float = 0.0,
+    placement: str = "consolidate",
+    order: Order | None = None,
 ) -> Watched:
-    spec = ClusterSpec(name=name, nodes=CLUSTERS[name])
+    spec = ClusterSpec(name=name, nodes=CLUSTERS[name], placement=placement)
     trace = workload(seed, 30, small=name not in ("mixed", "cut"))
     engine = Watched(
         trace,
         spec,
-        order="submit",
-        information="oracle",
-        placement=placement,
+        order=order,
+        oracle=True,
         rules=disasters(seed, spec.num_nodes),
-        models=Models(seed=seed, noise=noise),
+        models=Models(workload_seed=seed, noise=noise),
     )
     engine.state.arrays.models.gpu.switch_s[:] = switch_s
     return engine
@@ -233,7 +225,6 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
     assert scheduler.joins > 2
     assert scheduler.slowed > 3
     assert scheduler.cores > 1
-    assert scheduler.changed > 5
     assert check_conserved(engine, table, noise=seed % 2 == 0) < 0.8
 
 
@@ -252,20 +243,27 @@ def check_conserved(engine: Watched, table: JobTable, *, noise: bool) -> float:
     number = {row: k for k, row in enumerate(rows)}
     done = {(rows[row], attempt): work for (row, attempt), work in books.work_s.items()}
     for job in rows:
-        work_is_done(table, job, done, engine.life.jobs[number[job]].restart_s)
+        work_is_done(table, job, done, engine.log.jobs[number[job]].restart_s)
     return books.slowest
 
 
-@pytest.mark.parametrize("words", ["", "share=0.5", "share+slowdown=0.05", "share=0.4+tenants=3+cores"])
-def test_gittins_conserves_work_and_energy(words: str) -> None:
+SHARING: Final[dict[str, dict[str, Any]]] = {
+    "alone": {},
+    "share": {"share": {"min_speed": 0.5}},
+    "share and slowdown": {"share": {}, "clock": {"rule": "slowdown", "slowdown": 0.05}},
+    "three jobs and cores": {"share": {"min_speed": 0.4, "max_jobs": 3}, "cores": True},
+}
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+def test_gittins_conserves_work_and_energy(sharing: str) -> None:
     """Preempting and sharing on clusters of all kinds, with failures and nodes that go; both ways alike."""
-    rule = gittins(Gittins(spread=0.5, margin=0.1, first_age_s=8.0, tick_s=5.0))
+    preempt = {"spread": 0.5, "margin": 0.1, "first_age": "8s", "tick": "5s"}
+    one = RuleScheduler(Policy("gittins", preempt=preempt, **SHARING[sharing]))
     preemptions = 0
     for seed in range(8):
         name, noise = ("mixed", "alike", "not told", "cut")[seed % 4], seed % 3 == 0
-        one = ByIndex(rule)
-        one = one.with_abilities("x", read_abilities("x", words.split("+"))) if words else one
-        engine, compiled = watched(seed, name, noise=noise), watched(seed, name, noise=noise)
+        engine, compiled = (watched(seed, name, noise=noise, order=one.order) for _ in range(2))
         table, other = engine.run(one), compiled.run_rule(one.rule)
         if name != "cut":  # slices have a count of their own, `test_slices_conservation`
             check_conserved(engine, table, noise=noise)
@@ -274,8 +272,8 @@ def test_gittins_conserves_work_and_energy(words: str) -> None:
         assert table.energy is not None
         assert other.energy is not None
         np.testing.assert_array_equal(table.energy.job_j, other.energy.job_j)
-        assert table.segments is not None
-        preemptions += int((table.segments.reason == PREEMPTED).sum())
+        assert table.log is not None
+        preemptions += int((table.log.reason == PREEMPTED).sum())
     assert preemptions > 10
 
 
@@ -285,13 +283,12 @@ def everything_is_given_back(engine: Watched) -> None:
     assert engine.state.running() == []
     assert (a.gpu.free_milli == 1000).all()
     assert (a.gpu.tenant == -1).all()
-    assert engine.arrays.progress.tally[2] == 0
+    assert engine.arrays.progress.run[0].allocated_milli == 0
     np.testing.assert_array_equal(a.node.free, a.node.gpus)
     np.testing.assert_array_equal(a.node.cpu_free_milli, a.node.cpu_milli)
-    assert engine.arrays.progress.clock[TOTAL_W] == pytest.approx(
-        engine.arrays.progress.clock[IDLE_W], rel=REL
-    )
-    assert abs(engine.arrays.progress.clock[JOBS_W]) < 1e-6
+    books = engine.arrays.progress.books[0]
+    assert books.total_w == pytest.approx(books.idle_w, rel=REL)
+    assert abs(books.jobs_w) < 1e-6
 
 
 def energy_is_conserved(table: JobTable) -> None:
@@ -305,10 +302,10 @@ def energy_is_conserved(table: JobTable) -> None:
 
 
 def work_is_done(table: JobTable, job: int, done: dict[tuple[int, int], float], restart_s: float) -> None:
-    """What each attempt did is its rate times its time, and is either kept or lost by the rules of lives."""
-    trace, segments = table.trace, table.segments
-    assert segments is not None
-    mine = segments.select(segments.job == job)
+    """What each attempt did is its rate times its time, and it is kept, or lost by the rules."""
+    trace, log = table.trace, table.log
+    assert log is not None
+    mine = log.select(log.job == job)
     given = [float(text) for text in str(trace.extra["fail_after_s"][job]).split(";") if text]
     saved_s = since_failure_s = 0.0
     assert len(mine) >= 1
@@ -360,38 +357,38 @@ def test_energy_is_conserved_where_clocks_cost_time(seed: int) -> None:
     assert not np.isnan(table.end_s[~table.rejected]).any()
 
 
-ABLE = (
-    "share",
-    "share=0.5+cores",
-    "share+slowdown=0.1+cores",
-    "lull=0.2+cores",
-    "share=0.6+clock=0.7",
-    "cores",
-)
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "share": {"share": {}},
+    "share and cores": {"share": {"min_speed": 0.5}, "cores": True},
+    "share, slowdown and cores": {
+        "share": {},
+        "clock": {"rule": "slowdown", "slowdown": 0.1},
+        "cores": True,
+    },
+    "lull and cores": {"clock": {"rule": "lull", "slowdown": 0.2}, "cores": True},
+    "share and clock": {"share": {"min_speed": 0.6}, "clock": {"rule": "fixed", "at": 0.7}},
+    "cores": {"cores": True},
+}
 
 
-def able_rule(words: str, *, blocks: bool = False, order: Order = "predicted_gpu_time") -> Rule:
-    return Rule(name="x", order=order, blocks=blocks, abilities=read_abilities("x", words.split("+")))
-
-
-@pytest.mark.parametrize("words", ABLE)
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", list(CLUSTERS))
-def test_compiled_rules_and_schedulers_agree(words: str, name: str) -> None:
-    """A rule with abilities gives the same run compiled and decision by decision, and a sound ledger."""
+def test_compiled_rules_and_schedulers_agree(options: str, name: str) -> None:
+    """A rule with start options gives the same run compiled and decision by decision, and a sound ledger."""
     spec = ClusterSpec(name=name, nodes=CLUSTERS[name])
-    joined: dict[str, int] = defaultdict(int)
+    joined = 0
     for seed in range(3):
         trace = workload(seed, 40, small=name not in ("mixed", "cut"))
-        rule = able_rule(words, blocks=seed == 2)
-        named = {
-            "order": rule.order,
-            "information": "oracle",
+        one = RuleScheduler(Policy(order="area", blocks=seed == 2, **OPTIONS[options]))
+        named: dict[str, Any] = {
+            "order": one.order,
+            "oracle": True,
             "rules": disasters(seed, spec.num_nodes),
-            "models": Models(seed=seed),
+            "models": Models(workload_seed=seed),
         }
-        compiled = Engine(trace, spec, **named).run_rule(rule)
+        compiled = Engine(trace, spec, **named).run_rule(one.rule)
         engine = Watched(trace, spec, **named)
-        one_by_one = engine.run(QueueOrder(rule))
+        one_by_one = engine.run(one)
         np.testing.assert_array_equal(compiled.start_s, one_by_one.start_s)
         np.testing.assert_array_equal(compiled.end_s, one_by_one.end_s)
         assert compiled.energy is not None
@@ -401,5 +398,5 @@ def test_compiled_rules_and_schedulers_agree(words: str, name: str) -> None:
         everything_is_given_back(engine)
         for span in engine.spans:
             gpus = [g for holder in span.holders for g in holder.gpus]
-            joined[words] += len(gpus) - len(set(gpus))
-    assert ("share" in words) <= (joined[words] > 0)
+            joined += len(gpus) - len(set(gpus))
+    assert ("share" in OPTIONS[options]) <= (joined > 0)

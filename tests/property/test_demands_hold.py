@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,10 @@ from rlsched.cluster.arrays import MAX_TENANTS, PLACEMENT_CODES
 from rlsched.cluster.placement import class_fits
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, predict_trace
@@ -39,7 +43,11 @@ JOB = st.tuples(
     st.sampled_from([math.nan, math.nan, 100, 600]),
     st.sampled_from(["", "a"]),
 )
-POLICIES = ("fifo", "fifo-backfill", "qssf-backfill", "easy", "sgf-age:6s", "reserve:3s,0.25", "random")
+POLICIES = (
+    *("fifo", "fifo-backfill", "qssf-backfill", "easy", "random"),
+    Policy("easy", order="area", reserve_after="6s"),
+    Policy("reserve", leave_free={"longer_than": "3s"}),
+)
 
 
 @st.composite
@@ -94,17 +102,16 @@ def check_valid(table: JobTable) -> None:
 @settings(max_examples=120, deadline=None)
 @given(cases(), st.sampled_from(POLICIES), st.sampled_from(sorted(PLACEMENT_CODES)))
 def test_nothing_is_given_twice_and_nobody_is_lost(
-    case: tuple[Trace, ClusterSpec], name: str, placement: str
+    case: tuple[Trace, ClusterSpec], policy: Policy | str, placement: str
 ) -> None:
-    trace, spec = case
-    scheduler = load_scheduler(name)
-    stamps = predict_trace(trace, spec, "oracle")
-    table = Engine(trace, spec, order=scheduler.order, predictions=stamps, placement=placement).run(scheduler)
+    trace, spec = case[0], msgspec.structs.replace(case[1], placement=placement)
+    scheduler = load_scheduler(policy)
+    predictions = predict_trace(trace, spec, oracle=True)
+    table = Engine(trace, spec, order=scheduler.order, predictions=predictions).run(scheduler)
     check_valid(table)
-    rule = getattr(scheduler, "rule", None)
-    if rule is not None:
-        engine = Engine(trace, spec, order=rule.order, predictions=stamps, placement=placement)
-        compiled = engine.run_rule(rule)
+    if scheduler.rule is not None:
+        engine = Engine(trace, spec, order=scheduler.order, predictions=predictions)
+        compiled = engine.run_rule(scheduler.rule)
         np.testing.assert_array_equal(compiled.start_s, table.start_s)
         assert compiled.gpus == table.gpus
         state = engine.state.arrays
@@ -117,7 +124,7 @@ def test_nothing_is_given_twice_and_nobody_is_lost(
 @given(cases())
 def test_who_is_rejected_is_who_does_not_fit_the_idle_cluster(case: tuple[Trace, ClusterSpec]) -> None:
     trace, spec = case
-    state = ClusterState.from_spec(spec)
+    state = ClusterState.from_spec(spec, OrderedQueue(Order()))
     demands, which = trace_demands(trace)
     numbers = state.reserve_demands(demands)
     expected = []
@@ -129,17 +136,16 @@ def test_who_is_rejected_is_who_does_not_fit_the_idle_cluster(case: tuple[Trace,
     assert runnable_mask(trace, spec).mask.tolist() == expected
 
 
-@pytest.mark.parametrize("name", ["tiresias:20", "srtf"])
+@pytest.mark.parametrize(
+    "policy",
+    [Policy("tiresias", preempt={"threshold_gpu_s": 20.0}), Policy("srtf")],
+    ids=lambda one: one.name,
+)
 @settings(max_examples=40, deadline=None)
 @given(case=cases())
-def test_rules_that_preempt_lose_nobody_either(name: str, case: tuple[Trace, ClusterSpec]) -> None:
+def test_rules_that_preempt_lose_nobody_either(policy: Policy, case: tuple[Trace, ClusterSpec]) -> None:
     trace, spec = case
-    scheduler = load_scheduler(name)
-    table = Engine(
-        trace, spec, order=scheduler.order, predictions=predict_trace(trace, spec, "oracle")
-    ).run_rule(
-        scheduler.rule  # type: ignore[attr-defined]
-    )
+    table = Engine(trace, spec, order=policy.rule.order, oracle=True).run_rule(policy.rule)
     ran = ~table.rejected
     assert np.isfinite(table.end_s[ran]).all()
     attempts = table.attempts

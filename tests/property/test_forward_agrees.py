@@ -18,25 +18,18 @@ from sb3_contrib.common.maskable.distributions import MaskableCategorical
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
-from rlsched.decide.candidates import has_startable, job_candidates
 from rlsched.decide.draws import draw
 from rlsched.decide.loop import apply
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import has_startable, job_candidates
+from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
-from rlsched_agents.runtime.network import (
-    JOB,
-    REFERENCE,
-    VARIANT,
-    WAIT,
-    NetworkConfig,
-    Weights,
-    initial_weights,
-    widened,
-)
-from rlsched_agents.runtime.policy import make_ppo
+from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights, widened
 
 SINGLE = 1e-6
 """Of the largest logit of a window, or of 1 where that is more: what is left to torch's float32."""
@@ -60,7 +53,7 @@ class Pair:
     def check(self, window: Rows) -> NDArray[np.float64]:
         """Compare logits and value on a (K, F + C) window. Returns the runtime's logits."""
         logits = self.numpy.logits(window)
-        real = window[:, [WAIT, JOB, VARIANT]].any(axis=1)
+        real = window[:, [IS_WAIT, IS_JOB, IS_VARIANT]].any(axis=1)
         value = self.numpy.value(window[real], window[real, NUM_FEATURES:])
         for network, allowed in ((self.double, DOUBLE), (self.single, SINGLE)):
             dtype = next(network.parameters()).dtype
@@ -84,14 +77,14 @@ def trained_like(config: NetworkConfig, seed: int) -> Weights:
 def random_window(rng: Rng, rows: int, padded_frac: float = 0.0) -> Rows:
     """(rows, F + C) of one half of a decision, every column anywhere in [-1, 1], some rows padding."""
     window = rng.uniform(-1, 1, (rows, NUM_FEATURES + NUM_CRITIC)).astype(np.float32)
-    window[:, [WAIT, JOB, VARIANT, REFERENCE]] = 0
+    window[:, [IS_WAIT, IS_JOB, IS_VARIANT, IS_REFERENCE]] = 0
     is_job = rng.random() < 0.5
-    window[:, JOB if is_job else VARIANT] = 1
+    window[:, IS_JOB if is_job else IS_VARIANT] = 1
     real = rng.random(rows) >= padded_frac
     real[rng.integers(rows)] = True
-    window[rng.choice(np.flatnonzero(real)), REFERENCE] = 1
+    window[rng.choice(np.flatnonzero(real)), IS_REFERENCE] = 1
     if is_job:
-        window[np.argmax(real), [WAIT, JOB]] = 1, 0
+        window[np.argmax(real), [IS_WAIT, IS_JOB]] = 1, 0
     window[~real] = 0
     return window
 
@@ -161,7 +154,7 @@ def test_rows_are_taken_as_from_the_masked_distribution_of_training(
     """The mode where the temperature is 0, else the row in whose share of [0, 1) the draw falls."""
     rng = np.random.default_rng(seed)
     window = random_window(rng, rows, padded_frac=0.3)
-    real = np.flatnonzero(window[:, [WAIT, JOB, VARIANT]].any(axis=1))
+    real = np.flatnonzero(window[:, [IS_WAIT, IS_JOB, IS_VARIANT]].any(axis=1))
     legal = np.zeros(rows, np.bool_)
     legal[real] = rng.random(len(real)) < legal_frac
     legal[rng.choice(real)] = True
@@ -181,8 +174,8 @@ def test_rows_are_taken_as_from_the_masked_distribution_of_training(
 
 def test_windows_of_a_live_cluster(default: Pair) -> None:
     """Columns as the shared kernels fill them, as decisions of the policy come and go."""
-    rng, policy, seen = np.random.default_rng(4), make_ppo("", 0), set()
-    state = ClusterState.from_spec(ClusterSpec.uniform(12, 8), order=policy.order)
+    rng, policy, seen = np.random.default_rng(4), load_scheduler("ppo"), set()
+    state = ClusterState.from_spec(ClusterSpec.uniform(12, 8), OrderedQueue(policy.order))
     for step in range(120):
         now_s = 300.0 * step
         for size in rng.choice([1, 2, 4, 8, 16], rng.integers(0, 7)).tolist():

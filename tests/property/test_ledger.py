@@ -24,8 +24,10 @@ from rlsched.cluster.arrays import (
     WAITING,
     WHOLE_GPU_MILLI,
 )
-from rlsched.cluster.spec import NodeSpec
-from rlsched.cluster.state import SHARED_PARTITION, ClusterState
+from rlsched.cluster.spec import SHARED_PARTITION, NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import AllocationError
 
 VCS = ("", "a", "b")
@@ -50,7 +52,7 @@ class Job:
         return {
             "submit": self.submit_s,
             "predicted": self.predicted_s,
-            "predicted_gpu_time": self.predicted_s * self.gpus,
+            "area": self.predicted_s * self.gpus,
         }[order]
 
 
@@ -66,11 +68,11 @@ class Ledger(RuleBasedStateMachine):
         self.ended_gpu_s = 0.0
         self.last_seq = -1
 
-    @initialize(nodes=NODES, order=st.sampled_from(["submit", "predicted", "predicted_gpu_time"]))
+    @initialize(nodes=NODES, order=st.sampled_from(["submit", "predicted", "area"]))
     def begin(self, nodes: list[tuple[int, str | None]], order: str) -> None:
         self.order = order
         specs = [NodeSpec(name=f"n{n}", gpus=gpus, vc=vc) for n, (gpus, vc) in enumerate(nodes)]
-        self.state = ClusterState(specs, order=order, slots=2)
+        self.state = ClusterState(specs, OrderedQueue(Order.parse(order)), slots=2)
         self.nodes = [(gpus, vc, NODE_UP) for gpus, vc in nodes]
 
     # ---- what the model knows ------------------------------------------------------------------
@@ -333,13 +335,13 @@ class Ledger(RuleBasedStateMachine):
         assert self.ended_gpu_s + sum(attained.values()) == self.served_gpu_s
 
     @invariant()
-    def every_lane_is_a_heap_of_the_waiting_jobs_of_its_class(self) -> None:
+    def every_class_queue_is_a_heap_of_the_waiting_jobs_of_its_class(self) -> None:
         a = self.state.arrays
         for p in range(self.state.num_partitions):
             queue = self.state.queue(p).tolist()
             for c in range(a.demand.shape[0]):
                 members = [slot for slot in queue if a.job.demand[slot] == c]
-                root = int(a.derived.lane.root[p, c])
+                root = int(a.derived.class_queue.root[p, c])
                 assert root == (members[0] if members else -1)
                 assert sorted(self.linked(root, p)) == sorted(members)
                 if members:
@@ -379,8 +381,8 @@ class Ledger(RuleBasedStateMachine):
         np.testing.assert_array_equal(old.whole, new.whole)
         np.testing.assert_array_equal(old.by_free, new.by_free)
         np.testing.assert_array_equal(old.by_whole, new.by_whole)
-        np.testing.assert_array_equal(old.lane.waiting, new.lane.waiting)
-        np.testing.assert_array_equal(old.lane.node_size, new.lane.node_size)
+        np.testing.assert_array_equal(old.class_queue.waiting, new.class_queue.waiting)
+        np.testing.assert_array_equal(old.class_queue.node_size, new.class_queue.node_size)
         for p in range(self.state.num_partitions):
             length = old.part.queue_len[p]
             np.testing.assert_array_equal(old.queue[p, :length], new.queue[p, :length])
@@ -406,7 +408,7 @@ TestLedger = Ledger.TestCase
 
 def filled(slots: int, order: tuple[int, ...]) -> ClusterState:
     """Five jobs, of which 1 runs and 3 has left; `order`: which of 0 and 2 leaves and comes back first."""
-    state = ClusterState([NodeSpec(name="n0", gpus=4)], slots=slots)
+    state = ClusterState([NodeSpec(name="n0", gpus=4)], OrderedQueue(Order()), slots=slots)
     for k in range(5):
         state.add_job(num_gpus=1, submit_s=float(k), predicted_s=10.0, spread=1.0)
     for seq in order:
@@ -448,7 +450,7 @@ def test_the_digest_tells_states_apart(change: Callable[[ClusterState], object])
 
 
 def test_gpus_are_chained_in_the_order_given() -> None:
-    state = ClusterState([NodeSpec(name="n0", gpus=3)])
+    state = ClusterState([NodeSpec(name="n0", gpus=3)], OrderedQueue(Order()))
     seq = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=1.0, spread=1.0)
     state.start(seq, (2, 0, 1), 0.0)
     assert state.gpus_of(seq) == [2, 0, 1]

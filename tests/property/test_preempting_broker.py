@@ -23,9 +23,10 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import first_in_order, start_action
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.order.keys import Order
+from rlsched.decide.rows.candidates import first_in_order
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage
 from rlsched_node import steps
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
@@ -38,13 +39,11 @@ LIMITS = Limits(
 NODES, GPUS = 2, 4
 
 
-class Restless:
+class Restless(Scheduler):
     """Preempts at random, starts the first that fits, and asks to be called at random times."""
 
-    name = "restless"
-    order: Order = "submit"
-    information: Information = "causal"
-    preempts = True
+    name = policy_id = "restless"
+    abilities = Abilities(preempts=True)
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -252,7 +251,7 @@ def shape(book: Book) -> list[object]:
 
 
 def replayed(journal: MemoryJournal) -> Book:
-    book = Book(Predictions(RUNNING_MEAN), "submit")
+    book = Book(Predictions(RUNNING_MEAN), Order())
     book.replay(journal.rows())
     return book
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +14,8 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.power import NodePower
 from rlsched.power_down import Command, Drain, NodeState, NodeStates, PowerDown, Sleep, Wake
 from rlsched.power_down.plan import PowerDownPlan
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched.settings import Seconds
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.modelling import Models
 from tests.property.books import Span, Watched, recount
 from tests.property.test_conservation import (
@@ -55,12 +55,19 @@ class Moody:
         return commands
 
 
-@dataclass(frozen=True)
-class MoodyPlan(PowerDownPlan):
+class MoodyPlan(PowerDownPlan, frozen=True, kw_only=True):
+    """A plan whose services are `Moody`."""
+
     seed: int = 0
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
         return [Moody(100 * self.seed + at) for at in range(len(sizes))]
+
+
+def moody(seed: int) -> Models:
+    """Nodes that sleep, woken and put to sleep at random."""
+    plan = MoodyPlan(review=Seconds(5.0), seed=seed)
+    return Models(workload_seed=seed, node_power=POWER, power_down=plan)
 
 
 class WatchedAsleep(Watched):
@@ -93,12 +100,9 @@ def asleep_run(seed: int) -> WatchedAsleep:
     return WatchedAsleep(
         workload(seed, 8 if name == "not told" else 30, small=name != "mixed"),
         ClusterSpec(name=name, nodes=CLUSTERS[name]),
-        order="submit",
-        information="oracle",
-        rules=LifeRules(costs=PreemptionCosts(3.0, 5.0, 2), max_retries=(None, 0, 1)[seed % 3]),
-        models=Models(
-            seed=seed, power=POWER, power_down=MoodyPlan(rule=MoodyPlan.rule, review_s=5.0, seed=seed)
-        ),
+        oracle=True,
+        rules=RunRules(costs=PreemptionCosts(3.0, 5.0, 2), max_retries=(None, 0, 1)[seed % 3]),
+        models=moody(seed),
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlsched.cluster.spec import ClusterSpec, is_slice
-from rlsched_envs.lives import LifeRules, PreemptionCosts
+from rlsched.cluster.slice_name import is_slice
+from rlsched.cluster.spec import ClusterSpec
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.modelling import Models
 from tests.property.books import Watched, recount
 from tests.property.test_conservation import (
@@ -21,7 +22,7 @@ from tests.property.test_conservation import (
     work_is_done,
     workload,
 )
-from tests.property.test_sleeping_conservation import POWER, MoodyPlan, WatchedAsleep
+from tests.property.test_sleeping_conservation import POWER, WatchedAsleep, moody
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -29,16 +30,14 @@ pytestmark = pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("seed", range(4))
 def test_work_and_energy_are_conserved(seed: int) -> None:
     placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
-    spec = ClusterSpec(name="cut", nodes=CUT)
+    spec = ClusterSpec(name="cut", nodes=CUT, placement=placement)
     trace = workload(seed, 60, small=False)
     engine = Watched(
         replace(trace, gpu_type=np.where(trace.num_gpus == 1, "", trace.gpu_type)),
         spec,
-        order="submit",
-        information="oracle",
-        placement=placement,
+        oracle=True,
         rules=disasters(seed, spec.num_nodes),
-        models=Models(seed=seed, noise=seed % 2 == 0),
+        models=Models(workload_seed=seed, noise=seed % 2 == 0),
     )
     engine.state.arrays.models.gpu.switch_s[:] = 0.0
     scheduler = Whimsical(seed)
@@ -57,7 +56,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
     number = {row: k for k, row in enumerate(rows)}
     done = {(rows[row], attempt): work for (row, attempt), work in books.work_s.items()}
     for job in rows:
-        work_is_done(table, job, done, engine.life.jobs[number[job]].restart_s)
+        work_is_done(table, job, done, engine.log.jobs[number[job]].restart_s)
 
 
 def each_slice_has_one_job(engine: Watched) -> None:
@@ -85,12 +84,9 @@ def test_energy_is_conserved_where_nodes_with_slices_sleep(seed: int) -> None:
     engine = WatchedAsleep(
         workload(seed, 30, small=False),
         ClusterSpec(name="cut", nodes=CUT),
-        order="submit",
-        information="oracle",
-        rules=LifeRules(costs=PreemptionCosts(3.0, 5.0, 2)),
-        models=Models(
-            seed=seed, power=POWER, power_down=MoodyPlan(rule=MoodyPlan.rule, review_s=5.0, seed=seed)
-        ),
+        oracle=True,
+        rules=RunRules(costs=PreemptionCosts(3.0, 5.0, 2)),
+        models=moody(seed),
     )
     table = engine.run(Whimsical(seed))
     everything_is_given_back(engine)

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from rlsched.cluster.arrays import NODE_UP
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

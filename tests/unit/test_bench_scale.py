@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bench_scale.py"
 

@@ -23,7 +23,7 @@ from rlsched.board.summarise import (
 )
 from rlsched.board.writer import DecisionWriter
 from rlsched.cli.board import board
-from rlsched.decide.actions import Action, SetClock, Start, Wait
+from rlsched.decide.actions import Action, Start, Wait
 from rlsched.decide.record import DecisionRecord, Half, Source, append_records
 from rlsched.errors import InputError
 
@@ -155,11 +155,8 @@ def test_table_names_choice_and_alternatives_newest_first() -> None:
 def test_clocks_are_shown_with_the_gpus() -> None:
     slow = a_record(0, action=Start(seq=7, gpus=(0, 1), sm_clock_frac=0.62))
     assert "| start job 7 on 2 GPUs, node 0, clock 0.62 |" in decision_table([slow])
-    change = a_record(1, action=SetClock(seq=7, sm_clock_frac=0.79), halves=[])
-    assert "| clock of job 7: 0.79 |" in decision_table([change])
-    scalars = summarise([slow, change, a_record(2)]).scalars
+    scalars = summarise([slow, a_record(2)]).scalars
     assert scalars["decisions/start_sm_clock_mean_frac"] == pytest.approx((0.62 + 1.0) / 2)
-    assert scalars["decisions/kind_set_clock_count"] == 1
 
 
 def test_a_choice_outside_the_window_names_no_node() -> None:

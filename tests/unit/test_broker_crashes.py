@@ -12,7 +12,8 @@ from rlsched.broker.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker, RecordingTransport
 from rlsched.broker.journal import Journal
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
     AttemptReport,
     BrokerToNode,

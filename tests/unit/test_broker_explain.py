@@ -16,9 +16,11 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.memory import RecordMemory
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
-from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import Decision, load_scheduler
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import job_candidates, start_action
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.wire.messages import Cancel, Ended, Explanation, Hello, Launched, LaunchRefused, Submit, Why
 
 TOKENS = itertools.count()
@@ -111,12 +113,11 @@ def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
     assert msgspec.msgpack.decode(told.record, type=DecisionRecord).number == 0
 
 
-class Forced:
+class Forced(Scheduler):
     """A scheduler whose decisions leave nothing to choose."""
 
-    name = "forced"
-    order = "predicted_gpu_time"
-    information = "causal"
+    name = policy_id = "forced"
+    order = Order(by="area")
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
         return Decision(action=start_action(state, partition, 0), source="automatic")
@@ -139,12 +140,11 @@ def test_an_ended_job_tells_how(journal: Journal) -> None:
     assert "it is being ended: cancelled by its user" in why(broker, 2).details
 
 
-class Holding:
+class Holding(Scheduler):
     """A scheduler that starts the first job and then always waits, and says with what probability."""
 
-    name = "holder"
-    order = "predicted_gpu_time"
-    information = "causal"
+    name = policy_id = "holder"
+    order = Order(by="area")
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         if state.decisions == 0:
@@ -169,7 +169,7 @@ class Holding:
 
 
 def test_a_hold_by_the_policy_tells_its_probability_alternatives_and_the_reference(journal: Journal) -> None:
-    broker = HandBroker(Holding(), journal)  # type: ignore[arg-type]
+    broker = HandBroker(Holding(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     broker.batch(
         [
@@ -197,7 +197,7 @@ class Searching(Holding):
 
 
 def test_a_hold_that_look_ahead_found_says_so(journal: Journal) -> None:
-    broker = HandBroker(Searching(), journal)  # type: ignore[arg-type]
+    broker = HandBroker(Searching(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 3, 1)
     submit(broker, 2)
@@ -216,7 +216,7 @@ class Overruled(Holding):
 
 
 def test_what_was_no_row_of_the_window_has_no_probability(journal: Journal) -> None:
-    broker = HandBroker(Overruled(), journal)  # type: ignore[arg-type]
+    broker = HandBroker(Overruled(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 3, 1)
     submit(broker, 2)
@@ -225,7 +225,7 @@ def test_what_was_no_row_of_the_window_has_no_probability(journal: Journal) -> N
 
 
 def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: Journal) -> None:
-    broker = HandBroker(Holding(), journal)  # type: ignore[arg-type]
+    broker = HandBroker(Holding(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     broker.batch(
         [

@@ -20,7 +20,7 @@ from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker, Settings
 from rlsched.client.client import Client
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from tests.unit.broker_machine.hand import draft, hello, run_one
 
 DEADLINE_S = 60.0
@@ -37,7 +37,7 @@ def learnt(jobs: int = 200, kind: str = HEDGE) -> Predictions:
     """Predictions that have seen so many jobs end."""
     predictions = Predictions(kind)
     for k in range(1, jobs + 1):
-        (entry,) = predictions.stamped([draft(k)], 100.0 * k)
+        (entry,) = predictions.predict([draft(k)], 100.0 * k)
         predictions.submitted(entry, 100.0 * k)
         predictions.started(k, 100.0 * k)
         predictions.ended(entry, 5.0 + 400.0 * (k % 3), 100.0 * k + 50.0)
@@ -109,8 +109,8 @@ def test_a_fit_is_made_and_used(watch: Callable[..., Watched]) -> None:
     report = watched.predictions.report(1e6)
     assert (report.fitting, report.fits, report.fitted_s, report.fitted_jobs) == (False, 1, 1e6, 200)
     assert (report.next_fit_jobs, report.note, report.fit_error) == (300, "", None)
-    (entry,) = watched.predictions.stamped([draft(1000)], 1e6)
-    (unfitted,) = learnt().stamped([draft(1000)], 1e6)
+    (entry,) = watched.predictions.predict([draft(1000)], 1e6)
+    (unfitted,) = learnt().predict([draft(1000)], 1e6)
     assert entry.said != unfitted.said
     watched.fits.step(1e6)
     assert watched.started == [0.0]

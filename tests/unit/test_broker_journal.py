@@ -6,15 +6,17 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from rlsched.broker.entries import BrokerStarted, JobCancelled, NodeDown
+from rlsched.broker.entries import BrokerStarted, Decided, JobCancelled, NodeDown, encode_entry
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.journal import Journal, read_journal
 from rlsched.broker.replay import journal_events
 from rlsched.broker.serve import Clock, perform
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.actions import Wait
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 from rlsched.wire.messages import Ended, Hello, Launched, Submit
 
@@ -149,6 +151,39 @@ def test_a_journal_whose_facts_do_not_follow_is_refused(path: Path) -> None:
     journal.commit([STARTED, DOWN], 1.0)
     with pytest.raises(JournalError, match="entry 2 does not follow"):
         HandBroker(load_scheduler("fifo"), journal)
+    journal.close()
+
+
+def test_a_journal_in_which_clocks_of_running_jobs_were_changed_is_refused_in_one_clear_line(
+    path: Path,
+) -> None:
+    """Journals of brokers with `--reclock-s`, an option that is gone."""
+    journal = Journal(path)
+    wait = Decided(
+        number=0,
+        partition="shared",
+        source="rule",
+        action=Wait(),
+        contested=False,
+        guard="",
+        marks_hold=False,
+    )
+    fields = msgspec.msgpack.decode(encode_entry(wait))
+    fields["action"] = {"type": "set_clock", "seq": 0, "sm_clock_frac": 0.8}
+    old = msgspec.msgpack.encode(fields)
+    journal.commit([STARTED], 1.0)
+    journal._db.execute("INSERT INTO entries (now_s, kind, payload) VALUES (2.0, 'decided', ?)", (old,))
+    with pytest.raises(JournalError) as error:
+        HandBroker(load_scheduler("fifo"), journal)
+    line = str(error.value)
+    assert line.startswith(
+        f"{path}: entry 2: a broker before this version changed the clock of a running job"
+    )
+    assert (
+        "(--reclock-s), which is gone; let that version end the jobs, then begin with a new journal" in line
+    )
+    assert "damaged" not in line
+    assert "\n" not in line
     journal.close()
 
 

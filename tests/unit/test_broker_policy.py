@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,17 @@ from rlsched.broker.policy import load_policy
 from rlsched.broker.records import LAST_RECORDS, RecordLog
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import scheduler as scheduler_module
-from rlsched.decide.actions import SetClock, Start, Wait
+from rlsched.decide import registry
+from rlsched.decide.actions import Start, Wait
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord, append_records, read_records
-from rlsched.decide.scheduler import Decision, may_preempt, may_reclock
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.settings import Migrate, Seconds
 from rlsched.errors import InputError, JournalError
 
 
@@ -39,23 +43,44 @@ def record(number: int) -> DecisionRecord:
     )
 
 
-def test_a_policy_is_guarded_by_the_fallback() -> None:
-    scheduler, fallback = load_policy("qssf-backfill", None, 100.0)
+def load(policy: str | Policy, fallback: str | Policy | None = None) -> tuple[Scheduler, str]:
+    return load_policy(Policy.of(policy), None if fallback is None else Policy.of(fallback), 100.0)
+
+
+def ppo(**settings: object) -> Policy:
+    """A network before training, with settings."""
+    return Policy("ppo", checkpoint="untrained", **settings)
+
+
+def test_a_policy_is_guarded_by_the_rule_that_it_follows() -> None:
+    for policy, follows in (
+        (ppo(), "reference"),
+        (ppo(migrate={}), "reference"),
+        (Policy("random"), "qssf-backfill"),
+        (Policy("rollout", samples=2), "qssf-backfill"),
+    ):
+        scheduler, fallback = load(policy)
+        assert isinstance(scheduler, Guarded)
+        assert (scheduler.name, fallback) == (policy.name, follows)
+
+
+def test_a_policy_is_guarded_by_the_fallback_that_is_asked_for() -> None:
+    scheduler, fallback = load("qssf-backfill", Policy("qssf-backfill", name="behind"))
     assert isinstance(scheduler, Guarded)
-    assert (scheduler.name, fallback) == ("qssf-backfill", "qssf-backfill")
+    assert (scheduler.name, fallback) == ("qssf-backfill", "behind")
 
 
 EVERY_KIND = (
-    *("fifo", "easy", "tiresias", "gittins", "rollout:2", "random"),
-    *("ppo:untrained", "ppo:untrained+search=2", "ppo:untrained+preempt", "ppo:untrained+reserve+search=2"),
+    *(Policy(name) for name in ("fifo", "easy", "tiresias", "gittins", "random")),
+    Policy("rollout", samples=2),
+    *(ppo(), ppo(search={"samples": 2}), ppo(migrate={})),
 )
 
 
-@pytest.mark.parametrize("name", EVERY_KIND)
-@pytest.mark.parametrize("reclock_s", [math.inf, 60.0])
-def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(name: str, reclock_s: float) -> None:
-    scheduler, _ = load_policy(name, None, 60_000.0, chooses_clocks=True, reclock_s=reclock_s)
-    state = ClusterState([NodeSpec(name="n0", gpus=2, gpu_type="V100")], order=scheduler.order)
+@pytest.mark.parametrize("policy", EVERY_KIND, ids=lambda policy: policy.name)
+def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(policy: Policy) -> None:
+    scheduler, _ = load_policy(policy, None, 60_000.0, chooses_clocks=True)
+    state = ClusterState([NodeSpec(name="n0", gpus=2, gpu_type="V100")], OrderedQueue(scheduler.order))
     clocks = Clocks(state)
     clocks.weigh(1.0)
     clocks.node(0, [1530, 952])
@@ -63,19 +88,14 @@ def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(name: str, 
     seen = [decision.action for _, decision in decide_all(state, scheduler, 60.0, record=True)]
     (start,) = [action for action in seen if isinstance(action, Start)]
     assert start.sm_clock_frac in (1.0, *state.arrays.models.gpu.levels_frac[0].tolist())
-    if name != "random":
+    if policy != Policy("random"):
         assert start.sm_clock_frac == 952 / 1530, "where energy alone counts"
-    assert may_reclock(scheduler) == (reclock_s < math.inf)
-    state.weigh_energy(0.0)
-    seen = [decision.action for _, decision in decide_all(state, scheduler, 180.0, record=True)]
-    changes = [action for action in seen if isinstance(action, SetClock)]
-    assert [change.sm_clock_frac for change in changes] == ([1.0] if reclock_s < math.inf else [])
     assert getattr(scheduler, "interventions", {}) == {}
 
 
 def test_a_late_decision_is_the_fallbacks() -> None:
-    scheduler, _ = load_policy("qssf-backfill", None, 1e-6)
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), order=scheduler.order)
+    scheduler, _ = load_policy(Policy("qssf-backfill"), Policy("qssf-backfill"), 1e-6)
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(scheduler.order))
     for gpus in (1, 2):
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=1.0, spread=1.0)
     ((_, decision),) = decide_all(state, scheduler, 1.0, record=True)
@@ -84,59 +104,141 @@ def test_a_late_decision_is_the_fallbacks() -> None:
     assert decision.record.guard == "late"
 
 
-def test_a_rule_of_another_order_needs_no_fallback() -> None:
-    scheduler, fallback = load_policy("fifo", None, 100.0)
-    assert (scheduler.name, fallback) == ("fifo", "")
+@pytest.mark.parametrize("name", ["fifo", "qssf-backfill", "easy", "reserve", "tiresias", "gittins"])
+def test_a_rule_needs_no_fallback(name: str) -> None:
+    scheduler, fallback = load(name)
+    assert isinstance(scheduler, RuleScheduler)
+    assert (scheduler.name, fallback) == (name, "")
+
+
+OWN_RULE = """
+from rlsched.decide.move import Move, start_of
+from rlsched.jit import kernel
+
+
+@kernel
+def next_move(s, p, o, now_s):
+    waiting = s.derived.part.queue_len[p]
+    return start_of(s.derived.queue[p][0] if waiting > 0 else -1, -1)
+"""
+"""It starts the first that waits, whether it fits or not."""
+
+
+def test_behind_somebodys_own_rule_stands_one_that_starts_what_fits(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_RULE)
+    scheduler, fallback = load(Policy(name="mine", rule=str(file), order="predicted"))
+    assert isinstance(scheduler, Guarded)
+    assert (scheduler.name, fallback, scheduler.order) == ("mine", "policy*", Order.parse("predicted"))
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(scheduler.order))
+    for gpus, predicted_s in ((2, 5.0), (1, 3.0)):
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
+    (_, first), *later = decide_all(state, scheduler, 1.0, record=True)
+    assert (first.source, first.action) == ("rule", Start(seq=1, gpus=(0,)))
+    assert later == [], "the other does not fit, and nobody is asked"
+    state.add_job(num_gpus=1, submit_s=1.0, predicted_s=9.0, spread=1.0)
+    ((_, second),) = decide_all(state, scheduler, 2.0, record=True)
+    assert (second.source, second.action) == ("guard", Start(seq=2, gpus=(1,)))
 
 
 def test_a_policy_that_preempts_is_warm_and_serves() -> None:
-    scheduler, fallback = load_policy("tiresias", None, 100.0)
-    assert (scheduler.name, fallback, may_preempt(scheduler)) == ("tiresias", "", True)
-    scheduler, fallback = load_policy("tiresias", "fifo-backfill", 100.0)
+    scheduler, fallback = load("tiresias")
+    assert (scheduler.name, fallback, scheduler.abilities.preempts) == ("tiresias", "", True)
+    scheduler, fallback = load("tiresias", "fifo-backfill")
     assert isinstance(scheduler, Guarded)
-    assert (scheduler.name, fallback, may_preempt(scheduler)) == ("tiresias", "fifo-backfill", True)
+    assert (scheduler.name, fallback, scheduler.abilities.preempts) == ("tiresias", "fifo-backfill", True)
 
 
 def test_a_fallback_that_preempts_where_the_policy_does_not_is_refused() -> None:
     with pytest.raises(InputError, match="--fallback 'tiresias' preempts jobs, --policy 'fifo' does not"):
-        load_policy("fifo", "tiresias", 100.0)
+        load("fifo", "tiresias")
 
 
 def test_a_fallback_of_another_order_is_refused() -> None:
-    with pytest.raises(InputError, match="keeps the queue by"):
-        load_policy("fifo", "qssf-backfill", 100.0)
+    with pytest.raises(InputError) as error:
+        load("fifo", "qssf-backfill")
+    assert str(error.value) == (
+        "--fallback 'qssf-backfill' keeps the queue by predicted run time x GPUs, --policy 'fifo' by "
+        "submission time; choose a fallback of the same order"
+    )
 
 
-@pytest.mark.parametrize("name", ["tiresias:3600,clear+repack", "gittins:2.5+repack"])
-def test_a_rule_that_repacks_in_an_order_of_its_own_needs_no_fallback(name: str) -> None:
-    scheduler, fallback = load_policy(name, None, 100.0)
-    assert (scheduler.name, fallback, may_preempt(scheduler)) == (name, "", True)
+MIGRATING = (
+    Policy("tiresias", preempt={"by": "service", "threshold_gpu_s": 3600.0}, migrate={}),
+    Policy("gittins", preempt={"spread": 2.5}, migrate={}),
+    Policy("gittins", migrate={}, predictions="revised"),
+)
 
 
-@pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+revise", "gittins+revise+repack"])
-def test_behind_one_of_the_order_of_gittins_stands_gittins_which_repacks(name: str) -> None:
-    assert load_policy(name, None, 100.0)[1] == "gittins+repack"
+@pytest.mark.parametrize("policy", MIGRATING, ids=lambda policy: policy.name)
+def test_a_rule_that_migrates_needs_no_fallback(policy: Policy) -> None:
+    scheduler, fallback = load(policy)
+    assert (scheduler.name, fallback) == (policy.name, "")
+    assert (scheduler.abilities.preempts, scheduler.abilities.migrates) == (True, True)
+
+
+@pytest.mark.parametrize("migrate", [{}, {"dwell": "5m", "first": True}])
+def test_behind_a_network_that_migrates_stands_a_rule_which_migrates_alike(
+    migrate: dict[str, object],
+) -> None:
+    policy = ppo(migrate=migrate)
+    scheduler, fallback = load(policy)
+    assert (scheduler.abilities.migrates, fallback) == (True, "reference")
+    reference = registry.load_scheduler(policy).reference
+    declared = {"declared": True}
+    assert reference == Policy(
+        "easy", order="area^0.7", reserve_after="1h", preempt=declared, migrate=migrate
+    )
+    assert reference is not None
+    assert reference.settings.migrate == Migrate(
+        dwell=Seconds(300.0 if migrate else 120.0), first=bool(migrate)
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "fallback", "says"),
+    ("policy", "fallback", "says"),
     [
-        ("gittins", "gittins+repack", "'gittins' moves none, --fallback 'gittins+repack' moves running jobs"),
-        ("gittins+repack", "gittins", "'gittins+repack' moves running jobs, --fallback 'gittins' moves none"),
-        ("gittins:2.5+repack", "fifo-backfill", "moves running jobs, --fallback 'fifo-backfill' moves none"),
+        (
+            Policy("gittins"),
+            Policy("gittins", name="moving", migrate={}),
+            "policy 'moving' moves running jobs, 'gittins' moves none; set migrate in both, or in neither",
+        ),
+        (
+            Policy("gittins", name="moving", migrate={}),
+            Policy("gittins"),
+            "policy 'moving' moves running jobs, 'gittins' moves none; set migrate in both, or in neither",
+        ),
+        (
+            Policy("gittins", name="moving", preempt={"spread": 2.5}, migrate={}),
+            Policy("fifo-backfill"),
+            "--fallback 'fifo-backfill' keeps the queue by submission time, --policy 'moving' by Gittins "
+            "index; choose a fallback of the same order",
+        ),
     ],
 )
-def test_only_one_of_the_two_that_repacks_is_refused(name: str, fallback: str, says: str) -> None:
+def test_only_one_of_the_two_that_migrates_is_refused(policy: Policy, fallback: Policy, says: str) -> None:
     with pytest.raises(InputError) as error:
-        load_policy(name, fallback, 100.0)
-    assert says in str(error.value)
-    assert str(error.value).endswith("give both +repack, or neither")
-    assert "\n" not in str(error.value)
+        load(policy, fallback)
+    assert str(error.value) == says
 
 
 def test_an_unknown_policy_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"unknown policy 'x'; known: .*qssf-backfill"):
-        load_policy("x", None, 100.0)
+    with pytest.raises(InputError, match=r"unknown policy 'x'; expected one of .*qssf-backfill"):
+        load("x")
+
+
+@pytest.mark.parametrize("name", ["sjf", "srtf", "clairvoyant"])
+def test_a_broker_cannot_know_the_true_run_times(name: str) -> None:
+    with pytest.raises(InputError, match=f"--policy '{name}' needs the true run times, which a broker"):
+        load(name)
+
+
+def test_a_search_has_to_leave_time_for_the_decision() -> None:
+    assert load(ppo(search={"time_ms": 99.0}))[0].abilities.search_ms == 99.0
+    with pytest.raises(
+        InputError, match=r"search of 100 ms leaves nothing of the 100 ms .*lower search\.time"
+    ):
+        load(ppo(search={"time_ms": 100.0}))
 
 
 def test_a_policy_whose_package_is_missing_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +248,9 @@ def test_a_policy_whose_package_is_missing_is_an_input_error(monkeypatch: pytest
         def load(self) -> object:
             raise ModuleNotFoundError("No module named 'torch'")
 
-    monkeypatch.setattr(scheduler_module, "_points", lambda: [Point()])
-    with pytest.raises(InputError, match="policy 'broken' cannot be loaded: No module named 'torch'"):
-        load_policy("broken", None, 100.0)
+    monkeypatch.setattr(registry, "_points", lambda: [Point()])
+    with pytest.raises(InputError, match="--policy 'broken' cannot be loaded: No module named 'torch'"):
+        load(Policy(name="broken", rule="broken"))
 
 
 # ---- records --------------------------------------------------------------------------------------------
@@ -201,21 +303,30 @@ def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
     assert list((tmp_path / "tb").glob("events.out.tfevents.*"))
 
 
-@pytest.mark.parametrize("name", ["pack", "pack:0.5", "lucid", "fifo+clock=0.8", "qssf-backfill+cores"])
-def test_a_broker_has_no_models_to_share_or_slow_by(name: str) -> None:
+NEED_MODELS = (
+    Policy("pack"),
+    Policy("pack", share={"min_speed": 0.5}),
+    Policy("lucid"),
+    Policy("fifo", clock={"rule": "fixed", "at": 0.8}),
+    Policy("qssf-backfill", cores=True),
+)
+
+
+@pytest.mark.parametrize("policy", NEED_MODELS, ids=lambda policy: policy.name)
+def test_a_broker_has_no_models_to_share_or_slow_by(policy: Policy) -> None:
     with pytest.raises(InputError, match="by models of speed, which a broker does not have"):
-        load_policy(name, None, 100.0)
+        load(policy)
     with pytest.raises(InputError, match="--fallback"):
-        load_policy("qssf-backfill", name, 100.0)
+        load("qssf-backfill", policy)
 
 
-RULES_ONLINE = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "easy", "sgf-age", "reserve", "random")
+RULES_ONLINE = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "easy", "reserve", "random")
 
 
 @pytest.mark.parametrize("name", [*RULES_ONLINE, "ppo:untrained"])
 def test_no_policy_shares_gpus_or_sets_clocks_on_a_live_cluster(name: str) -> None:
-    scheduler, _ = load_policy(name, None, 10_000.0, seed=3)
-    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), order=scheduler.order)
+    scheduler, _ = load_policy(Policy.of(name), None, 10_000.0, seed=3)
+    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(scheduler.order))
     rng = np.random.default_rng(5)
     started = 0
     for now_s in range(1, 40):
@@ -225,7 +336,7 @@ def test_no_policy_shares_gpus_or_sets_clocks_on_a_live_cluster(name: str) -> No
         for _, decision in decide_all(state, scheduler, float(now_s)):
             if isinstance(decision.action, Start):
                 started += 1
-                assert (decision.action.sm_clock_frac, decision.action.beside) == (1.0, -1)
+                assert (decision.action.sm_clock_frac, decision.action.share_with) == (1.0, -1)
         for seq in state.running():
             if rng.random() < 0.3:
                 state.release(seq, now_s + 0.5)
@@ -236,12 +347,11 @@ def test_no_policy_shares_gpus_or_sets_clocks_on_a_live_cluster(name: str) -> No
         assert "illegal" not in scheduler.interventions
 
 
-class Sharing:
+class Sharing(Scheduler):
     """A policy that wants to share, or to slow a job down, whatever the cluster is."""
 
-    name = "sharing"
-    order = "predicted_gpu_time"
-    information = "causal"
+    name = policy_id = "sharing"
+    order = Order(by="area")
 
     def __init__(self, **how: float) -> None:
         self._how = how
@@ -253,11 +363,11 @@ class Sharing:
         return Decision(action=Start(seq, (0,), **self._how), source="policy")
 
 
-@pytest.mark.parametrize("how", [{"sm_clock_frac": 0.75}, {"beside": 0}, {"cpu_milli_each": 9_000}])
+@pytest.mark.parametrize("how", [{"sm_clock_frac": 0.75}, {"share_with": 0}, {"cpu_milli_each": 9_000}])
 def test_the_guard_takes_over_where_a_policy_would_do_what_is_not_legal(how: dict[str, float]) -> None:
     nodes = [NodeSpec(name="n0", gpus=2, cpus=8)]
-    state = ClusterState(nodes)
-    fallback = load_policy("qssf-backfill", None, 100.0)[0]
+    fallback = load("qssf-backfill")[0]
+    state = ClusterState(nodes, OrderedQueue(fallback.order))
     guarded = Guarded(Sharing(**how), fallback, budget_ms=10_000.0)
     for _ in range(2):
         state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0)

@@ -10,13 +10,20 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import fits_slot
-from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.spec import ClusterSpec, Placement
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 
 
-def state_of(placement: str, taken: list[int], gpus: int = 4) -> ClusterState:
+def cluster(nodes: int, gpus: int, placement: Placement) -> ClusterState:
+    spec = ClusterSpec.uniform(nodes, gpus, placement=placement)
+    return ClusterState.from_spec(spec, OrderedQueue(Order(by="area")))
+
+
+def state_of(placement: Placement, taken: list[int], gpus: int = 4) -> ClusterState:
     """Nodes alike, the first so many GPUs of each taken by whole-GPU jobs."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(len(taken), gpus), placement=placement)
+    state = cluster(len(taken), gpus, placement)
     for node, count in enumerate(taken):
         for g in range(gpus * node, gpus * node + count):
             state.start(add(state, Demand.of(1)), [g], 0.0)
@@ -47,7 +54,7 @@ def chosen(state: ClusterState, demand: Demand) -> list[int] | None:
         ("spread", [0], [0, 10]),
     ],
 )
-def test_one_gpu_and_two(placement: str, one: list[int], pair: list[int]) -> None:
+def test_one_gpu_and_two(placement: Placement, one: list[int], pair: list[int]) -> None:
     assert chosen(state_of(placement, [0, 3, 2]), Demand.of(1)) == one
     if placement == "spread":
         assert chosen(state_of(placement, [1, 3, 1]), Demand.of(2)) == [1, 9]
@@ -68,7 +75,7 @@ def test_one_gpu_and_two(placement: str, one: list[int], pair: list[int]) -> Non
         ("spread", [0, 1, 2, 8, 9]),
     ],
 )
-def test_a_gang_of_five_on_nodes_of_four(placement: str, expected: list[int]) -> None:
+def test_a_gang_of_five_on_nodes_of_four(placement: Placement, expected: list[int]) -> None:
     """Free: all of node 0, one GPU of node 1, four of node 2 less one taken."""
     state = state_of(placement, [0, 3, 1])
     if placement == "spread":
@@ -87,7 +94,7 @@ def test_only_spread_splits_what_one_node_could_hold() -> None:
 @pytest.mark.parametrize(
     ("placement", "gpu"), [("consolidate", 1), ("best-fit", 1), ("worst-fit", 0), ("spread", 0)]
 )
-def test_a_share(placement: str, gpu: int) -> None:
+def test_a_share(placement: Placement, gpu: int) -> None:
     """GPU 1 has 600 milli left, GPU 0 all."""
     state = state_of(placement, [0], gpus=2)
     state.start(add(state, Demand.of(0.4)), [1], 0.0)
@@ -98,7 +105,7 @@ def test_a_share(placement: str, gpu: int) -> None:
 class TestFragmentationGradient:
     def test_measure_by_hand(self) -> None:
         """A node of 2 GPUs with 600 and 1000 milli left; jobs seen: 3 shares of 0.5 and 1 of two GPUs."""
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), placement="fgd")
+        state = cluster(1, 2, "fgd")
         state.start(add(state, Demand.of(0.4)), [0], 0.0)
         for demand in [Demand.of(0.5)] * 3 + [Demand.of(2)]:
             add(state, demand)
@@ -124,7 +131,7 @@ class TestFragmentationGradient:
 
     def test_shares_go_where_they_leave_nothing_useless(self) -> None:
         """GPU 0 has 500 left, GPU 1 all; halves come often: a job of 0.4 would leave 100 useless on GPU 0."""
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), placement="fgd")
+        state = cluster(1, 2, "fgd")
         state.start(add(state, Demand.of(0.5)), [0], 0.0)
         for _ in range(20):
             add(state, Demand.of(0.5))

@@ -1,4 +1,4 @@
-"""`rollout:clairvoyant`: it knows what comes, finds a known optimum by that, and says where it cannot."""
+"""`clairvoyant`: it knows what comes, finds a known optimum by that, and says where it cannot."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ import pytest
 from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.actions import Start
+from rlsched.decide.loop import decide_all
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.rules.steps import RULES as STEPS
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
-from rlsched_agents.heuristics.keeping_room import reserve_rule
-from rlsched_agents.heuristics.queue_order import RULES
-from rlsched_agents.search.columns import RULES as FOLLOWED
+from rlsched_agents.search.columns import RULES, SKIPPING
 from rlsched_agents.search.truth import Truth
-from rlsched_envs import simulation as sim
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules
-from rlsched_envs.lookahead import NOTHING, LookAhead, followers
+from rlsched_envs.lookahead import KEEP_FREE, NOTHING, Follower, LookAhead, followers
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 
@@ -38,12 +40,12 @@ def trace_of(*jobs: tuple[float, float, int]) -> Trace:
 
 
 def known(trace: Trace, spec: ClusterSpec) -> Engine:
-    return Engine(trace, spec, information="oracle")
+    return Engine(trace, spec, order=Order(by="area"), oracle=True)
 
 
-def run(trace: Trace, spec: ClusterSpec, by: Clairvoyant | Rule) -> JobTable:
+def run(trace: Trace, spec: ClusterSpec, by: Clairvoyant | Policy) -> JobTable:
     engine = known(trace, spec)
-    return engine.run_rule(by) if isinstance(by, Rule) else engine.run(by)
+    return engine.run_rule(by.rule) if isinstance(by, Policy) else engine.run(by)
 
 
 def queueing(table: JobTable) -> float:
@@ -90,9 +92,8 @@ def test_on_a_toy_it_has_the_optimum(name: str) -> None:
 
 
 def test_the_toys_are_none_for_the_reference() -> None:
-    worse = [
-        queueing(run(toy, ONE_NODE, RULES["qssf-backfill"])) > least_queueing(toy, 4) for toy in TOYS.values()
-    ]
+    plain = Policy("qssf-backfill")
+    worse = [queueing(run(toy, ONE_NODE, plain)) > least_queueing(toy, 4) for toy in TOYS.values()]
     assert worse == [True, True, False, True]
 
 
@@ -110,26 +111,33 @@ def test_a_longer_future_is_never_worse_than_what_it_follows() -> None:
             "helios", jobs=150, load=1.1, gpus=16, seed=seed, predictability="informative"
         )
         found = queueing(run(trace, spec, Clairvoyant()))
-        assert found <= queueing(run(trace, spec, RULES["qssf-backfill"])) * (1 + 1e-9)
-        assert found < 0.97 * queueing(run(trace, spec, RULES["qssf-backfill"]))
+        assert found <= queueing(run(trace, spec, Policy("qssf-backfill"))) * (1 + 1e-9)
+        assert found < 0.97 * queueing(run(trace, spec, Policy("qssf-backfill")))
+
+
+RESERVE = Policy("reserve", leave_free={"longer_than": "10m", "share": 0.25})
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [RULES["qssf-backfill"], RULES["qssf"], reserve_rule("r", 600.0, 0.25)],
-    ids=lambda rule: rule.name,
+    ("policy", "follower"),
+    [
+        (Policy("qssf-backfill"), SKIPPING),
+        (Policy("qssf"), Follower(blocks=True)),
+        (RESERVE, Follower(KEEP_FREE, long_job_s=600.0, leave_frac=0.25)),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
 )
-def test_a_rule_that_follows_runs_as_it_does_in_the_engine(rule: Rule) -> None:
+def test_a_rule_that_follows_runs_as_it_does_in_the_engine(policy: Policy, follower: Follower) -> None:
     """Two ways: played on in a copy in the true future, and replayed by the engine."""
     trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=8, predictability="informative")
-    whole = run(trace, spec, rule)
+    whole = run(trace, spec, policy)
     engine = known(trace, spec)
     truth = Truth(engine, len(trace))
     engine.state.sort_queue(wanted=True)
-    while engine.arrays.progress.tally[sim.NEXT_ROW] < 60:
+    while engine.arrays.progress.run[0].next_row < 60:
         assert engine.advance()
-        sim_step(engine, rule)
-    now_s, came = engine.now_s, engine.arrays.progress.tally[sim.NEXT_ROW]
+        decide(engine, policy)
+    now_s, came = engine.now_s, engine.arrays.progress.run[0].next_row
     copies = LookAhead(1000)
     later = len(truth.coming(0))
     assert later == len(trace) - came
@@ -141,40 +149,48 @@ def test_a_rule_that_follows_runs_as_it_does_in_the_engine(rule: Rule) -> None:
         np.empty(0, np.int32),
         -1,
         truth.future(copies.slots, 0),
-        followers([rule.code]),
+        followers([follower]),
     )[0, 0]
     begins_s = np.maximum(trace.submit_s, now_s)
     assert cost == pytest.approx(float(np.maximum(whole.start_s - begins_s, 0.0).sum()), rel=1e-9)
     assert cost > 10_000
 
 
-def sim_step(engine: Engine, rule: Rule) -> None:
+def decide(engine: Engine, policy: Policy) -> None:
     """Let a rule decide at this instant."""
-    from rlsched.decide.rules import next_to_start
-
-    while (slot := int(next_to_start(engine.state.arrays, 0, rule.code, engine.now_s))) >= 0:
-        assert sim.start_slot(engine.arrays, 0, slot, -1)
+    for _, decision in decide_all(engine.state, RuleScheduler(policy), engine.now_s):
+        if isinstance(decision.action, Start):
+            engine._note(decision.action)
 
 
 def test_followed_rules_are_the_named_ones() -> None:
-    assert FOLLOWED[0] == RULES["qssf"].code
-    assert load_scheduler("reserve:4h,0.1").rule.code == FOLLOWED[1]  # type: ignore[attr-defined]
+    named = (
+        Policy("qssf"),
+        Policy("reserve", leave_free={"longer_than": "4h", "share": 0.1}),
+        Policy("reserve"),
+    )
+    for follower, policy in zip(RULES, named, strict=True):
+        rule = policy.rule
+        assert rule.order == Clairvoyant.order
+        assert (follower.kind == KEEP_FREE) == (rule.steps is STEPS["keep-free"])
+        assert follower[1:] == tuple(getattr(rule.options, name) for name in Follower._fields[1:])
 
 
 def test_it_is_refused_where_the_future_does_not_follow() -> None:
     trace, spec = synthesize("helios", jobs=20, load=1.0, gpus=16, seed=1, predictability="informative")
+    logged = Engine(trace, spec, order=Clairvoyant.order, oracle=True, rules=RunRules(always=True))
     with pytest.raises(InputError, match="expected a run without models"):
-        Engine(trace, spec, information="oracle", rules=LifeRules(always=True)).run(Clairvoyant())
-    state = ClusterState.from_spec(ONE_NODE)
+        logged.run(Clairvoyant())
+    state = ClusterState.from_spec(ONE_NODE, OrderedQueue(Order(by="area")))
     state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0)
     with pytest.raises(InputError, match="of a simulated run alone"):
         Clairvoyant().decide(state, 0, 0.0)
     with pytest.raises(InputError, match="needs the true run times"):
-        load_policy("rollout:clairvoyant", None, 100.0)
+        load_policy(Policy("clairvoyant"), None, 100.0)
 
 
 def test_evaluate_runs_it_once_whatever_the_seeds() -> None:
     trace, spec = synthesize("helios", jobs=60, load=1.1, gpus=16, seed=2, predictability="informative")
-    tasks = replay_tasks(trace, spec, Window(), predict_trace(trace, spec), ["rollout:clairvoyant"], [0, 1])
+    tasks = replay_tasks(trace, spec, Window(), predict_trace(trace, spec), [Policy("clairvoyant")], [0, 1])
     (outcome,) = run_tasks(tasks, workers=1)
     assert outcome.table.start_s.tolist() == run(trace, spec, Clairvoyant()).start_s.tolist()

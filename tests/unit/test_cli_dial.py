@@ -31,19 +31,19 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[serve.Setti
 
 def test_speed_alone_is_the_default(brokers: list[serve.Settings]) -> None:
     assert run(["broker"]) == 0
-    assert [(one.speed_energy, one.reclock_s) for one in brokers] == [(0.0, None)]
+    assert [one.speed_energy for one in brokers] == [0.0]
 
 
 def test_the_option_stands_above_the_environment(
     brokers: list[serve.Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.25")
-    assert run(["broker", "--reclock-s", "600"]) == 0
+    assert run(["broker"]) == 0
     assert run(["broker", "--speed-energy", "1"]) == 0
-    assert [(one.speed_energy, one.reclock_s) for one in brokers] == [(0.25, 600.0), (1.0, None)]
+    assert [one.speed_energy for one in brokers] == [0.25, 1.0]
 
 
-def test_up_hands_both_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_up_hands_it_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options: list[str] = []
 
     class Cluster:
@@ -55,16 +55,16 @@ def test_up_hands_both_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
     monkeypatch.setattr(local, "LocalCluster", Cluster)
     monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.5")
-    assert run(["up", "--keys", str(tmp_path), "--reclock-s", "60"]) == 0
+    assert run(["up", "--keys", str(tmp_path)]) == 0
     words = dict(zip(options[::2], options[1::2], strict=True))
-    assert (words["--speed-energy"], words["--reclock-s"]) == ("0.5", "60.0")
+    assert words["--speed-energy"] == "0.5"
 
 
 @pytest.mark.parametrize(
     ("words", "environment", "why"),
     [
         (["broker", "--speed-energy", "1.1"], "", "is not in the range 0<=x<=1"),
-        (["broker", "--reclock-s", "9"], "", "is not in the range 10<=x"),
+        (["broker", "--reclock-s", "600"], "", "running jobs keep their clocks"),
         (["up"], "fast", "Invalid value for '--speed-energy'"),
         (["submit", "--speed-energy", "-1", "--", "true"], "", "is not in the range 0<=x<=1"),
     ],

@@ -26,8 +26,9 @@ def test_a_vc_without_a_name_of_its_own_is_refused(vc: str, tmp_path: Path) -> N
 
 def test_a_description_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    path.write_text(TOML.format(vc="physics"))
+    path.write_text('preemptible = "all"\nmax_retries = 2\n' + TOML.format(vc="physics"))
     spec = ClusterSpec.read(path)
+    assert (spec.preemptible, spec.max_retries) == ("all", 2)
     assert [(node.name, node.gpus, node.vc) for node in spec.expand()] == [
         ("n0", 4, None),
         ("n1", 4, None),

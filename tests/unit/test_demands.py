@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec, Placement
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import AllocationError
 from rlsched.workload.load import NO_CPU, NO_GPU, nodes_for_load, offered_load, runnable_mask
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
 
@@ -28,15 +32,15 @@ def trace_of(jobs: list[tuple[float, ...]], **columns: Any) -> Trace:
 
 
 def play(
-    trace: Trace, spec: ClusterSpec, name: str = "fifo-backfill", placement: str = "consolidate"
+    trace: Trace, spec: ClusterSpec, name: str = "fifo-backfill", placement: Placement = "consolidate"
 ) -> JobTable:
     """The compiled loop, checked against the interface."""
-    rule = RULES[name]
-    stamps = Predictions(trace.duration_s, np.ones(len(trace)))
+    policy, spec = Policy(name), msgspec.structs.replace(spec, placement=placement)
+    predictions = Predictions(trace.duration_s, np.ones(len(trace)))
     tables = []
     for compiled in (True, False):
-        engine = Engine(trace, spec, order=rule.order, predictions=stamps, placement=placement)
-        tables.append(engine.run_rule(rule) if compiled else engine.run(QueueOrder(rule)))
+        engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions)
+        tables.append(engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy)))
     np.testing.assert_array_equal(tables[0].start_s, tables[1].start_s)
     assert tables[0].gpus == tables[1].gpus
     return tables[0]
@@ -51,6 +55,10 @@ def spec_of(*groups: tuple[int, int, str, int, int]) -> ClusterSpec:
             for count, gpus, kind, cpus, mib in groups
         ),
     )
+
+
+def state_of(spec: ClusterSpec) -> ClusterState:
+    return ClusterState.from_spec(spec, OrderedQueue(Order(by="area")))
 
 
 class TestTypes:
@@ -82,7 +90,7 @@ class TestTypes:
         assert table.gpus[:] == [(4, 5, 6), (0, 1, 2, 3)]
 
     def test_every_type_of_the_cluster_is_any_type(self) -> None:
-        state = ClusterState.from_spec(self.SPEC)
+        state = state_of(self.SPEC)
         both, one = (state.demand_number(Demand.of(1, gpu_type=kind)) for kind in ("V100|T4", "V100"))
         assert state.arrays.demand.plain[[both, one]].tolist() == [1, 0]
         state.add_node(NodeSpec(name="new", gpus=1, gpu_type="A100"))
@@ -142,14 +150,14 @@ class TestCoresAndMemory:
 
     def test_fair_shares_are_answered_from_counts(self) -> None:
         """As long as nobody takes more cores a GPU than nodes have a GPU, cores are never short."""
-        state = ClusterState.from_spec(spec_of((2, 4, "T4", 8, 0)))
+        state = state_of(spec_of((2, 4, "T4", 8, 0)))
         fair = state.demand_number(Demand.of(1, num_cpus=2))
         assert state.arrays.demand.plain[fair]
         state.demand_number(Demand.of(1, num_cpus=3))
         assert not state.arrays.demand.plain[fair], "one greedy class, and all have to be looked at"
 
     def test_cores_are_given_back(self) -> None:
-        state = ClusterState.from_spec(spec_of((1, 4, "T4", 8, 100)))
+        state = state_of(spec_of((1, 4, "T4", 8, 100)))
         seq = state.add_job(
             demand=Demand.of(2, num_cpus=7, memory_mib=50), submit_s=0.0, predicted_s=1.0, spread=1.0
         )
@@ -189,7 +197,7 @@ class TestNoGpus:
 
 class TestTheLedgerRefuses:
     def state(self) -> ClusterState:
-        return ClusterState.from_spec(spec_of((1, 2, "T4", 4, 0), (1, 2, "V100", 4, 0), (1, 0, "none", 2, 0)))
+        return state_of(spec_of((1, 2, "T4", 4, 0), (1, 2, "V100", 4, 0), (1, 0, "none", 2, 0)))
 
     def add(self, state: ClusterState, demand: Demand) -> int:
         return state.add_job(demand=demand, submit_s=0.0, predicted_s=1.0, spread=1.0)

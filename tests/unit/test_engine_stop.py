@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlsched_envs import simulation as sim
+from rlsched.cluster.arrays import records
 from rlsched_envs.engine import _ROWS_BETWEEN_LOOKS, _Stop
+from rlsched_envs.sim_arrays import RUN
 
 ROWS = 5000
 
@@ -18,10 +19,10 @@ def test_it_stops_at_the_first_look_at_which_all_wanted_are_done(seed: int) -> N
     wanted = rng.random(ROWS) < (0.5, 1.0)[seed % 2]
     wanted[ROWS - 1500 :] = False
     done_at = np.arange(ROWS) + rng.integers(1, 900, ROWS)
-    tally, done_s = np.zeros(sim.NUM_COUNTS, np.int64), np.full(ROWS, np.nan)
-    stop, looks = _Stop(tally, done_s, wanted), 0
+    run, done_s = records(1, RUN), np.full(ROWS, np.nan)
+    stop, looks = _Stop(run, done_s, wanted), 0
     for arrived in range(1, ROWS + 1):
-        tally[sim.NEXT_ROW] = arrived
+        run.next_row = arrived
         done_s[done_at <= arrived] = arrived
         due = arrived >= stop.next_look_row
         looks += due
@@ -34,16 +35,16 @@ def test_it_stops_at_the_first_look_at_which_all_wanted_are_done(seed: int) -> N
 
 
 def test_without_wanted_jobs_it_never_stops() -> None:
-    tally, done_s = np.zeros(sim.NUM_COUNTS, np.int64), np.zeros(ROWS)
-    stop = _Stop(tally, done_s, None)
-    tally[sim.NEXT_ROW] = ROWS
+    run, done_s = records(1, RUN), np.zeros(ROWS)
+    stop = _Stop(run, done_s, None)
+    run.next_row = ROWS
     assert stop.next_look_row > ROWS
     assert not stop.now()
 
 
 def test_nothing_wanted_is_done_at_the_first_look() -> None:
-    tally, done_s = np.zeros(sim.NUM_COUNTS, np.int64), np.full(ROWS, np.nan)
-    stop = _Stop(tally, done_s, np.zeros(ROWS, np.bool_))
+    run, done_s = records(1, RUN), np.full(ROWS, np.nan)
+    stop = _Stop(run, done_s, np.zeros(ROWS, np.bool_))
     assert not stop.now()
-    tally[sim.NEXT_ROW] = _ROWS_BETWEEN_LOOKS
+    run.next_row = _ROWS_BETWEEN_LOOKS
     assert stop.now()

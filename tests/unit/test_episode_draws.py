@@ -27,8 +27,8 @@ def source() -> EpisodeSource:
 def numbered(source: EpisodeSource) -> EpisodeSource:
     """The same submissions; each job's run time, prediction and spread say which job it is."""
     number = np.arange(source.submit_s.size, dtype=np.float64) + 1.0
-    stamps = source.predictions._replace(predicted_s=number, spread=number / 1e6)
-    return replace(source, duration_s=number, predictions=stamps)
+    predictions = source.predictions._replace(predicted_s=number, spread=number / 1e6)
+    return replace(source, duration_s=number, predictions=predictions)
 
 
 def test_a_window_as_recorded_is_one_run_of_jobs(source: EpisodeSource) -> None:

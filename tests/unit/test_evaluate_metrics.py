@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.build import rejected_lines, rejected_reasons
 from rlsched_agents.evaluate.jobs_out import Places, file_stem, ranges, seconds, write_jobs
 from rlsched_agents.evaluate.metrics import bounded_slowdown, mean_over_seeds, quantile, schedule_metrics
 from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_of_sums
-from rlsched_agents.evaluate.report import rejected_lines, rejected_reasons
-from rlsched_agents.evaluate.run import replay_tasks
+from rlsched_agents.evaluate.run import distinct, replay_tasks
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
 from rlsched_envs.engine import Predictions
 from rlsched_envs.job_table import JobTable
@@ -335,6 +336,7 @@ def test_job_files(tmp_path: Path) -> None:
 
 def test_only_policies_that_differ_by_seed_run_more_than_once() -> None:
     trace = a_trace()
-    stamps = Predictions(trace.duration_s, np.zeros(len(trace)))
-    tasks = replay_tasks(trace, ClusterSpec.uniform(1), Window(), stamps, ["fifo", "random", "fifo"], [4, 5])
-    assert [(task.policy, task.seed) for task in tasks] == [("fifo", 4), ("random", 4), ("random", 5)]
+    predictions = Predictions(trace.duration_s, np.zeros(len(trace)))
+    policies = distinct([Policy("fifo"), Policy("random"), Policy("fifo")])
+    tasks = replay_tasks(trace, ClusterSpec.uniform(1), Window(), predictions, policies, [4, 5])
+    assert [(task.policy.name, task.seed) for task in tasks] == [("fifo", 4), ("random", 4), ("random", 5)]

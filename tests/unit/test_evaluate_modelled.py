@@ -15,8 +15,8 @@ from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis, ModelMetrics, model_metrics, used_gpus
 from rlsched_agents.evaluate.occupancy import gpu_holds
 from rlsched_agents.evaluate.pairs import compare
+from rlsched_envs.attempt_log import Attempts, Books
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import Books, Segments
 from rlsched_envs.modelling import Energy, Models
 
 NAN = float("nan")
@@ -48,7 +48,7 @@ def by_hand() -> JobTable:
         clock_s=length_s * np.array([1.0, 0.8, 1.0, 1.0, 1.0, 0.0, 0.5]),
     )
     gpus = [(0, 1), (0, 1), (2,), (5,), (5,), (), (0, 1)]
-    segments = Segments(
+    log = Attempts(
         job=np.arange(7),
         attempt=np.ones(7, np.int32),
         start_s=start_s,
@@ -71,7 +71,7 @@ def by_hand() -> JobTable:
         np.zeros(8, np.int32),
         7,
         np.empty(0),
-        segments=segments,
+        log=log,
         energy=Energy(books.energy_j, 10 * KWH_J, 38 * KWH_J, 200.0),
     )
 
@@ -91,18 +91,18 @@ def test_gpus_that_jobs_share_are_held_once() -> None:
 
 def test_a_hold_goes_on_while_anybody_is_left() -> None:
     table = by_hand()
-    assert table.segments is not None
-    ends_s = table.segments.end_s.copy()
+    assert table.log is not None
+    ends_s = table.log.end_s.copy()
     ends_s[1] = NAN
-    held = gpu_holds(replace(table, segments=replace(table.segments, end_s=ends_s)))
+    held = gpu_holds(replace(table, log=replace(table.log, end_s=ends_s)))
     assert np.isnan(held.end_s[held.attempt == 0])
     assert 6 not in held.attempt, "g shares with b, which still runs"
 
 
 def test_without_models_every_attempt_is_a_hold() -> None:
     table = by_hand()
-    assert table.segments is not None
-    bare = replace(table, segments=replace(table.segments, books=None), energy=None)
+    assert table.log is not None
+    bare = replace(table, log=replace(table.log, books=None), energy=None)
     assert gpu_holds(bare).attempt.tolist() == list(range(7))
     assert model_metrics(bare, 8, np.ones(7, np.bool_)) == ModelMetrics()
 
@@ -144,18 +144,18 @@ def test_only_measured_jobs_have_energy_and_clocks() -> None:
 
 def test_an_attempt_without_length_is_no_division_by_zero() -> None:
     table = by_hand()
-    assert table.segments is not None
-    segments = replace(table.segments, end_s=np.where(np.arange(7) == 2, 100.0, table.segments.end_s))
-    assert segments.books is not None
-    assert used_gpus(table, segments, segments.books)[2] == 0
-    schedule_metrics(replace(table, segments=segments), 8)
+    assert table.log is not None
+    log = replace(table.log, end_s=np.where(np.arange(7) == 2, 100.0, table.log.end_s))
+    assert log.books is not None
+    assert used_gpus(table, log, log.books)[2] == 0
+    schedule_metrics(replace(table, log=log), 8)
 
 
 def test_whole_gpus_are_fragments_once_where_they_are_shared() -> None:
     """Without d and e, which ask for halves: free GPUs are 6, 5 and 6, 5 for the time of c."""
     table = by_hand()
     keep = np.array([0, 1, 2, 6])
-    assert table.segments is not None
+    assert table.log is not None
     rest = replace(
         table,
         trace=table.trace.select(keep),
@@ -164,7 +164,7 @@ def test_whole_gpus_are_fragments_once_where_they_are_shared() -> None:
         rejected=table.rejected[keep],
         reject_reason=table.reject_reason[keep],
         gpus=[table.gpus[k] for k in keep],
-        segments=replace(table.segments.select(np.isin(np.arange(7), keep)), job=np.arange(4)),
+        log=replace(table.log.select(np.isin(np.arange(7), keep)), job=np.arange(4)),
         energy=None,
     )
     one = schedule_metrics(rest, 8)
@@ -187,7 +187,7 @@ def test_energy_is_compared_on_the_same_jobs() -> None:
 def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
     table = by_hand()
     measured = np.ones(7, np.bool_)
-    models = Models(seed=4)
+    models = Models(workload_seed=4)
     catalogue = load_catalogue()
     workloads = catalogue.draw(table.trace, 4)[table.trace.num_gpus > 0]
     basis = Basis(table.trace, table.spec, measured, models)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.rules import Rule
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.evaluate.occupancy import MAX_STEPS, STEPS_S, fragmentation, step_edges, step_length_s
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 
-RULE = Rule(name="fifo-backfill", order="submit", blocks=False)
+RULE = Policy("fifo-backfill").rule
 
 
 def replayed(trace: Trace, spec: ClusterSpec, *, keep_placements: bool = True) -> JobTable:

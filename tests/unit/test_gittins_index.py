@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rlsched.cluster.arrays import JOB, Records, records
-from rlsched.cluster.gittins import (
+from rlsched.cluster.arrays import JOB, Records, StateArrays, empty_state, records
+from rlsched.decide.order.gittins import (
     LEAST_LOG_AGE,
     LOG_AGE_STEP,
     Gittins,
@@ -17,6 +17,7 @@ from rlsched.cluster.gittins import (
     log_cost,
     next_step_s,
 )
+from rlsched.decide.order.keys import Order
 
 
 def job(
@@ -37,8 +38,13 @@ def job(
     return one
 
 
-def index(one: Records, rule: Gittins, now_s: float = 0.0) -> float:
-    return float(job_index(one, rule.code, 0, now_s))
+def state_of(one: Records, how: Gittins) -> StateArrays:
+    """A state with this one slot, whose queue goes by the index."""
+    return empty_state(0, 0, 1, 1, 0, order=Order(by="index", index=how).arrays)._replace(job=one)
+
+
+def index(one: Records, how: Gittins, now_s: float = 0.0) -> float:
+    return float(job_index(state_of(one, how), 0, now_s))
 
 
 def integrated(spread: float, age: float) -> float:
@@ -102,24 +108,24 @@ def test_beyond_four_deviations_the_cost_grows_as_the_age() -> None:
 @pytest.mark.parametrize("pinned", [False, True])
 def test_every_job_has_an_index(predicted_s: float, age_s: float, spread: float, pinned: bool) -> None:
     for gpus in (0, 1, 512):
-        for rule in (Gittins(spread=spread), Gittins(spread=0.0, trust=1.0), Gittins(gpus_power=0.0)):
+        for how in (Gittins(spread=spread), Gittins(spread=0.0, trust=1.0), Gittins(gpus_power=0.0)):
             one = job(predicted_s, spread=spread, gpus=gpus, age_s=age_s, pinned=pinned)
-            assert math.isfinite(index(one, rule))
+            assert math.isfinite(index(one, how))
 
 
 def test_a_job_that_stays_once_it_runs_costs_its_mean() -> None:
-    rule = Gittins(spread=1.5, trust=2.0, gpus_power=0.5)
+    how = Gittins(spread=1.5, trust=2.0, gpus_power=0.5)
     spread = math.hypot(1.5, 2.0 * 0.4)
     mean_s = 500.0 * math.exp(spread**2 / 2)  # of a lognormal
-    got = index(job(500.0, spread=0.4, gpus=4, pinned=True), rule)
+    got = index(job(500.0, spread=0.4, gpus=4, pinned=True), how)
     assert math.exp(got) == pytest.approx(mean_s * 4**0.5)
 
 
 def test_what_a_gang_counts_for() -> None:
     one, eight = job(), job(gpus=8)
     for power in (0.0, 0.7, 1.0):
-        rule = Gittins(gpus_power=power)
-        assert index(eight, rule) - index(one, rule) == pytest.approx(power * math.log(8))
+        how = Gittins(gpus_power=power)
+        assert index(eight, how) - index(one, how) == pytest.approx(power * math.log(8))
 
 
 def test_trust_is_a_factor_of_the_spread_that_comes_with_a_prediction() -> None:
@@ -130,23 +136,23 @@ def test_trust_is_a_factor_of_the_spread_that_comes_with_a_prediction() -> None:
 
 def test_an_index_changes_at_its_steps_alone() -> None:
     """Ages of 60, 120, 240, ... seconds: between two of them the index is that of the first."""
-    rule = Gittins()
+    how = Gittins()
     steps = [60.0 * 2**k for k in range(12)]
     one = job(running=True)
-    values = [index(one, rule, 0.0)]
+    values = [index(one, how, 0.0)]
     for since_s, until_s in zip(steps, [*steps[1:], 2 * steps[-1]], strict=True):
-        first, last = index(one, rule, since_s), index(one, rule, until_s - 1e-3)
+        first, last = index(one, how, since_s), index(one, how, until_s - 1e-3)
         assert first == last != values[-1]
-        waiting = index(job(age_s=since_s), rule)
+        waiting = index(job(age_s=since_s), how)
         assert waiting == pytest.approx(first)
         values.append(first)
-    assert index(one, rule, 59.999) == values[0]
+    assert index(one, how, 59.999) == values[0]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_next_step_is_when_the_index_next_changes(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rule = Gittins(age_step=float(rng.choice([1.5, 2.0, 3.0])), first_age_s=float(rng.choice([10.0, 60.0])))
+    how = Gittins(age_step=float(rng.choice([1.5, 2.0, 3.0])), first_age_s=float(rng.choice([10.0, 60.0])))
     gpus, share = int(rng.choice([1, 3, 8])), int(rng.choice([1000, 500, 333]))
     before_s = float(rng.choice([0.0, rng.exponential(100.0)]))
     start_s = float(rng.uniform(0, 1e7))
@@ -154,17 +160,21 @@ def test_the_next_step_is_when_the_index_next_changes(seed: int) -> None:
     one.start_s = start_s
     now_s = start_s + float(rng.exponential(200.0))
     for _ in range(8):
-        then_s = float(next_step_s(one, rule.code, 0, now_s))
+        then_s = float(next_step_s(state_of(one, how), 0, now_s))
         assert then_s > now_s
         early_s = then_s - 1e-4 * (then_s - now_s)
-        assert index(one, rule, early_s) == index(one, rule, now_s)
-        assert next_step_s(one, rule.code, 0, early_s) == pytest.approx(then_s, abs=1e-6)
-        assert index(one, rule, then_s) != index(one, rule, now_s)
+        assert index(one, how, early_s) == index(one, how, now_s)
+        assert next_step_s(state_of(one, how), 0, early_s) == pytest.approx(then_s, abs=1e-6)
+        assert index(one, how, then_s) != index(one, how, now_s)
         now_s = then_s
 
 
-def test_figures_of_a_rule_reach_its_code() -> None:
-    code = Gittins(spread=1.0, trust=0.5, gpus_power=0.2, margin=0.1, age_step=3.0, first_age_s=5.0).code
-    assert code[1:] == (1.0, 0.5, 0.2, 0.1, 3.0, 5.0, 60.0, math.inf)
-    assert Gittins(threshold_gpu_s=7.0).code.threshold_gpu_s == 7.0
-    assert code.table is gittins_table()
+def test_figures_of_an_index_reach_its_code() -> None:
+    how = Gittins(spread=1.0, trust=0.5, gpus_power=0.2, margin=0.1, age_step=3.0, first_age_s=5.0)
+    arrays = Order(by="index", index=how).arrays
+    names = ("spread", "trust", "index_gpus_power", "margin", "age_step", "first_age_s", "tick_s")
+    assert tuple(arrays.code[name][0] for name in names) == (1.0, 0.5, 0.2, 0.1, 3.0, 5.0, 60.0)
+    assert arrays.code.threshold_gpu_s[0] == math.inf
+    levels = Order(by="index", index=Gittins(threshold_gpu_s=7.0)).arrays
+    assert levels.code.threshold_gpu_s[0] == 7.0
+    assert arrays.cost is gittins_table()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,14 +15,16 @@ from click.testing import CliRunner
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Preempt
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import read_records
-from rlsched.decide.scheduler import load_scheduler, may_preempt, may_share, needs_models
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.registry import load_scheduler
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.gittins import gittins, make_gittins
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine, Predictions
-from tests.unit.lives.play import attempts, trace_of
+from tests.unit.attempts.play import attempts, trace_of
 
 Span = tuple[str, float, float]
 """Job, start and end of an attempt."""
@@ -32,9 +36,13 @@ def spans(
     trace: Trace, spec: ClusterSpec, predicted_s: Sequence[float] = (), *, preempts: bool = True
 ) -> list[Span]:
     """Every attempt, by start, then job."""
-    rule = msgspec.structs.replace(gittins(), preempts=preempts)
-    stamps = Predictions(np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace)))
-    table = Engine(trace, spec, order=rule.order, predictions=stamps).run_rule(rule)
+    rule = Policy("gittins").rule
+    rule = replace(rule, options=rule.options._replace(preempts=preempts))
+    predictions = Predictions(
+        np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace))
+    )
+    rules = RunRules(always=True)
+    table = Engine(trace, spec, order=rule.order, predictions=predictions, rules=rules).run_rule(rule)
     return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(table)]
 
 
@@ -103,33 +111,50 @@ class TestByHand:
 
 
 class TestSettings:
-    def test_figures_in_their_order(self) -> None:
-        index = make_gittins("1,0.5,0,0.25", 0).rule.index
+    def test_figures_by_name(self) -> None:
+        preempt = {"spread": 1.0, "trust": 0.5, "gpus_power": 0.0, "margin": 0.25}
+        index = Policy("gittins", preempt=preempt).rule.order.index
         assert (index.spread, index.trust, index.gpus_power, index.margin) == (1.0, 0.5, 0.0, 0.25)
-        assert make_gittins("1", 0).rule.index == msgspec.structs.replace(gittins().index, spread=1.0)
-        assert make_gittins("1", 0).name == "gittins:1"
-        assert make_gittins("", 0).rule == gittins()
+        plain, one = Policy("gittins"), Policy("gittins", preempt={"spread": 1.0})
+        assert one.rule.order.index == msgspec.structs.replace(plain.rule.order.index, spread=1.0)
+        assert (plain.name, one.name) == ("gittins", "gittins*")
+        assert plain.rule.order == Order(by="index")
 
-    @pytest.mark.parametrize("argument", ["-1", "nan", "inf", "10.1", "two", "1,", "1,2,3,4,5", ",", " "])
-    def test_anything_else_is_refused(self, argument: str) -> None:
-        with pytest.raises(
-            UnknownSchedulerError, match="up to four figures from 0 to 10, SPREAD,TRUST"
-        ) as raised:
-            make_gittins(argument, 0)
+    @pytest.mark.parametrize("name", ["spread", "trust", "gpus_power", "margin"])
+    @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, 10.1])
+    def test_figures_out_of_range_are_refused(self, name: str, value: float) -> None:
+        with pytest.raises(InputError) as raised:
+            Policy("gittins", preempt={name: value})
+        assert f"preempt.{name}: expected a figure from 0 to 10, got {value:g}" in str(raised.value)
         assert "\n" not in str(raised.value)
-        assert repr(argument) in str(raised.value)
+
+    def test_anything_else_is_refused(self) -> None:
+        with pytest.raises(InputError, match=r"preempt\.spread: expected `float`, got `str`"):
+            Policy("gittins", preempt={"spread": "two"})
+        with pytest.raises(InputError, match=r"unknown setting 'preempt.spreads'; did you mean 'spread'"):
+            Policy("gittins", preempt={"spreads": 1.0})
+
+    @pytest.mark.parametrize("argument", ["1", "1,0.5,0,0.25", "1,"])
+    def test_figures_in_the_name_are_refused_with_what_to_write(self, argument: str) -> None:
+        with pytest.raises(UnknownPolicyError, match=r"write --policy gittins --set preempt\.spread=1[ ,]"):
+            Policy.of(f"gittins:{argument}")
 
     def test_what_it_says_of_itself(self) -> None:
-        plain, able = load_scheduler("gittins"), load_scheduler("gittins:1,0+share=0.5+cores")
-        assert (may_preempt(plain), may_share(plain), needs_models(plain)) == (True, False, False)
-        assert (may_preempt(able), may_share(able), needs_models(able)) == (True, True, True)
-        assert able.name == "gittins:1,0+share=0.5+cores"
+        plain = load_scheduler("gittins").abilities
+        preempt, share = {"spread": 1.0, "trust": 0.0}, {"min_speed": 0.5}
+        sharing = Policy("gittins", name="both", preempt=preempt, share=share, cores=True)
+        scheduler = load_scheduler(sharing)
+        able = scheduler.abilities
+        assert (plain.preempts, plain.shares, plain.needs_models) == (True, False, False)
+        assert (able.preempts, able.shares, able.needs_models) == (True, True, True)
+        assert scheduler.name == "both"
 
     def test_a_rule_that_shares_needs_models(self) -> None:
-        trace, able = trace_of([(0, 10, 1)]), load_scheduler("gittins+share")
+        trace, able = trace_of([(0, 10, 1)]), load_scheduler(Policy("gittins", share={}))
+        assert able.rule is not None
         for run in (lambda engine: engine.run(able), lambda engine: engine.run_rule(able.rule)):
-            with pytest.raises(ValueError, match=r"gittins\+share shares GPUs .* has no models"):
-                run(Engine(trace, ClusterSpec.uniform(1, 1), order="index"))
+            with pytest.raises(ValueError, match=r"the rule shares GPUs .* has no models"):
+                run(Engine(trace, ClusterSpec.uniform(1, 1), order=Order(by="index")))
 
 
 def test_records_of_a_run_with_preemptions_can_be_read(tmp_path: Path) -> None:

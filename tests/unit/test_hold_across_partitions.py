@@ -5,18 +5,19 @@ from __future__ import annotations
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import has_released, start_action
 from rlsched.decide.loop import decide_all
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rows.candidates import has_released
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.start import start_action
 
 
-class WaitOnceThenStart:
+class WaitOnceThenStart(Scheduler):
     """Waits at its first decision, then starts whatever is first in the window."""
 
-    name = "wait-once"
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    name = policy_id = "wait-once"
+    order = Order(by="area")
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -39,7 +40,7 @@ class WaitOnceThenStart:
 
 def test_the_held_job_is_asked_for_again_at_once() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=8)))
-    state = ClusterState.from_spec(spec)
+    state = ClusterState.from_spec(spec, OrderedQueue(Order(by="area")))
     filler = state.add_job(num_gpus=3, vc="a", submit_s=0.0, predicted_s=9e4, spread=1.0)
     state.start(filler, [0, 1, 2], 0.0)
     gang = state.add_job(num_gpus=4, vc="a", submit_s=1.0, predicted_s=10.0, spread=1.0)

@@ -15,7 +15,7 @@ import pytest
 from numba.core.errors import TypingError
 
 from rlsched.jit import array_kernel, compile_time, kernel, large_kernel, specialise
-from rlsched.linking import DoorCompiler, DoorLibrary, InsideCompiler, InsideLibrary
+from rlsched.linking import EntryCompiler, EntryLibrary, InsideCompiler, InsideLibrary
 
 
 @array_kernel
@@ -66,20 +66,20 @@ def compiled_anew(one: Any, compiler: type, **options: bool) -> Any:
 
 def test_machine_code_is_made_of_what_python_calls_alone() -> None:
     assert quartered(8.0) == 2.0
-    door = compiled_anew(quartered, DoorCompiler)
+    entry = compiled_anew(quartered, EntryCompiler)
     inside = compiled_anew(halved, InsideCompiler, no_cpython_wrapper=True)
-    assert (type(door), type(inside)) == (DoorLibrary, InsideLibrary)
-    assert any(True for _ in door.get_defined_functions())
+    assert (type(entry), type(inside)) == (EntryLibrary, InsideLibrary)
+    assert any(True for _ in entry.get_defined_functions())
     assert not any(True for _ in inside.get_defined_functions())
 
 
 def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
-    door = compiled_anew(quartered, DoorCompiler)
-    _, kind, (machine_code, names) = door.serialize_using_object_code()
+    entry = compiled_anew(quartered, EntryCompiler)
+    _, kind, (machine_code, names) = entry.serialize_using_object_code()
     assert kind == "object"
     assert len(machine_code) > 0
     kept = {each.name: each for each in llvm.parse_bitcode(names).functions}
-    assert kept.keys() == {each.name for each in door.get_defined_functions()}
+    assert kept.keys() == {each.name for each in entry.get_defined_functions()}
     for function in kept.values():
         (block,) = function.blocks
         assert [instruction.opcode for instruction in block.instructions] == ["ret"]
@@ -107,9 +107,9 @@ def mean_of(values):
 
 which = {"mean": mean_of, "total": total}[sys.argv[1]]
 print(which(np.arange(4.0)))
-door = which._door.stats
+entry = which._entry.stats
 inside = [each._inside.stats for each in (outer, total)]
-print(sum(door.cache_hits.values()), sum(door.cache_misses.values()))
+print(sum(entry.cache_hits.values()), sum(entry.cache_misses.values()))
 print(sum(sum(each.cache_misses.values()) for each in inside))
 """
 
@@ -131,9 +131,9 @@ def test_another_process_takes_from_the_cache_what_stands_there(tmp_path: Path) 
             check=True,
         ).stdout.split("\n")[:3]
 
-    assert say("mean") == ["7.5", "0 1", "2"], "compiled: the door and what it calls"
-    assert say("mean") == ["7.5", "1 0", "0"], "the door alone is loaded"
-    assert say("total") == ["6.0", "0 1", "0"], "another door is linked of what stands there"
+    assert say("mean") == ["7.5", "0 1", "2"], "compiled: the entry and what it calls"
+    assert say("mean") == ["7.5", "1 0", "0"], "the entry alone is loaded"
+    assert say("total") == ["6.0", "0 1", "0"], "another entry is linked of what stands there"
 
 
 # ---- constants of the compiler --------------------------------------------------------------------
@@ -224,7 +224,7 @@ def other(pair):
     return pair.one[0]
 
 print(outer(Pair(np.array([2.0]), np.array([3.0]))), other(Pair(np.array([5.0]), np.array([6.0]))))
-print(*(sum(one._door.stats.cache_misses.values()) for one in (outer, other)))
+print(*(sum(one._entry.stats.cache_misses.values()) for one in (outer, other)))
 """
 
 

@@ -43,7 +43,7 @@ def run_version(place: Path, name: str, field: str = "values") -> str:
 
 
 def entries(place: Path) -> list[Path]:
-    return sorted(place.glob("rlsched/kernels-*/doors/versioned.times-*.nbi"))
+    return sorted(place.glob("rlsched/kernels-*/entries/versioned.times-*.nbi"))
 
 
 def test_versions_with_other_types_share_a_cache(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_versions_with_other_types_share_a_cache(tmp_path: Path) -> None:
 
 def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
     run_version(tmp_path, "Pair")
-    for kind in ("inside", "doors"):
+    for kind in ("inside", "entries"):
         for entry in tmp_path.glob(f"rlsched/kernels-*/{kind}/*.nbi"):
             entry.write_bytes(entry.read_bytes()[:40])
     assert run_version(tmp_path, "Pair") == "42.0"

@@ -6,12 +6,14 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import AllocationError
 
 
 def preempted(*, stops_take_time: bool = True) -> ClusterState:
     """One node of four GPUs: job 0 had two of them from 0 s to 10 s; job 1 waits for four."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="submit", slots=2)
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order()), slots=2)
     state.stops_take_time = stops_take_time
     state.add_job(num_gpus=2, submit_s=0.0, predicted_s=60.0, spread=1.0)
     state.add_job(num_gpus=4, submit_s=1.0, predicted_s=60.0, spread=1.0)
@@ -67,7 +69,7 @@ def test_a_cluster_that_grows_meanwhile_keeps_it_apart() -> None:
 
 
 def test_a_job_that_did_not_declare_it_is_pinned_in_every_attempt() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="submit")
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order()))
     state.add_job(num_gpus=2, submit_s=0.0, predicted_s=60.0, spread=1.0, preemptible=False)
     state.start(0, (0, 1), 0.0)
     for now_s in (10.0, 30.0):

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from rlsched.cluster import placement
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.candidates import contested, start_action
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rows.candidates import contested
+from rlsched.decide.start import start_action
 from rlsched.workload.load import runnable_mask
 from rlsched.workload.trace import Trace
 
@@ -49,7 +52,10 @@ def consolidate(nodes: list[Node], gpus: int) -> list[int] | None:
 
 def cluster(*nodes: tuple[int, int]) -> ClusterState:
     """A cluster of one partition; each node (GPUs, GPUs taken), the lowest numbered ones taken."""
-    state = ClusterState([NodeSpec(name=f"n{n}", gpus=gpus) for n, (gpus, _) in enumerate(nodes)])
+    state = ClusterState(
+        [NodeSpec(name=f"n{n}", gpus=gpus) for n, (gpus, _) in enumerate(nodes)],
+        OrderedQueue(Order(by="area")),
+    )
     for n, (_, taken) in enumerate(nodes):
         first = int(state.arrays.node.first_gpu[n])
         if taken:
@@ -191,7 +197,7 @@ def test_fits_in_against_brute_force(shape: list[tuple[int, int, bool]]) -> None
 )
 def test_what_can_ever_run_is_what_a_trace_may_ask_for(groups: list[tuple[int, int, str | None]]) -> None:
     spec = ClusterSpec(name="c", nodes=tuple(NodeGroup(count=c, gpus=g, vc=vc) for c, g, vc in groups))
-    state = ClusterState.from_spec(spec)
+    state = ClusterState.from_spec(spec, OrderedQueue(Order(by="area")))
     asks = [(vc, gpus) for vc in ("", "a", "z") for gpus in range(1, spec.num_gpus + 2)]
     trace = Trace.from_columns(
         name="asks",

@@ -7,35 +7,26 @@ import pytest
 from numpy.typing import NDArray
 
 from rlsched.decide.draws import draw
-from rlsched.decide.schema import NUM_FEATURES
+from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT, RATE
+from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
-from rlsched_agents.runtime.network import (
-    FEASIBLE,
-    JOB,
-    RATE,
-    REFERENCE,
-    VARIANT,
-    WAIT,
-    NetworkConfig,
-    initial_weights,
-    widened,
-)
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights, widened
 
 CONFIG = NetworkConfig()
 
 
-def job_rows(count: int, reference: int, seed: int = 0, kind: int = JOB) -> NDArray[np.float32]:
+def job_rows(count: int, reference: int, seed: int = 0, kind: int = IS_JOB) -> NDArray[np.float32]:
     rows = np.random.default_rng(seed).random((count, NUM_FEATURES)).astype(np.float32)
-    rows[:, [WAIT, JOB, VARIANT, REFERENCE]] = 0
+    rows[:, [IS_WAIT, IS_JOB, IS_VARIANT, IS_REFERENCE]] = 0
     rows[:, kind] = 1
-    if kind == JOB:
-        rows[0, [WAIT, JOB]] = 1, 0
-    rows[reference, REFERENCE] = 1
+    if kind == IS_JOB:
+        rows[0, [IS_WAIT, IS_JOB]] = 1, 0
+    rows[reference, IS_REFERENCE] = 1
     return rows
 
 
-@pytest.mark.parametrize("kind", [JOB, VARIANT])
+@pytest.mark.parametrize("kind", [IS_JOB, IS_VARIANT])
 @pytest.mark.parametrize("count", [2, 24, 100])
 def test_untrained_network_takes_the_reference_row(kind: int, count: int) -> None:
     for seed in range(5):
@@ -66,7 +57,7 @@ def test_prior_has_its_own_strength_in_each_half() -> None:
     weights["actor.score.weight"][:] = 0
     forward = Forward(weights, config)
     assert forward.logits(job_rows(3, reference=1)).tolist() == [0, 2, 0]
-    assert forward.logits(job_rows(3, reference=0, kind=VARIANT)).tolist() == [7, 0, 0]
+    assert forward.logits(job_rows(3, reference=0, kind=IS_VARIANT)).tolist() == [7, 0, 0]
 
 
 def test_models_add_to_the_prior_of_the_first_half_alone() -> None:
@@ -74,7 +65,7 @@ def test_models_add_to_the_prior_of_the_first_half_alone() -> None:
     weights = initial_weights(config, 0)
     weights["actor.score.weight"][:] = 0
     forward = Forward(weights, config)
-    for kind, alone, modelled in ((JOB, 2, 5), (VARIANT, 7, 7)):
+    for kind, alone, modelled in ((IS_JOB, 2, 5), (IS_VARIANT, 7, 7)):
         rows = job_rows(3, reference=1, kind=kind)
         rows[:, RATE] = 0.0
         assert forward.logits(rows).tolist() == [0, alone, 0]

@@ -7,10 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.forward import Forward
-from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig, Weights
+from rlsched_agents.runtime.network import NetworkConfig, Weights
 
 CONFIG = NetworkConfig()
 Rng = np.random.Generator
@@ -32,13 +33,13 @@ def some_weights(rng: Rng) -> Weights:
 def observations(rng: Rng, batch: int, rows: int) -> NDArray[np.float32]:
     """Random windows: some of jobs, some of variants, padding in random places, at least one real row."""
     found = rng.random((batch, rows, NUM_FEATURES + NUM_CRITIC)).astype(np.float32)
-    found[:, :, [WAIT, JOB, VARIANT, REFERENCE]] = 0
+    found[:, :, [IS_WAIT, IS_JOB, IS_VARIANT, IS_REFERENCE]] = 0
     found[:, :, NUM_FEATURES:] = rng.random((batch, 1, NUM_CRITIC))
     for window in found:
-        window[:, JOB if rng.random() < 0.5 else VARIANT] = 1
+        window[:, IS_JOB if rng.random() < 0.5 else IS_VARIANT] = 1
         real = rng.random(rows) < 0.7
         real[rng.integers(rows)] = True
-        window[rng.choice(np.flatnonzero(real)), REFERENCE] = 1
+        window[rng.choice(np.flatnonzero(real)), IS_REFERENCE] = 1
         window[~real] = 0
     return found
 

@@ -10,9 +10,13 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import first_in_order, has_startable, job_candidates
-from rlsched.decide.scheduler import Scheduler, load_scheduler
-from rlsched.decide.schema import NUM_FEATURES, SCHEMA
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import first_in_order, has_startable, job_candidates
+from rlsched.decide.rows.schema import NUM_FEATURES, SCHEMA
+from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import CheckpointError
 from rlsched_agents.runtime import policy as module
 from rlsched_agents.runtime.card import Card
@@ -26,7 +30,7 @@ CONFIG = NetworkConfig(width=16, critic_width=8)
 def busy_cluster(seed: int = 0, waiting: int = 12) -> ClusterState:
     """Two nodes of 8 GPUs, 3 jobs running, more waiting than fits."""
     rng = np.random.default_rng(seed)
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 8))
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 8), OrderedQueue(Order(by="area")))
     for gpus in ([0, 1, 2], [8, 9], [10]):
         seq = state.add_job(
             num_gpus=len(gpus), submit_s=0, spread=1.0, predicted_s=float(rng.integers(60, 9000))
@@ -159,14 +163,14 @@ def test_names_find_the_default_the_untrained_and_a_path(
         temperature=0.5,
     )
     save_checkpoint(tmp_path / "mine.zip", card, weights)
-    policy = make_ppo(str(tmp_path / "mine.zip"), 3)
+    policy = make_ppo(Policy.of(f"ppo:{tmp_path / 'mine.zip'}"), 3)
     assert isinstance(policy, Scheduler)
     assert (policy.name, policy.temperature, policy.seed) == (f"ppo:{tmp_path / 'mine.zip'}", 0.5, 3)
     assert policy.policy_id.startswith("mine@")
     found = load_checkpoint(tmp_path / "mine.zip")
     monkeypatch.setattr(module, "load_checkpoint", lambda _: found)
-    assert make_ppo("", 0).policy_id == policy.policy_id
-    untrained = make_ppo("untrained", 7)
+    assert make_ppo(Policy("ppo"), 0).policy_id == policy.policy_id
+    untrained = make_ppo(Policy.of("ppo:untrained"), 7)
     assert untrained.name == "ppo:untrained"
     assert untrained.temperature == 0
     assert untrained.policy_id == "untrained-7"
@@ -177,6 +181,9 @@ def test_untrained_needs_no_checkpoint_and_a_missing_path_is_one_clear_line(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.delattr(module, "load_checkpoint")
-        assert make_ppo("untrained", 0).decide(busy_cluster(), 0, 100.0).source == "policy"
+        assert (
+            make_ppo(Policy("ppo", checkpoint="untrained"), 0).decide(busy_cluster(), 0, 100.0).source
+            == "policy"
+        )
     with pytest.raises(CheckpointError, match=r"none\.zip: cannot read this checkpoint"):
-        make_ppo(str(tmp_path / "none.zip"), 0)
+        make_ppo(Policy("ppo", checkpoint=str(tmp_path / "none.zip")), 0)

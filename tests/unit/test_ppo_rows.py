@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlsched.decide.rows.columns import IS_JOB
 from rlsched_agents.ppo.network import pack
 from rlsched_agents.ppo.rows import RowLinear, pool
-from rlsched_agents.runtime.network import JOB
 
 
 @pytest.mark.parametrize("count", [30, 2_048, 2_049])
@@ -54,7 +54,7 @@ def test_packed_rows_have_few_sizes_and_nothing_behind_the_real_ones() -> None:
     sizes = set()
     for real in range(1, 600):
         observations = torch.zeros(25, 24, 58)
-        observations.view(600, 58)[:real, JOB] = 1.0
+        observations.view(600, 58)[:real, IS_JOB] = 1.0
         packed = pack(observations)
         found = packed.rows.shape[0]
         sizes.add(found)

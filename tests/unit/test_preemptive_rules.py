@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,31 +10,42 @@ import pytest
 
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.index_walk import IndexRule
-from rlsched.decide.quota_walk import PreemptiveRule
-from rlsched.decide.scheduler import Scheduler, may_preempt
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.rules.steps import RULES
+from rlsched.decide.scheduler import Scheduler
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.preemptive import clearing_tiresias, make_srtf, make_tiresias, srtf, tiresias
+from rlsched_envs.attempt_arrays import PREEMPTED
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine
-from rlsched_envs.life_arrays import PREEMPTED
-from rlsched_envs.lives import LifeRules
 from rlsched_envs.node_events import NodeEvent
-from tests.unit.lives.play import attempts, trace_of
+from tests.unit.attempts.play import attempts, trace_of
 
 Span = tuple[str, float, float]
 """Job, start and end of an attempt."""
 
 
-def spans(
-    trace: Trace, rule: PreemptiveRule | IndexRule, spec: ClusterSpec, *, events: Sequence[NodeEvent] = ()
-) -> list[Span]:
+def spans(trace: Trace, policy: Policy, spec: ClusterSpec, *, events: Sequence[NodeEvent] = ()) -> list[Span]:
     """Every attempt, by start, then job."""
-    engine = Engine(
-        trace, spec, order=rule.order, information="oracle", rules=LifeRules(node_events=tuple(events))
-    )
-    return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(engine.run_rule(rule))]
+    rules = RunRules(node_events=tuple(events))
+    engine = Engine(trace, spec, order=policy.rule.order, oracle=True, rules=rules)
+    return [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(engine.run_rule(policy.rule))]
+
+
+SRTF = Policy("srtf")
+
+
+def tiresias(threshold_gpu_s: float = 18_000.0) -> Policy:
+    return Policy("tiresias", preempt={"threshold_gpu_s": threshold_gpu_s})
+
+
+def by_service(threshold_gpu_s: float) -> Policy:
+    """The two queues of Tiresias, and preemption that makes room for one job."""
+    return Policy(preempt={"by": "service", "threshold_gpu_s": threshold_gpu_s})
 
 
 class TestTiresias:
@@ -93,21 +105,27 @@ class TestTiresias:
         assert spans(trace, tiresias(60.0), ClusterSpec.uniform(1, 1)) == [("a", 0, 500), ("b", 540, 640)]
 
     def test_its_threshold_is_a_setting(self) -> None:
-        assert make_tiresias("", 0).rule == tiresias()
-        assert tiresias().threshold_gpu_s == 18_000
-        scheduler = make_tiresias("600.5", 0)
-        assert isinstance(scheduler.rule, PreemptiveRule)
-        assert scheduler.rule.threshold_gpu_s == 600.5
-        assert scheduler.name == "tiresias:600.5"
+        assert Policy("tiresias") == tiresias()
+        assert Policy("tiresias").rule.options.threshold_gpu_s == 18_000
+        rule = tiresias(600.5).rule
+        assert rule.steps is RULES["las"]
+        assert (rule.options.threshold_gpu_s, rule.options.tick_s) == (600.5, 60.0)
 
-    @pytest.mark.parametrize("argument", ["-1", "nan", "inf", "two"])
-    def test_anything_else_is_refused(self, argument: str) -> None:
-        with pytest.raises(UnknownSchedulerError, match=f"GPU-seconds >= 0 .*, got '{argument}'"):
-            make_tiresias(argument, 0)
+    @pytest.mark.parametrize("threshold", [-1.0, math.nan, -math.inf])
+    def test_a_threshold_out_of_range_is_refused(self, threshold: float) -> None:
+        with pytest.raises(
+            InputError, match=f"threshold_gpu_s: expected GPU-seconds, 0 or more, got {threshold:g}"
+        ):
+            tiresias(threshold)
+
+    @pytest.mark.parametrize("name", ["tiresias:600.5", "tiresias:600.5,clear"])
+    def test_a_threshold_in_the_name_is_refused_with_what_to_write(self, name: str) -> None:
+        with pytest.raises(UnknownPolicyError, match=r"--set preempt\.threshold_gpu_s=600\.5"):
+            Policy.of(name)
 
 
-class TestTiresiasThatClears:
-    """`tiresias:THRESHOLD,clear`: the two queues, and preemption that makes room for one job."""
+class TestByService:
+    """Preemption by `service`: the two queues, and preemption that makes room for one job."""
 
     def test_a_demoted_job_gives_way_and_one_of_the_same_queue_does_not(self) -> None:
         """At 660 s a is demoted, and b takes its place; c, of b's queue, waits until b has ended.
@@ -115,7 +133,7 @@ class TestTiresiasThatClears:
         Unlike in the quota walk a goes on at once, and not at the next tick.
         """
         trace = trace_of([(0, 1000, 1), (30, 100, 1), (31, 10, 1)])
-        assert spans(trace, clearing(600.0), ClusterSpec.uniform(1, 1)) == [
+        assert spans(trace, by_service(600.0), ClusterSpec.uniform(1, 1)) == [
             ("a", 0, 660),
             ("b", 660, 760),
             ("c", 760, 770),
@@ -128,39 +146,30 @@ class TestTiresiasThatClears:
         All three are demoted. Two GPUs are given up on either node, and that of a and c comes first.
         """
         trace = trace_of([(0, 300, 1), (0, 900, 2), (1, 300, 1), (100, 20, 2)])
-        rule, spec = clearing(60.0), ClusterSpec.uniform(2, 2)
-        found = spans(trace, rule, spec)
+        policy, spec = by_service(60.0), ClusterSpec.uniform(2, 2)
+        found = spans(trace, policy, spec)
         assert found[:4] == [("a", 0, 100), ("b", 0, 900), ("c", 1, 100), ("d", 100, 120)]
 
     def test_it_is_the_same_through_the_scheduler_interface(self) -> None:
         trace, spec = synthesize("philly", 250, 1.2, 16, seed=4)
-        tables = []
+        policy, tables = by_service(18_000.0), []
         for compiled in (True, False):
-            engine = Engine(trace, spec, order="submit", information="oracle")
-            scheduler = make_tiresias("18000,clear", 0)
-            tables.append(engine.run_rule(scheduler.rule) if compiled else engine.run(scheduler))
+            engine = Engine(trace, spec, order=policy.rule.order, oracle=True)
+            tables.append(engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy)))
         np.testing.assert_array_equal(tables[0].end_s, tables[1].end_s)
-        assert (tables[0].attempts.reason == PREEMPTED).sum() > 20
+        assert (tables[0].log.reason == PREEMPTED).sum() > 20
 
-    def test_its_name_says_so(self) -> None:
-        scheduler = make_tiresias("600.5,clear", 0)
-        assert isinstance(scheduler.rule, IndexRule)
-        assert scheduler.rule.index.threshold_gpu_s == 600.5
-        assert scheduler.name == "tiresias:600.5,clear"
-        assert may_preempt(scheduler)
-        for argument in (",clear", "600,hole", "clear"):
-            with pytest.raises(UnknownSchedulerError, match="GPU-seconds >= 0"):
-                make_tiresias(argument, 0)
-
-
-def clearing(threshold_gpu_s: float) -> IndexRule:
-    return clearing_tiresias(threshold_gpu_s, name="tiresias").rule
+    def test_its_settings_say_so(self) -> None:
+        rule = by_service(600.5).rule
+        assert rule.steps is RULES["gittins"]
+        assert rule.order.index.threshold_gpu_s == 600.5
+        assert RuleScheduler(by_service(600.5)).abilities.preempts
 
 
 class TestShortestRemainingTimeFirst:
     def test_a_shorter_job_takes_over_and_the_other_pays(self) -> None:
         trace = trace_of([(0, 100, 1), (50, 10, 1)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(1, 1)) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(1, 1)) == [
             ("a", 0, 50),
             ("b", 50, 60),
             ("a", 60, 60 + 40 + 50),
@@ -169,7 +178,7 @@ class TestShortestRemainingTimeFirst:
     def test_what_is_left_counts_and_not_the_whole_job(self) -> None:
         """At 50 job a has 50 s left, fewer than b: it stays. At 90 it has 10, more than c."""
         trace = trace_of([(0, 100, 1), (50, 51, 1), (90, 9, 1)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(1, 1)) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(1, 1)) == [
             ("a", 0, 90),
             ("c", 90, 99),
             ("a", 99, 99 + 40 + 10),
@@ -179,7 +188,7 @@ class TestShortestRemainingTimeFirst:
     def test_restart_costs_are_part_of_what_is_left(self) -> None:
         """b leaves at 60: a has 50 + 40 s to go, c 80."""
         trace = trace_of([(0, 100, 1), (50, 10, 1), (55, 80, 1)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(1, 1)) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(1, 1)) == [
             ("a", 0, 50),
             ("b", 50, 60),
             ("c", 60, 140),
@@ -192,7 +201,7 @@ class TestShortestRemainingTimeFirst:
         Until c ends those GPUs are idle: a and d are behind e in the walk, and have no quota.
         """
         trace = trace_of([(0, 300, 1), (1, 100, 1), (2, 95, 1), (3, 200, 1), (10, 20, 2)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(2, 2)) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(2, 2)) == [
             ("a", 0, 10),
             ("b", 1, 101),
             ("c", 2, 97),
@@ -205,7 +214,7 @@ class TestShortestRemainingTimeFirst:
     def test_only_as_many_give_way_as_have_to(self) -> None:
         """Three GPUs: the job with most left gives way to one that needs one."""
         trace = trace_of([(0, 100, 1), (0, 300, 1), (0, 200, 1), (10, 20, 1)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(1, 3))[:4] == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(1, 3))[:4] == [
             ("a", 0, 100),
             ("b", 0, 10),
             ("c", 0, 200),
@@ -216,14 +225,14 @@ class TestShortestRemainingTimeFirst:
         """The short job of VC y does not touch the long one of VC x; on shared nodes it does."""
         nodes = tuple(NodeGroup(count=1, gpus=1, vc=vc) for vc in ("x", "y"))
         trace = trace_of([(0, 100, 1), (0, 60, 1), (10, 5, 1)], vc=["x", "y", "y"])
-        assert spans(trace, srtf(), ClusterSpec(name="c", nodes=nodes)) == [
+        assert spans(trace, SRTF, ClusterSpec(name="c", nodes=nodes)) == [
             ("a", 0, 100),
             ("b", 0, 10),
             ("c", 10, 15),
             ("b", 15, 15 + 40 + 50),
         ]
         shared = ClusterSpec.uniform(2, 1)
-        assert spans(trace, srtf(), shared)[:2] == [("a", 0, 10), ("b", 0, 60)]
+        assert spans(trace, SRTF, shared)[:2] == [("a", 0, 10), ("b", 0, 60)]
 
     def test_nobody_makes_room_in_vain(self) -> None:
         """Two nodes of two GPUs; p must not be preempted, so that a gang of four finds no room until it ends.
@@ -231,7 +240,7 @@ class TestShortestRemainingTimeFirst:
         It has by far the least left, and would otherwise have kept three GPUs idle from 10 to 500.
         """
         trace = trace_of([(0, 500, 1), (0, 300, 2), (10, 5, 4)], preemptible=["false", "", ""])
-        assert spans(trace, srtf(), ClusterSpec.uniform(2, 2)) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(2, 2)) == [
             ("a", 0, 500),
             ("b", 0, 300),
             ("c", 500, 505),
@@ -246,7 +255,7 @@ class TestShortestRemainingTimeFirst:
             [(0, 500, 3), (1, 500, 3), (10, 5, 2), (10, 6, 4), (10, 100, 1)],
             preemptible=["false", "false", "false", "", ""],
         )
-        assert spans(trace, srtf(), ClusterSpec.uniform(3, 4)) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(3, 4)) == [
             ("a", 0, 500),
             ("b", 1, 501),
             ("c", 10, 15),
@@ -257,7 +266,7 @@ class TestShortestRemainingTimeFirst:
     def test_jobs_on_a_draining_node_stay_and_are_no_quota(self) -> None:
         drained = [NodeEvent(5.0, 0, NODE_DRAINED), NodeEvent(200.0, 0, NODE_UP)]
         trace = trace_of([(0, 100, 1), (0, 300, 1), (10, 20, 1)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(2, 1), events=drained) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(2, 1), events=drained) == [
             ("a", 0, 100),
             ("b", 0, 10),
             ("c", 10, 30),
@@ -268,23 +277,21 @@ class TestShortestRemainingTimeFirst:
         """a has lost its work, 100 s, and pays 40: that is less than the 190 s that b has left."""
         down = [NodeEvent(10.0, 0, NODE_DOWN), NodeEvent(1000.0, 0, NODE_UP)]
         trace = trace_of([(0, 100, 1), (0, 200, 1)])
-        assert spans(trace, srtf(), ClusterSpec.uniform(2, 1), events=down) == [
+        assert spans(trace, SRTF, ClusterSpec.uniform(2, 1), events=down) == [
             ("a", 0, 10),
             ("b", 0, 10),
             ("a", 10, 150),
             ("b", 150, 150 + 40 + 190),
         ]
 
-    def test_it_takes_no_argument(self) -> None:
-        with pytest.raises(UnknownSchedulerError, match="takes no argument, got '3'"):
-            make_srtf("3", 0)
+    def test_its_name_takes_no_argument(self) -> None:
+        with pytest.raises(UnknownPolicyError, match="settings are no part of a name any more"):
+            Policy.of("srtf:3")
 
 
 def test_both_are_schedulers_that_preempt() -> None:
-    for scheduler, name, order, information in (
-        (make_tiresias("", 0), "tiresias", "submit", "causal"),
-        (make_srtf("", 0), "srtf", "remaining", "oracle"),
-    ):
+    for name, order, oracle in (("tiresias", Order(), False), ("srtf", Order(by="remaining"), True)):
+        scheduler = load_scheduler(name)
         assert isinstance(scheduler, Scheduler)
-        assert may_preempt(scheduler)
-        assert (scheduler.name, scheduler.order, scheduler.information) == (name, order, information)
+        assert scheduler.abilities.preempts
+        assert (scheduler.name, scheduler.order, scheduler.oracle) == (name, order, oracle)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_envs.engine import Engine, Predictions
 
 JOBS = 400_000
@@ -37,9 +37,11 @@ def test_mean_waiting_time_of_an_mmc_queue(servers: int, busy_frac: float) -> No
         num_gpus=np.ones(JOBS),
     )
     spec = ClusterSpec.uniform(max(1, servers // 8), min(servers, 8))
-    stamps = Predictions(trace.duration_s, np.zeros(JOBS))
-    rule = RULES["fifo"]
-    table = Engine(trace, spec, order=rule.order, predictions=stamps, keep_placements=False).run_rule(rule)
+    predictions = Predictions(trace.duration_s, np.zeros(JOBS))
+    rule = Policy("fifo").rule
+    table = Engine(trace, spec, order=rule.order, predictions=predictions, keep_placements=False).run_rule(
+        rule
+    )
     waited = table.start_s - trace.submit_s
     batches = waited[JOBS // 20 :].reshape(-1, JOBS // BATCHES // 2).mean(axis=1)
     error = batches.std(ddof=1) / math.sqrt(len(batches))

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide.actions import Action, Migrate, Preempt, SetClock, Start, Wait
+from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.draws import draw
 from rlsched.decide.record import DecisionRecord, Half, append_records, read_records
 
@@ -60,10 +60,9 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
     [
         Start(seq=1, gpus=(2,), share_milli=500),
         Wait(until_s=7.0),
-        Wait(for_seq=3),
         Preempt(seq=4),
-        Migrate(seq=5, gpus=(1, 2)),
-        SetClock(seq=6, sm_clock_frac=0.8),
+        Preempt(seq=5, moved_for=2),
+        Start(seq=6, gpus=(1, 2), sm_clock_frac=0.8, share_with=3),
     ],
 )
 def test_every_action_survives(tmp_path: Path, action: Action) -> None:

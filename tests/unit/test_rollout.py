@@ -11,22 +11,27 @@ from hypothesis import given, settings
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rules import SKIPPING
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
-from rlsched.errors import UnknownSchedulerError
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES
-from rlsched_agents.heuristics.rollout import Rollout, make_rollout
+from rlsched_agents.heuristics.rollout import Rollout
+from rlsched_agents.search.columns import SKIPPING
 from rlsched_agents.search.futures import MAX_SIGMA, draw_time_left
 from rlsched_agents.search.race import FixedSamples, Raced, best_action, race
-from rlsched_envs import simulation as sim
+from rlsched_envs import loop
+from rlsched_envs.constants import FINISHED, STOPPED
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.lookahead import MAX_WAITING, NOTHING, WAIT, Futures, LookAhead, followers
 from tests.contract.test_rules_two_ways import Case, cases, check_valid
 
+AREA = Order(by="area")
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 TWO_NODES = ClusterSpec(name="c", nodes=(NodeGroup(count=2, gpus=4),))
 
@@ -40,11 +45,11 @@ def trace_of(*jobs: tuple[float, float, int]) -> Trace:
 def replay(
     trace: Trace, spec: ClusterSpec, scheduler: Scheduler, predicted_s: np.ndarray | None = None
 ) -> tuple[JobTable, list[DecisionRecord]]:
-    stamps = Predictions(
+    predictions = Predictions(
         trace.duration_s.copy() if predicted_s is None else predicted_s, np.full(len(trace), 0.2)
     )
     records: list[DecisionRecord] = []
-    table = Engine(trace, spec, predictions=stamps).run(scheduler, on_record=records.append)
+    table = Engine(trace, spec, order=AREA, predictions=predictions).run(scheduler, on_record=records.append)
     return table, records
 
 
@@ -54,10 +59,11 @@ def test_it_waits_for_a_blocked_gang_where_that_is_right() -> None:
     Waiting costs 580 s for the long job and 290 s for the gang; backfill lets the gang wait 36,010 s.
     """
     trace = trace_of((0, 300, 3), (10, 600, 4), (20, 36_000, 1))
-    rule = Engine(
-        trace, ONE_NODE, predictions=Predictions(trace.duration_s.copy(), np.full(3, 0.2))
-    ).run_rule(RULES["qssf-backfill"])
-    assert rule.start_s.tolist() == [0, 36_020, 20]
+    predictions = Predictions(trace.duration_s.copy(), np.full(3, 0.2))
+    plain = Engine(trace, ONE_NODE, order=AREA, predictions=predictions).run_rule(
+        Policy("qssf-backfill").rule
+    )
+    assert plain.start_s.tolist() == [0, 36_020, 20]
     table, records = replay(trace, ONE_NODE, Rollout(8, 0))
     assert table.start_s.tolist() == [0, 300, 900]
     assert [type(record.action) for record in records] == [Start, Wait, Start, Start]
@@ -79,7 +85,7 @@ def test_it_never_keeps_back_a_job_for_longer_than_a_hold() -> None:
 
 
 def contended(seed: int) -> tuple[Trace, np.ndarray]:
-    """40 jobs in 100 s on eight GPUs, and their stamps; only those that end later differ by the seed."""
+    """40 jobs in 100 s on eight GPUs, and their predictions; only those that end later differ by the seed."""
     common = np.random.default_rng(1)
     submit_s = np.sort(common.integers(0, 100, 40)).astype(float)
     duration_s = common.integers(3, 40, 40).astype(float)
@@ -95,11 +101,11 @@ def contended(seed: int) -> tuple[Trace, np.ndarray]:
 
 
 def test_decisions_depend_neither_on_true_durations_nor_on_what_comes_later() -> None:
-    (one, stamps), (two, _) = contended(5), contended(6)
+    (one, predictions), (two, _) = contended(5), contended(6)
     assert (one.duration_s != two.duration_s).sum() > 15
     until = 38
-    first = replay(one, TWO_NODES, Rollout(4, 0), stamps)[1]
-    other = replay(two.select(slice(0, until)), TWO_NODES, Rollout(4, 0), stamps[:until])[1]
+    first = replay(one, TWO_NODES, Rollout(4, 0), predictions)[1]
+    other = replay(two.select(slice(0, until)), TWO_NODES, Rollout(4, 0), predictions[:until])[1]
     end_s = float(one.submit_s[until])
     early = [
         [(record.state_digest, record.action, record.source) for record in records if record.now_s < end_s]
@@ -111,10 +117,11 @@ def test_decisions_depend_neither_on_true_durations_nor_on_what_comes_later() ->
 
 def test_the_same_seed_decides_the_same_and_another_draws_otherwise() -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.1, gpus=16, seed=4, predictability="informative")
-    stamps = predict_trace(trace, spec)
+    predictions = predict_trace(trace, spec)
 
     def starts(seed: int) -> list[float]:
-        found: list[float] = Engine(trace, spec, predictions=stamps).run(Rollout(4, seed)).start_s.tolist()
+        table = Engine(trace, spec, order=AREA, predictions=predictions).run(Rollout(4, seed))
+        found: list[float] = table.start_s.tolist()
         return found
 
     assert starts(1) == starts(1)
@@ -132,10 +139,13 @@ def test_schedules_are_valid_on_any_cluster(case: Case) -> None:
 def test_the_copy_runs_as_the_engine_does() -> None:
     """With the true run times and arrivals, the queueing ahead is what the engine goes on to have."""
     trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=8, predictability="informative")
-    engine = Engine(trace, spec, predictions=predict_trace(trace, spec))
-    assert sim.run_rule(engine.arrays, SKIPPING, 60) == sim.STOPPED
+    engine = Engine(trace, spec, order=AREA, predictions=predict_trace(trace, spec))
+    engine.state.sort_queue(wanted=True)
+    rule = Policy("qssf-backfill").rule
+    run_rule = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
+    assert run_rule(engine.arrays, rule.options, 60, loop.NO_CURVE) == STOPPED
     truth, progress, job = engine.arrays.truth, engine.arrays.progress, engine.state.arrays.job
-    came, before = int(progress.tally[sim.NEXT_ROW]), progress.clock[sim.QUEUED_S]
+    came, before = int(progress.run[0].next_row), float(progress.run[0].queued_s)
     copies = LookAhead()
     copies.take(engine.state, 0, len(truth) - came, engine.now_s)
     row = progress.ends.row[copies.slots]
@@ -154,14 +164,14 @@ def test_the_copy_runs_as_the_engine_does() -> None:
     digest = engine.state.digest()
     costs = copies.costs(0, *nothing, futures, followers([SKIPPING, SKIPPING]))
     assert engine.state.digest() == digest
-    assert sim.run_rule(engine.arrays, SKIPPING, len(truth) + 1) == sim.FINISHED
-    ahead = float(progress.clock[sim.QUEUED_S] - before)
+    assert run_rule(engine.arrays, rule.options, len(truth) + 1, loop.NO_CURVE) == FINISHED
+    ahead = float(progress.run[0].queued_s) - before
     assert ahead > 10_000
     assert costs[0].tolist() == pytest.approx([ahead, ahead], rel=1e-9)
 
 
 def test_of_a_long_queue_the_beginning_is_looked_at_and_what_is_asked_about() -> None:
-    state = ClusterState.from_spec(ONE_NODE)
+    state = ClusterState.from_spec(ONE_NODE, OrderedQueue(AREA))
     seqs = [
         state.add_job(num_gpus=1, submit_s=float(k), predicted_s=100.0 + k, spread=0.2)
         for k in range(MAX_WAITING + 40)
@@ -221,8 +231,24 @@ def test_the_race_drops_what_is_no_better_at_half_time() -> None:
     assert [count for _, count in asked] == [4]
 
 
-@pytest.mark.parametrize("argument", ["0", "x", "-1", "1.5", "2000"])
-def test_a_wrong_number_of_samples_is_said(argument: str) -> None:
-    with pytest.raises(UnknownSchedulerError, match=r"expected 1 to 1000 samples, or clairvoyant, got"):
-        make_rollout(argument, 0)
-    assert make_rollout("16", 3).name == "rollout:16"
+@pytest.mark.parametrize("samples", [0, -1, 2000])
+def test_a_wrong_number_of_samples_is_said(samples: int) -> None:
+    with pytest.raises(InputError, match=f"samples: expected 1 to 1000 futures, got {samples}"):
+        Policy("rollout", samples=samples)
+
+
+@pytest.mark.parametrize("samples", ["x", 1.5])
+def test_samples_are_a_whole_number(samples: object) -> None:
+    with pytest.raises(InputError, match="samples: expected `int`"):
+        Policy("rollout", samples=samples)
+
+
+def test_its_settings_are_no_part_of_its_name() -> None:
+    scheduler = load_scheduler(Policy("rollout", name="sixteen", samples=16), seed=3)
+    assert isinstance(scheduler, Rollout)
+    assert scheduler.name == "sixteen"
+    assert scheduler._search.budget.at_once == 16
+    with pytest.raises(UnknownPolicyError, match="write --policy rollout --set samples=16"):
+        Policy.of("rollout:16")
+    with pytest.raises(UnknownPolicyError, match="it is called `clairvoyant` now"):
+        Policy.of("rollout:clairvoyant")

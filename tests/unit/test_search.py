@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,19 @@ from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import job_candidates
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.scheduler import Scheduler, add_search, load_scheduler, split_search
-from rlsched.errors import InputError, UnknownSchedulerError
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.settings import Search as Amount
+from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import _needs_seeds
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race
@@ -36,17 +42,23 @@ BLOCKED_GANG = ((0, 300, 3), (10, 600, 4), (20, 36_000, 1))
 """Three GPUs are back in five minutes; the fourth is better kept than given away for ten hours."""
 
 
-def lively(seed: int = 4) -> PpoScheduler:
+EIGHT = Amount(samples=8)
+PLAIN = Permissions()
+
+
+def lively(seed: int = 4, *, search: Amount | None = None, permissions: Permissions = PLAIN) -> PpoScheduler:
     """A network that follows no rule."""
     rng = np.random.default_rng(seed)
     weights = {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
-    return PpoScheduler(weights, CONFIG, seed=seed)
+    return PpoScheduler(weights, CONFIG, seed=seed, search=search, permissions=permissions)
 
 
-def untrained(prior: float = 3.5) -> PpoScheduler:
+def untrained(
+    prior: float = 3.5, *, search: Amount | None = None, permissions: Permissions = PLAIN
+) -> PpoScheduler:
     """The reference rule; with a negative prior it shuns what that would do."""
     config = NetworkConfig(width=16, critic_width=8, prior_job=prior)
-    return PpoScheduler(initial_weights(config, 0), config)
+    return PpoScheduler(initial_weights(config, 0), config, search=search, permissions=permissions)
 
 
 def free(policy: PpoScheduler) -> PpoScheduler:
@@ -62,9 +74,9 @@ def replay(
     """Jobs as (submission, duration, GPUs) on one node of four GPUs, predicted well."""
     submit, duration, gpus = zip(*jobs, strict=True)
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
-    stamps = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
+    predictions = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
     records: list[DecisionRecord] = []
-    engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=stamps)
+    engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=predictions)
     table = engine.run(scheduler, on_record=records.append)
     return table, records
 
@@ -83,28 +95,30 @@ class Ticks:
 def crowd(jobs: int = 150) -> Callable[[Scheduler], JobTable]:
     """Runs a scheduler on the same contended jobs."""
     trace, spec = synthesize("helios", jobs=jobs, load=1.1, gpus=16, seed=4, predictability="informative")
-    stamps = predict_trace(trace, spec)
-    return lambda scheduler: Engine(trace, spec, order=scheduler.order, predictions=stamps).run(scheduler)
+    predictions = predict_trace(trace, spec)
+    return lambda scheduler: Engine(trace, spec, order=scheduler.order, predictions=predictions).run(
+        scheduler
+    )
 
 
 def test_without_time_it_is_the_network_job_for_job() -> None:
     run = crowd()
     alone = run(lively())
     assert alone.by_source["policy"] > 50
-    nothing = run(lively().with_search("p", "0ms"))
-    late = lively().with_search("p", "5ms")
+    nothing = run(lively(search=Amount()))
+    late = lively(search=Amount(time_ms=5.0))
     late._search = Search(TimeBudget(5.0, Ticks(1.0)), 0)
     too_late = run(late)
     for table in (nothing, too_late):
         assert table.start_s.tolist() == alone.start_s.tolist()
         assert table.by_source == alone.by_source
-    assert run(lively().with_search("p", "4")).start_s.tolist() != alone.start_s.tolist()
+    assert run(lively(search=Amount(samples=4))).start_s.tolist() != alone.start_s.tolist()
 
 
-@pytest.mark.parametrize("amount", ["8", "2000ms"])
-def test_it_waits_for_a_blocked_gang_where_the_network_would_not(amount: str) -> None:
+@pytest.mark.parametrize(("amount", "says"), [(EIGHT, "8"), (Amount(time_ms=2000.0), "2000ms")])
+def test_it_waits_for_a_blocked_gang_where_the_network_would_not(amount: Amount, says: str) -> None:
     assert replay(BLOCKED_GANG, untrained())[0].start_s.tolist() == [0, 36_020, 20]
-    table, records = replay(BLOCKED_GANG, untrained().with_search("ppo+search", amount))
+    table, records = replay(BLOCKED_GANG, untrained(search=amount))
     assert table.start_s.tolist() == [0, 300, 900]
     assert [type(record.action) for record in records] == [Start, Wait, Start, Start]
     assert [record.source for record in records] == ["automatic", "search", "policy", "automatic"]
@@ -113,7 +127,7 @@ def test_it_waits_for_a_blocked_gang_where_the_network_would_not(amount: str) ->
     assert (changed.halves[0].choice, changed.overruled) == (0, changed.halves[0].reference)
     assert changed.halves[0].logits[changed.overruled] == max(changed.halves[0].logits)
     assert changed.samples >= 4
-    assert (kept.overruled, kept.policy_id) == (-1, f"ppo+search={amount}")
+    assert (kept.overruled, kept.policy_id) == (-1, f"ppo+search={says}")
 
 
 def test_where_predictions_tell_little_the_network_decides_alone() -> None:
@@ -122,10 +136,10 @@ def test_where_predictions_tell_little_the_network_decides_alone() -> None:
         ((1.1, 1.2, 0.2), [0, 36_020, 20], 0),
         ((0.2, 0.2, 1.2), [0, 300, 900], 8),
     ):
-        table, records = replay(BLOCKED_GANG, untrained().with_search("p", "8"), spreads)
+        table, records = replay(BLOCKED_GANG, untrained(search=EIGHT), spreads)
         assert table.start_s.tolist() == starts
         assert max(record.samples for record in records) == samples
-    table, records = replay(BLOCKED_GANG, free(untrained().with_search("p", "8")), (1.1, 1.2, 0.2))
+    table, records = replay(BLOCKED_GANG, free(untrained(search=EIGHT)), (1.1, 1.2, 0.2))
     assert max(record.samples for record in records) > 0
 
 
@@ -133,7 +147,7 @@ def test_it_starts_the_short_job_where_the_network_would_start_the_long_one() ->
     """Of two gangs of one demand, so the short one is there as the reference's row."""
     jobs = ((0.0, 300.0, 4), (10.0, 60.0, 4), (20.0, 36_000.0, 4))
     assert replay(jobs, untrained(-3.5))[0].start_s.tolist() == [0, 36_300, 300]
-    table, records = replay(jobs, untrained(-3.5).with_search("p", "8"))
+    table, records = replay(jobs, untrained(-3.5, search=EIGHT))
     assert table.start_s.tolist() == [0, 300, 360]
     assert [record.source for record in records] == ["automatic", "search", "automatic"]
 
@@ -142,7 +156,7 @@ def test_the_same_samples_decide_the_same_and_another_seed_draws_otherwise() -> 
     run = crowd()
 
     def starts(seed: int) -> list[float]:
-        policy = PpoScheduler(initial_weights(CONFIG, 0), CONFIG, seed=seed).with_search("p", "4")
+        policy = PpoScheduler(initial_weights(CONFIG, 0), CONFIG, seed=seed, search=Amount(samples=4))
         found: list[float] = run(policy).start_s.tolist()
         return found
 
@@ -151,12 +165,12 @@ def test_the_same_samples_decide_the_same_and_another_seed_draws_otherwise() -> 
 
 
 def test_searching_leaves_the_state_alone_and_recording_changes_nothing() -> None:
-    state = ClusterState.from_spec(ONE_NODE)
+    state = ClusterState.from_spec(ONE_NODE, OrderedQueue(Order(by="area")))
     first = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=300.0, spread=0.2)
     state.start(first, (0, 1, 2), 0.0)
     for gpus, predicted_s in ((4, 600.0), (1, 36_000.0), (1, 40_000.0)):
         state.add_job(num_gpus=gpus, submit_s=10.0, predicted_s=predicted_s, spread=0.2)
-    policy, digest = untrained().with_search("p", "8"), state.digest()
+    policy, digest = untrained(search=EIGHT), state.digest()
     with_record = policy.decide(state, 0, 20.0, record=True)
     assert with_record.source == "search"
     assert policy.decide(state, 0, 20.0).action == with_record.action == Wait()
@@ -164,7 +178,7 @@ def test_searching_leaves_the_state_alone_and_recording_changes_nothing() -> Non
 
 
 def test_its_proposals_are_the_likeliest_of_other_demands_the_references_and_wait() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 8))
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 8), OrderedQueue(Order(by="area")))
     seqs = [
         state.add_job(num_gpus=gpus, submit_s=float(k), predicted_s=1000.0 * gpus, spread=1.0)
         for k, gpus in enumerate((9, 9, 1, 2, 2, 3, 4))
@@ -233,7 +247,7 @@ def test_too_few_samples_change_nothing(budget_ms: float, samples: int) -> None:
 
 def test_a_search_begins_nothing_once_its_time_is_up() -> None:
     """Readings: beginning, first round, then one before every play of the first future."""
-    state = ClusterState.from_spec(ONE_NODE)
+    state = ClusterState.from_spec(ONE_NODE, OrderedQueue(Order(by="area")))
     first = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=300.0, spread=0.2)
     state.start(first, (0, 1, 2), 0.0)
     for gpus, predicted_s in ((4, 600.0), (1, 36_000.0)):
@@ -252,59 +266,74 @@ def test_a_search_begins_nothing_once_its_time_is_up() -> None:
 @given(case=cases())
 def test_schedules_are_valid_on_any_cluster(case: Case) -> None:
     """Partitions, VCs, cores, shares of GPUs and all."""
-    scheduler = free(lively().with_search("p", "2"))
+    scheduler = free(lively(search=Amount(samples=2)))
     check_valid(case.engine(scheduler).run(scheduler))
 
 
 def test_under_models_sharing_stays_the_networks() -> None:
     trace, spec = synthesize("helios", jobs=120, load=1.3, gpus=16, seed=4, predictability="informative")
-    engine = Engine(trace, spec, predictions=predict_trace(trace, spec), models=Models())
+    policy = load_scheduler(searching(samples=2))
+    predictions = predict_trace(trace, spec)
+    engine = Engine(trace, spec, order=policy.order, predictions=predictions, models=Models())
     records: list[DecisionRecord] = []
-    table = engine.run(load_scheduler("ppo:untrained").with_search("p", "2"), on_record=records.append)  # type: ignore[attr-defined]
+    table = engine.run(policy, on_record=records.append)
     assert np.isfinite(table.end_s).all()
     starts = [(record, record.action) for record in records if isinstance(record.action, Start)]
-    joins = [record for record, action in starts if action.beside >= 0]
+    joins = [record for record, action in starts if action.share_with >= 0]
     assert len(joins) > 3
     assert {record.source for record in joins} <= {"policy", "automatic"}
     assert max(record.samples for record, _ in starts) == 2
 
 
+def searching(**search: float) -> Policy:
+    """A network before training that looks ahead."""
+    return Policy("ppo", checkpoint="untrained", search=search)
+
+
 def test_a_search_makes_seeds_differ_where_the_network_alone_has_one_answer() -> None:
-    assert not _needs_seeds("ppo", [0, 1])
-    assert not _needs_seeds("ppo+search=0ms", [0, 1])
-    assert _needs_seeds("ppo+search=8", [0, 1])
-
-
-def test_names_are_split_at_their_end_and_take_a_search_once() -> None:
-    assert split_search("ppo:a+b.zip+search=8") == ("ppo:a+b.zip", "8")
-    assert split_search("qssf-backfill+share") == ("qssf-backfill+share", None)
-    names = ["qssf-backfill", "ppo:untrained", "ppo+search=8"]
-    assert add_search(names, "5ms") == ["qssf-backfill", "ppo:untrained+search=5ms", "ppo+search=8"]
-    with pytest.raises(UnknownSchedulerError, match="none of these policies has one: fifo; ppo has"):
-        add_search(["fifo"], "8")
+    assert not _needs_seeds(Policy("ppo"), [0, 1])
+    assert not _needs_seeds(Policy("ppo", search={}), [0, 1])
+    assert _needs_seeds(Policy("ppo", search={"samples": 8}), [0, 1])
 
 
 @pytest.mark.parametrize(
-    "amount", ["", "1", "0", "-3", "1.5", "2000", "ms", "-1ms", "20000ms", "5s", "nanms"]
+    ("search", "says"),
+    [
+        ({"samples": 1}, "search.samples: expected 2 to 1000 futures, or 0 for as many as fit, got 1"),
+        ({"samples": -3}, "search.samples: expected 2 to 1000 futures, or 0 for as many as fit, got -3"),
+        ({"samples": 2000}, "search.samples: expected 2 to 1000 futures, or 0 for as many as fit, got 2000"),
+        ({"samples": 1.5}, "search.samples: expected `int`, got `float`"),
+        ({"time_ms": -1.0}, "search.time_ms: expected 0 to 10000 milliseconds, got -1"),
+        ({"time_ms": 20_000.0}, "search.time_ms: expected 0 to 10000 milliseconds, got 20000"),
+        ({"time_ms": math.nan}, "search.time_ms: expected 0 to 10000 milliseconds, got nan"),
+        ({"time_ms": "5s"}, "search.time_ms: expected `float`, got `str`"),
+    ],
 )
-def test_a_wrong_amount_is_said(amount: str) -> None:
-    with pytest.raises(
-        UnknownSchedulerError, match=r"\+search=N of 2 to 1000 samples, or \+search=Bms of 0 to"
-    ):
-        load_scheduler(f"ppo:untrained+search={amount}")
+def test_a_wrong_amount_is_said(search: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as raised:
+        searching(**search)
+    assert says in str(raised.value)
 
 
-def test_rules_take_no_search() -> None:
-    for name in (*list(RULES)[:2], "rollout", "qssf-backfill+share"):
-        with pytest.raises(UnknownSchedulerError, match=r"takes no \+search; ppo does"):
-            load_scheduler(f"{name}+search=8")
+@pytest.mark.parametrize("name", ["fifo", "qssf-backfill", "pack", "rollout"])
+def test_rules_take_no_search(name: str) -> None:
+    with pytest.raises(InputError, match="search: only ppo looks ahead; leave it out"):
+        Policy(name, search={"samples": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("ppo+search=8", r"search\.samples=8"), ("ppo+search=5ms", r"search\.time_ms=5,")],
+)
+def test_a_search_is_no_part_of_the_name(name: str, says: str) -> None:
+    with pytest.raises(UnknownPolicyError, match=rf"write --policy ppo --set {says}"):
+        Policy.of(name)
 
 
 def test_a_broker_searches_within_the_time_of_a_decision() -> None:
-    scheduler, fallback = load_policy("ppo:untrained", None, 100.0, search_ms=5.0)
-    assert (scheduler.name, fallback) == ("ppo:untrained+search=5ms", "qssf-backfill")
-    for search_ms, name in ((100.0, "ppo:untrained"), (None, "ppo:untrained+search=150ms")):
-        with pytest.raises(InputError, match="leaves nothing of the 100 ms that a decision may take"):
-            load_policy(name, None, 100.0, search_ms=search_ms)
-    with pytest.raises(InputError, match="none of these policies has one: qssf-backfill"):
-        load_policy("qssf-backfill", None, 100.0, search_ms=5.0)
+    scheduler, fallback = load_policy(searching(time_ms=5.0).named("p"), None, 100.0)
+    assert (scheduler.name, fallback) == ("p", "reference")
+    assert scheduler.abilities.search_ms == 5.0
+    for time_ms in (100.0, 150.0):
+        with pytest.raises(InputError, match=f"a search of {time_ms:g} ms leaves nothing of the 100 ms"):
+            load_policy(searching(time_ms=time_ms), None, 100.0)

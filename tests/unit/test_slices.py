@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import read_abilities
-from rlsched.decide.rules import Rule
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
 from rlsched.errors import AllocationError
 from rlsched.models.catalogue import load_catalogue
+from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.models.mig import MEASURED_A100, PROFILES, slice_speed
-from rlsched.models.power import GPU_FIGURES
 from rlsched.workload.load import runnable_mask
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine
@@ -24,7 +26,7 @@ from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 
 CATALOGUE = load_catalogue()
-FIFO = Rule(name="fifo-backfill", order="submit", blocks=False)
+FIFO = Policy("fifo-backfill")
 THREES = "A100-40GB/3g.20gb"
 ONES = "A100-40GB/1g.5gb"
 SMALL, LARGE = "gnn-b64", "bert-base-squad-b8"
@@ -57,9 +59,9 @@ def jobs(
     )
 
 
-def run(trace: Trace, spec: ClusterSpec, rule: Rule = FIFO, *, models: bool = True) -> JobTable:
-    used = Models(noise=False) if models else None
-    return Engine(trace, spec, order=rule.order, information="oracle", models=used).run_rule(rule)
+def run(trace: Trace, spec: ClusterSpec, policy: Policy = FIFO, *, models: bool = True) -> JobTable:
+    used, rule = Models(noise=False) if models else None, policy.rule
+    return Engine(trace, spec, order=rule.order, oracle=True, models=used).run_rule(rule)
 
 
 def kinds_of(table: JobTable) -> list[str]:
@@ -120,7 +122,8 @@ def test_gangs_and_shares_get_no_slices(models: bool) -> None:
 
 
 def test_the_ledger_gives_no_slice_to_a_gang() -> None:
-    state = ClusterState.from_spec(cluster(threes(), NodeGroup(gpus=2, gpu_type="V100")))
+    spec = cluster(threes(), NodeGroup(gpus=2, gpu_type="V100"))
+    state = ClusterState.from_spec(spec, OrderedQueue(Order()))
     gang = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=1.0, spread=0.0)
     with pytest.raises(AllocationError, match="node n0 has too little of what the job asks for"):
         state.start(gang, [0, 1], 0.0)
@@ -130,7 +133,7 @@ def test_the_ledger_gives_no_slice_to_a_gang() -> None:
 
 
 def test_a_node_that_joins_with_slices_changes_what_any_type_means() -> None:
-    state = ClusterState([NodeSpec(name="a", gpus=1, gpu_type="V100")])
+    state = ClusterState([NodeSpec(name="a", gpus=1, gpu_type="V100")], OrderedQueue(Order()))
     gang = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=1.0, spread=0.0)
     state.add_node(NodeSpec(name="b", gpus=2, gpu_type=THREES, slices=2))
     with pytest.raises(AllocationError, match="node b has too little"):
@@ -174,21 +177,28 @@ class TestMemory:
 
 
 @pytest.mark.parametrize(
-    "words", ["share", "share=0.1+cores", "clock=0.6", "slowdown=0.5", "weight=1", "lull=0.5"]
+    "settings",
+    [
+        {"share": {}},
+        {"share": {"min_speed": 0.1}, "cores": True},
+        {"clock": {"rule": "fixed", "at": 0.6}},
+        {"clock": {"rule": "slowdown", "slowdown": 0.5}},
+        {"clock": {"rule": "weighed", "energy_weight": 1.0}},
+        {"clock": {"rule": "lull", "slowdown": 0.5}},
+    ],
 )
-def test_slices_are_not_shared_and_have_the_full_clock(words: str) -> None:
-    rule = Rule(name="x", order="submit", blocks=False, abilities=read_abilities("x", words.split("+")))
-    table = run(jobs([SMALL] * 5), cluster(threes()), rule)
-    assert table.segments is not None
-    assert table.segments.books is not None
+def test_slices_are_not_shared_and_have_the_full_clock(settings: dict[str, Any]) -> None:
+    table = run(jobs([SMALL] * 5), cluster(threes()), Policy("fifo-backfill", **settings))
+    assert table.log is not None
+    assert table.log.books is not None
     length_s = table.end_s - table.start_s
     np.testing.assert_allclose(length_s, 1000 / 0.7748, rtol=1e-12)
-    np.testing.assert_allclose(table.segments.books.clock_s, length_s, rtol=1e-12)
-    np.testing.assert_allclose(table.segments.books.share_s, length_s, rtol=1e-12)
+    np.testing.assert_allclose(table.log.books.clock_s, length_s, rtol=1e-12)
+    np.testing.assert_allclose(table.log.books.share_s, length_s, rtol=1e-12)
 
 
 def test_the_ledger_takes_no_lower_clock_and_no_second_job() -> None:
-    state = ClusterState.from_spec(cluster(threes()))
+    state = ClusterState.from_spec(cluster(threes()), OrderedQueue(Order()))
     state.use_models(CATALOGUE.arrays(state.kind_names))
     one, two = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0) for _ in range(2))
     with pytest.raises(AllocationError, match=r"MIG slices, which share the clock of their GPU: .*got 0\.9"):

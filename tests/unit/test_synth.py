@@ -10,8 +10,8 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
-from rlsched.workload.foresight import parse_predictability
 from rlsched.workload.load import offered_load, runnable_mask
+from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.profiles import DURATION_PROBABILITIES, PROFILES
 from rlsched.workload.synth import synthesize
 

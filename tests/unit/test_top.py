@@ -25,7 +25,7 @@ def report(predictions: Predictions, now_s: float) -> StatsReport:
 def lived(kind: str, jobs: int) -> Predictions:
     predictions = Predictions(kind)
     for k in range(1, jobs + 1):
-        (entry,) = predictions.stamped([draft(k)], 100.0 * k)
+        (entry,) = predictions.predict([draft(k)], 100.0 * k)
         predictions.submitted(entry, 100.0 * k)
         predictions.ended(entry, 40.0, 100.0 * k + 60.0)
     return predictions

@@ -143,7 +143,7 @@ def train(
         raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
 
     import rlsched
-    from rlsched.workload.foresight import parse_predictability
+    from rlsched.workload.predictability import parse_predictability
     from rlsched_agents.ppo.recipes import load_recipe
     from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
     from rlsched_agents.ppo.sources import read_data, synthetic_data

@@ -12,13 +12,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.schema import ACTOR_FEATURES, NUM_FEATURES, SCHEMA
 from rlsched.decide.scheduler import Scheduler
-from rlsched.decide.schema import ACTOR_FEATURES, NUM_FEATURES, SCHEMA
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import queue_s
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine
@@ -64,10 +65,10 @@ def run_sequence(policy: Scheduler) -> FixedSequence:
     """Replay the sequence by a policy, by the reference, and by a network that is the reference still."""
     trace, spec = synthesize(LIKE, JOBS, LOAD, GPUS, seed=SEED, predictability="informative")
 
-    def engine(order: str) -> Engine:
-        return Engine(trace, spec, order=order, keep_placements=False)  # type: ignore[arg-type]
+    def engine(order: Order) -> Engine:
+        return Engine(trace, spec, order=order, keep_placements=False)
 
-    rule = RULES[REFERENCE]
+    rule = Policy(REFERENCE).rule
     queue, reference = (
         float(queue_s(table).mean())
         for table in (engine(policy.order).run(policy), engine(rule.order).run_rule(rule))

@@ -74,8 +74,8 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def file_stem(policy: str) -> str:
-    """The name of a policy as a file name: `:` and `/` become `_`."""
-    return policy.replace(":", "_").replace("/", "_")
+    """The name of a policy as a file name: `:` and `/` become `_`, and the star of a changed one a word."""
+    return policy.replace(":", "_").replace("/", "_").replace("*", "_changed")
 
 
 def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:

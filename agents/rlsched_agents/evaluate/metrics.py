@@ -17,7 +17,7 @@ from rlsched_agents.evaluate.occupancy import (
     over_time,
     step_edges,
 )
-from rlsched_envs.life_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 
 if TYPE_CHECKING:
     from rlsched_envs.job_table import JobTable
@@ -115,7 +115,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             kept, and where nothing was free.
         over_time: Allocation and fragmentation in steps of time; None where that time is zero.
         migrations: Preemptions whose job started again at the very same instant, whether it was moved
-            (`+repack`) or `gittins` found another place for it; they count in `preemptions` too.
+            (`migrate`) or `gittins` found another place for it; they count in `preemptions` too.
         by_end: Jobs that ended, by how: `completed`, `timeout` (killed at the time limit), `failed` (a
             failure, and no retry left).
         energy_per_job_kwh: Mean over the measured jobs that ended. None without models, as all that follows.

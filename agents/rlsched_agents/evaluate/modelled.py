@@ -9,17 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.errors import InputError
-from rlsched.models.memory import SharingMode
-from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.load import trace_demands
 from rlsched_envs.modelling import Models
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.trace import Trace
+    from rlsched_envs.attempt_log import Attempts, Books
     from rlsched_envs.job_table import JobTable
-    from rlsched_envs.lives import Books, Segments
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -27,59 +24,6 @@ Mask = NDArray[np.bool_]
 J_PER_KWH: Final = 3.6e6
 _ALONE: Final = 1.0 - 1e-6
 """A mean share of its GPUs below this: others had a part of them."""
-
-
-class ModelsUsed(msgspec.Struct, frozen=True, kw_only=True):
-    """The models of an evaluation.
-
-    Attributes:
-        workload_seed: Of the draw of workloads for jobs whose trace names none.
-        assumed_scale: Factor on the catalogue's assumed figures.
-        noise: Whether pairs that were never measured scatter about the formula.
-        learning: Whether predictions of pairs followed what was observed of them.
-        energy_weight: What energy counted against time for policies that weigh them, 0 to 1.
-        power_cap_frac: Power cap of every GPU, of its board's limit.
-        sharing_mode: How processes share a GPU: `time-sliced` or `mps`.
-        power_down: The rule by which idle nodes sleep; None: all nodes stay on.
-    """
-
-    workload_seed: int
-    assumed_scale: float
-    noise: bool
-    learning: bool = True
-    energy_weight: float = 0.0
-    power_cap_frac: float = 1.0
-    sharing_mode: SharingMode = "time-sliced"
-    power_down: str | None = None
-
-    @classmethod
-    def of(cls, models: Models) -> ModelsUsed:
-        """What there is to say of these models."""
-        return cls(
-            workload_seed=models.seed,
-            assumed_scale=models.assumed_scale,
-            noise=models.noise,
-            learning=models.learn,
-            energy_weight=models.energy_weight,
-            power_cap_frac=models.power_cap_frac,
-            sharing_mode=models.sharing_mode,
-            power_down=models.power_down.text if models.power_down else None,
-        )
-
-    def in_words(self) -> str:
-        """The draw of workloads, and every other setting that is not the default."""
-        scale, weight, cap = self.assumed_scale, self.energy_weight, self.power_cap_frac
-        settings = (
-            (f"workloads drawn with seed {self.workload_seed}", True),
-            (f"assumed figures x {scale:g}", scale != 1.0),
-            ("pairs without scatter", not self.noise),
-            ("nothing learnt of pairs", not self.learning),
-            (f"energy weighs {weight:g}", weight != 0.0),
-            (f"power capped at {cap:.0%} of each board's limit", cap != 1.0),
-            ("GPUs shared under MPS", self.sharing_mode == "mps"),
-            (f"nodes sleep by {self.power_down}", self.power_down is not None),
-        )
-        return ", ".join(words for words, said in settings if said)
 
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,47 +57,6 @@ class ModelMetrics(NamedTuple):
     sm_clock_mean_frac: float | None = None
 
 
-def make_models(
-    assumed_scale: float | None,
-    workload_seed: int | None,
-    energy_weight: float | None = None,
-    *,
-    noise: bool,
-    learn: bool = True,
-    power_cap_frac: float | None = None,
-    sharing_mode: SharingMode = "time-sliced",
-    power_down: str | None = None,
-) -> Models:
-    """The models of an evaluation, each setting the default where it is None.
-
-    Raises:
-        InputError: the scale is not above 0, the weight not from 0 to 1, the cap not above 0 and at most 1,
-            or the rule by which nodes sleep has another form.
-    """
-    scale = 1.0 if assumed_scale is None else assumed_scale
-    if not 0 < scale < np.inf:
-        raise InputError(f"--assumed-scale: expected a number above 0 (0.7, 1.3), got {scale:g}")
-    weight = energy_weight or 0.0
-    if not 0 <= weight <= 1:
-        raise InputError(f"--energy-weight: expected a number from 0 to 1, got {weight:g}")
-    cap_frac = 1.0 if power_cap_frac is None else power_cap_frac
-    if not 0 < cap_frac <= 1:
-        raise InputError(
-            f"--power-cap: expected a part of the board's limit, up to 1 (0.7), got {cap_frac:g}"
-        )
-    plan = None if power_down is None else PowerDownPlan.parse(power_down)
-    return Models(
-        seed=workload_seed or 0,
-        assumed_scale=scale,
-        noise=noise,
-        learn=learn,
-        energy_weight=weight,
-        power_cap_frac=cap_frac,
-        sharing_mode=sharing_mode,
-        power_down=plan,
-    )
-
-
 def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
     """What the nodes of a replay did that could sleep; None where all stayed on."""
     slept, energy = table.slept, table.energy
@@ -169,13 +72,13 @@ def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
     )
 
 
-def books_of(table: JobTable) -> tuple[Segments, Books] | None:
+def books_of(table: JobTable) -> tuple[Attempts, Books] | None:
     """The attempts of a run with models, and what its models say of them."""
     attempts = table.attempts
     return None if attempts.books is None else (attempts, attempts.books)
 
 
-def gpus_held(trace: Trace, attempts: Segments) -> Floats:
+def gpus_held(trace: Trace, attempts: Attempts) -> Floats:
     """GPUs that each attempt is on, (S,); one for a job that asks for a share of one."""
     return np.ceil(trace.num_gpus[attempts.job])
 
@@ -228,7 +131,7 @@ def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float
     return float(gpu_s) / (num_gpus * (last - first))
 
 
-def used_gpus(table: JobTable, attempts: Segments, books: Books) -> Floats:
+def used_gpus(table: JobTable, attempts: Attempts, books: Books) -> Floats:
     """GPUs at work for each attempt, its mean, (S,); 0 for one that took no time or still runs."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
@@ -265,7 +168,7 @@ class Basis:
 
     def __init__(self, trace: Trace, spec: ClusterSpec, measured: Mask, models: Models) -> None:
         self._catalogue = models.catalogue()
-        drawn = self._catalogue.draw(trace, models.seed)
+        drawn = self._catalogue.draw(trace, models.workload_seed)
         self._workloads = drawn[measured & (trace.num_gpus > 0)]
         self._gangs = drawn[measured & (trace.num_gpus > 1)]
         self._kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})

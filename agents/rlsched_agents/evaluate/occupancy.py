@@ -18,8 +18,8 @@ from rlsched_envs.placements import Placements
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
+    from rlsched_envs.attempt_log import Attempts
     from rlsched_envs.job_table import JobTable
-    from rlsched_envs.lives import Segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -336,7 +336,7 @@ def gpu_holds(table: JobTable) -> Holds:
     return Holds(owner, attempts.start_s[owner], np.where(np.isinf(last_s), np.nan, last_s))
 
 
-def every_attempt(attempts: Segments) -> Holds:
+def every_attempt(attempts: Attempts) -> Holds:
     """From when to when each attempt ran."""
     return Holds(np.arange(len(attempts)), attempts.start_s, attempts.end_s)
 

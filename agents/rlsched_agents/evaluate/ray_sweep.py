@@ -1,7 +1,7 @@
 """The sweep of `run` over a Ray cluster: every policy and seed that is not a compiled rule is a Ray task.
 
-A worker gets the jobs, the stamps and a checkpoint's bytes from here, and gives back bytes; nothing has to
-be on the nodes but the same rlsched. A worker with other code refuses, because its numbers would differ.
+A worker gets the jobs, the predictions and a checkpoint's bytes from here, and gives back bytes. A node
+needs the same rlsched, and nothing else. A worker with other code refuses, because its numbers would differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import ray
 import rlsched
 import rlsched_agents
 import rlsched_envs
-from rlsched.decide.scheduler import split_search
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, RlschedError
 from rlsched_agents.evaluate.recording import RecordFile
 from rlsched_agents.evaluate.run import (
@@ -66,16 +66,16 @@ class _Order:
 
     Attributes:
         number: The task's position in the sweep.
-        task: The task without jobs and stamps, which all tasks share, and without files to write.
+        task: The task without jobs and predictions, which all tasks share, and without files to write.
         wants_records: Whether to send the decision records back.
-        checkpoint: The zip that `ppo:PATH` means, None where the policy names no file.
+        files: By the name of a setting: the content of the file that it names.
         build: `build_id()` of the side that asks.
     """
 
     number: int
     task: Task
     wants_records: bool
-    checkpoint: bytes | None
+    files: dict[str, bytes]
     build: str
 
 
@@ -153,7 +153,7 @@ class _Sweep:
             self._submit()
             for number, task in enumerate(self._tasks):
                 if is_compiled(task):
-                    self._outcomes[number] = run_task(task, partial(self._say, task.policy, task.seed))
+                    self._outcomes[number] = run_task(task, partial(self._say, task.policy.name, task.seed))
             while self._number_of:
                 ended, _ = ray.wait(list(self._number_of), timeout=REPORT_EVERY_S)
                 for ref in ended:
@@ -176,14 +176,14 @@ class _Sweep:
             bare = replace(
                 task, trace=task.trace.select(slice(0, 0)), predictions=nothing, records=None, logdir=None
             )
-            order = _Order(number, bare, task.records is not None, _checkpoint_of(task.policy), build_id())
+            order = _Order(number, bare, task.records is not None, _files_of(task.policy), build_id())
             ref = self._remote.remote(pickle.dumps(order, 5), self._shared[id(task.trace)], self._reports)
             self._number_of[ref] = number
 
     def _take(self, number: int, ref: Any) -> None:
         """Keep what a task gave back; its failure ends the sweep."""
         task = self._tasks[number]
-        who = f"{task.policy} seed {task.seed}"
+        who = f"{task.policy.name} seed {task.seed}"
         try:
             answer: _Answer = pickle.loads(ray.get(ref))
         except ray.exceptions.RayTaskError as error:
@@ -202,7 +202,7 @@ class _Sweep:
         if task.records is not None:
             task.records.write_bytes(answer.records)
             show_records(task)
-        self._say(task.policy, task.seed, 1.0)
+        self._say(task.policy.name, task.seed, 1.0)
 
     def _look(self) -> None:
         """Pass on what the workers said, now and then."""
@@ -212,7 +212,7 @@ class _Sweep:
         running = set(self._number_of.values())
         for number, done in ray.get(self._reports.drain.remote()).items():
             if number in running:
-                self._say(self._tasks[number].policy, self._tasks[number].seed, done)
+                self._say(self._tasks[number].policy.name, self._tasks[number].seed, done)
 
 
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
@@ -229,12 +229,11 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
         task = replace(order.task, trace=trace, predictions=predictions)
         if order.wants_records:
             task = replace(task, records=Path(folder) / "records.msgpack")
-        if order.checkpoint is not None:
-            path = Path(folder) / "policy.zip"
-            path.write_bytes(order.checkpoint)
-            plain, amount = split_search(task.policy)
-            searching = "" if amount is None else f"+search={amount}"
-            task = replace(task, policy=f"{plain.partition(':')[0]}:{path}{searching}")
+        for name, content in order.files.items():
+            path = Path(folder) / _FILE_NAMES[name]
+            path.write_bytes(content)
+            policy = task.policy.with_settings(**{name: str(path)})
+            task = replace(task, policy=policy.named(order.task.policy.name))
         try:
             outcome = run_task(task, _teller(order.number, reports))
         except RlschedError as failure:
@@ -257,12 +256,15 @@ def _teller(number: int, reports: Any) -> Callable[[float], None]:
     return tell
 
 
-def _checkpoint_of(policy: str) -> bytes | None:
-    """Bytes of the file that a policy's argument names; the default checkpoint is installed everywhere."""
-    base, _, argument = split_search(policy)[0].partition(":")
-    if base != "ppo" or argument in ("", "default", "untrained"):
-        return None
-    return checkpoint_file(argument).read_bytes()
+_FILE_NAMES: Final = {"checkpoint": "policy.zip", "rule": "own_rule.py"}
+
+
+def _files_of(policy: Policy) -> dict[str, bytes]:
+    """The files that a policy names; the default checkpoint is installed everywhere."""
+    settings = policy.settings
+    if policy.scheduler == "ppo" and settings.checkpoint not in ("default", "untrained"):
+        return {"checkpoint": checkpoint_file(settings.checkpoint).read_bytes()}
+    return {"rule": Path(settings.rule).read_bytes()} if settings.rule.endswith(".py") else {}
 
 
 @cache

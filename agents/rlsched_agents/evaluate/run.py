@@ -18,22 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import Scheduler, load_scheduler
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rules.steps import RULES
+from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RecordFile
 from rlsched_agents.evaluate.windows import Window
+from rlsched_envs.attempt_log import RunRules, needs_log
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules, has_lives
 from rlsched_envs.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
-"""Called with a policy, a seed, and how much of its replay is done (0 to 1)."""
+"""Called with a policy's name, a seed, and how much of its replay is done (0 to 1)."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +44,19 @@ class Task:
     """One policy and seed on one workload.
 
     Attributes:
-        policy: Name of the policy.
+        policy: Who decides.
         seed: Seed of its draws.
         trace: The jobs from the warm-up on.
         spec: The cluster.
         window: Which of them are measured.
-        predictions: The stamps of `trace`, the same for every policy that is fed causal predictions.
+        predictions: The predictions of `trace`, the same for every policy that is fed causal predictions.
         records: File for the decision records; None: none are made.
         logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
         rules: Restart costs, retries and node events.
-        placement: The placement rule.
         models: How fast jobs run and what they draw; None: they run as the trace says.
     """
 
-    policy: str
+    policy: Policy
     seed: int
     trace: Trace
     spec: ClusterSpec
@@ -62,8 +64,7 @@ class Task:
     predictions: Predictions
     records: Path | None = None
     logdir: Path | None = None
-    rules: LifeRules = field(default_factory=LifeRules)
-    placement: str = "consolidate"
+    rules: RunRules = field(default_factory=RunRules)
     models: Models | None = None
 
 
@@ -71,26 +72,42 @@ class Task:
 class Outcome:
     """One replay: warm-up and measured jobs, and the wall time that it took, seconds."""
 
-    policy: str
+    policy: Policy
     seed: int
     table: JobTable
     wall_s: float
 
 
-def check_policies(policies: Iterable[str], models: Models | None) -> None:
+def distinct(policies: Iterable[Policy]) -> list[Policy]:
+    """The policies, each once. Those that differ and have one name are numbered.
+
+    >>> [one.name for one in distinct([Policy("easy", order="area"), Policy("easy", order="predicted")])]
+    ['easy*', 'easy*2']
+    """
+    named: dict[str, list[Policy]] = {}
+    for policy in policies:
+        alike = named.setdefault(policy.name, [])
+        if policy not in alike:
+            alike.append(policy)
+    return [
+        policy.named(f"{name}{number}") if number > 1 else policy
+        for name, alike in named.items()
+        for number, policy in enumerate(alike, start=1)
+    ]
+
+
+def check_policies(policies: Iterable[Policy], models: Models | None) -> None:
     """Find out whether policies can be had and run, before anything is.
 
     Raises:
-        UnknownSchedulerError: listing the known names, or the known abilities.
         CheckpointError: a policy's checkpoint cannot be used.
         InputError: a policy shares GPUs, sets clocks or moves cores, and there are no models.
     """
-    for policy in dict.fromkeys(policies):
-        rule = _rule(load_scheduler(policy))
-        if rule is not None and rule.abilities.needed and models is None:
+    for policy in policies:
+        if load_scheduler(policy).abilities.needs_models and models is None:
             raise InputError(
-                f"policy {policy!r} shares GPUs, sets clocks or moves cores: that needs models of speed and "
-                "power; add --models"
+                f"policy {policy.name!r} shares GPUs, sets clocks or moves cores: that needs models of speed "
+                "and power; add --models"
             )
 
 
@@ -99,30 +116,28 @@ def replay_tasks(
     spec: ClusterSpec,
     window: Window,
     predictions: Predictions,
-    policies: list[str],
+    policies: list[Policy],
     seeds: list[int],
     *,
     records: Path | None = None,
     logdir: Path | None = None,
-    rules: LifeRules | None = None,
-    placement: str = "consolidate",
+    rules: RunRules | None = None,
     models: Models | None = None,
 ) -> list[Task]:
     """A task for every policy and seed; one alone for a policy that is the same with every seed.
 
     Raises:
-        UnknownSchedulerError: listing the known names.
         CheckpointError: a policy's checkpoint cannot be used.
         InputError: a policy needs models, and there are none.
     """
     check_policies(policies, models)
     kept = trace.submit_s >= window.replay_from_s
     replayed = trace.select(kept)
-    stamps = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    predictions = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
     tasks = []
-    for policy in dict.fromkeys(policies):
+    for policy in policies:
         for seed in seeds if _needs_seeds(policy, seeds) else seeds[:1]:
-            stem = seed_stem(policy, seed, seeds)
+            stem = seed_stem(policy.name, seed, seeds)
             tasks.append(
                 Task(
                     policy,
@@ -130,11 +145,10 @@ def replay_tasks(
                     replayed,
                     spec,
                     window,
-                    stamps,
+                    predictions,
                     _record_path(stem, records, logdir),
                     logdir / stem if logdir else None,
-                    rules or LifeRules(),
-                    placement,
+                    rules or RunRules(),
                     models,
                 )
             )
@@ -148,20 +162,20 @@ def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path |
     return logdir / stem / "decisions.msgpack" if logdir is not None else None
 
 
-def stamps_for(
-    policies: Iterable[str], trace: Trace, spec: ClusterSpec, window: Window, *, looked_at: bool = False
+def predictions_for(
+    policies: Iterable[Policy], trace: Trace, spec: ClusterSpec, window: Window, *, looked_at: bool = False
 ) -> Predictions:
-    """The stamps of a trace, or the prior for every job where none of the policies is fed any.
+    """The predictions of a trace, or the prior for every job where none of the policies is fed any.
 
     Rules that keep the order of submission look at none, and rules for an oracle at others. A history to
     predict from is a replay of its own, and takes longer than that of such a rule.
 
     Args:
-        policies: Names of the policies.
+        policies: Who decides.
         trace: The whole trace.
         spec: The cluster.
         window: Which jobs are measured; those that are not replayed ended as recorded.
-        looked_at: Somebody else looks at the stamps: models, or records of the decisions.
+        looked_at: Somebody else looks at the predictions: models, or records of the decisions.
     """
     if looked_at or any(_is_fed(load_scheduler(policy)) for policy in policies):
         return predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
@@ -170,12 +184,11 @@ def stamps_for(
 
 def _is_fed(scheduler: Scheduler) -> bool:
     """Whether causal predictions may change what a scheduler does."""
-    if scheduler.information == "oracle":
-        return False
-    rule = _rule(scheduler)
-    if rule is None or type(rule) is not Rule:  # one that preempts
-        return True
-    return (rule.order, rule.kind) != ("submit", "plain") or rule.revises or rule.abilities.needed
+    rule = scheduler.rule
+    if scheduler.oracle or rule is None:
+        return not scheduler.oracle
+    plain = rule.steps is RULES["greedy"] and rule.order == Order()
+    return not plain or scheduler.abilities.needs_models
 
 
 def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = None) -> list[Outcome]:
@@ -188,7 +201,7 @@ def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = No
     outcomes: dict[int, Outcome] = {}
     for task in tasks:
         if is_compiled(task) or min(workers, len(slow)) < 2:
-            outcomes[id(task)] = run_task(task, partial(say, task.policy, task.seed))
+            outcomes[id(task)] = run_task(task, partial(say, task.policy.name, task.seed))
     left = [task for task in slow if id(task) not in outcomes]
     for task, outcome in zip(left, _in_processes(left, min(workers, len(left)), say), strict=True):
         outcomes[id(task)] = outcome
@@ -205,8 +218,8 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
         replace(
             task,
             trace=task.trace.select(slice(0, 2)),
-            predictions=Predictions(*(stamp[:2] for stamp in task.predictions)),
-            rules=replace(task.rules, always=has_lives(task.trace, task.rules)),
+            predictions=Predictions(*(prediction[:2] for prediction in task.predictions)),
+            rules=replace(task.rules, always=needs_log(task.trace, task.rules)),
         ),
         None,
         None,
@@ -236,22 +249,20 @@ def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], 
     interrupted, the replay goes on until those jobs have ended.
     """
     scheduler = load_scheduler(task.policy, seed=task.seed)
-    trace, stamps = task.trace, task.predictions
-    if scheduler.information == "oracle":
-        stamps = predict_trace(trace, task.spec, "oracle")
+    trace, predictions = task.trace, task.predictions
+    if scheduler.oracle:
+        predictions = predict_trace(trace, task.spec, oracle=True)
     engine = Engine(
         trace,
         task.spec,
         order=scheduler.order,
-        predictions=stamps,
+        predictions=predictions,
         rules=task.rules,
-        placement=task.placement,
         models=task.models,
     )
     until_started = trace.submit_s < task.window.until_s
-    rule = _rule(scheduler)
-    if rule is not None and records is None:
-        return engine.run_rule(rule, until_started=until_started)
+    if scheduler.rule is not None and records is None:
+        return engine.run_rule(scheduler.rule, until_started=until_started)
     tick = _ticker(trace.submit_s[until_started], progress) if progress else None
     return engine.run(scheduler, until_started=until_started, on_record=records, on_instant=tick)
 
@@ -270,24 +281,16 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
     return tick
 
 
-def _needs_seeds(policy: str, seeds: list[int]) -> bool:
+def _needs_seeds(policy: Policy, seeds: list[int]) -> bool:
     """Whether seeds can differ: not for a rule, nor for one network by arg max without a search."""
     schedulers = [load_scheduler(policy, seed=seed) for seed in seeds]
-    if _rule(schedulers[0]) is not None:
-        return False
-    drawn = any(getattr(one, "draws", True) for one in schedulers)
-    return drawn or len({getattr(one, "policy_id", None) for one in schedulers}) > 1
-
-
-def _rule(scheduler: Scheduler) -> Rule | None:
-    """The rule behind a scheduler that is nothing but a compiled rule."""
-    rule = getattr(scheduler, "rule", None)
-    return rule if isinstance(rule, Rule) else None
+    stochastic = any(one.abilities.stochastic for one in schedulers)
+    return stochastic or len({one.policy_id for one in schedulers}) > 1
 
 
 def is_compiled(task: Task) -> bool:
     """Whether a task is nothing but a compiled rule, done before a process beside would have started."""
-    return task.records is None and _rule(load_scheduler(task.policy)) is not None
+    return task.records is None and not task.policy.scheduler
 
 
 _reports: Any = None  # a worker's end of the queue on which it says how far it is
@@ -315,10 +318,10 @@ def _in_processes(tasks: list[Task], workers: int, say: Progress) -> list[Outcom
             for future in ended:
                 future.result()  # one failure ends the evaluation
             for number, done in _drain(reports):
-                say(tasks[number].policy, tasks[number].seed, done)
+                say(tasks[number].policy.name, tasks[number].seed, done)
         outcomes = [future.result() for future in futures]
     for number, done in _drain(reports):
-        say(tasks[number].policy, tasks[number].seed, done)
+        say(tasks[number].policy.name, tasks[number].seed, done)
     reports.close()
     return outcomes
 

@@ -1,4 +1,4 @@
-"""`rollout:clairvoyant`: look-ahead in the one future that truly comes. A bound, for it knows that future."""
+"""`clairvoyant`: look-ahead in the one future that truly comes. A bound, for it knows that future."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
-from rlsched.decide.candidates import contested, first_in_order, job_candidates, start_action
-from rlsched.decide.orders import Order
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.rules import next_to_start
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.rows.candidates import contested, first_in_order, job_candidates
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.errors import InputError
 from rlsched_agents.search.columns import RULES, columns_of
 from rlsched_agents.search.search import starts_to_try
 from rlsched_agents.search.truth import Truth
 from rlsched_envs.engine import Engine
-from rlsched_envs.lookahead import LookAhead
+from rlsched_envs.lookahead import LookAhead, first_by
 
 ARRIVALS: Final = 1000
 """Jobs to come that it knows. What is put off to the end of a future runs for nothing: nobody comes after."""
@@ -28,7 +29,7 @@ TIE: Final = 1e-9
 """Share of the cost by which another choice has to be better than the first."""
 
 
-class Clairvoyant:
+class Clairvoyant(Scheduler):
     """Plays each choice on in the true future, and takes the one with the least queueing there.
 
     Choices are the starts of `rollout` and *wait*, each with `qssf-backfill` to follow, and what each of
@@ -37,23 +38,22 @@ class Clairvoyant:
     bind it.
     """
 
-    name: str = "rollout:clairvoyant"
-    order: Order = "predicted_gpu_time"
-    information: Information = "oracle"
-    draws: bool = False
+    order = Permissions().order()
+    oracle = True
 
-    def __init__(self, arrivals: int = ARRIVALS) -> None:
+    def __init__(self, arrivals: int = ARRIVALS, *, name: str = "clairvoyant") -> None:
+        self.name = self.policy_id = name
         self._arrivals = arrivals
         self._copies = LookAhead(MOST_WAITING)
         self._truth: Truth | None = None
 
-    def foresee(self, engine: Engine) -> None:
+    def foresee(self, run: Engine) -> None:
         """The run that it will decide in.
 
         Raises:
             InputError: the end of a job does not follow from its start there.
         """
-        self._truth = Truth(engine, self._arrivals)
+        self._truth = Truth(run, self._arrivals)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The choice that the true future speaks for.
@@ -83,6 +83,12 @@ class Clairvoyant:
             halves = [window.half(None, row)] if record else []
             action = start_action(state, partition, int(window.seqs[row])) if row > 0 else Wait()
             return recording.decision(action, source, self.name, halves=halves, marks_hold=row == 0)
-        slot = int(next_to_start(state.arrays, partition, RULES[best - len(rows)], now_s))
+        slot = first_by(RULES[best - len(rows)], state, partition, now_s)
         action = start_action(state, partition, int(state.arrays.job.seq[slot])) if slot >= 0 else Wait()
         return recording.decision(action, source, self.name)
+
+
+def make_clairvoyant(policy: Policy, _seed: int) -> Clairvoyant:
+    """The bound that knows what comes."""
+    policy.check_read()
+    return Clairvoyant(name=policy.name)

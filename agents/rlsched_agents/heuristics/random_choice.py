@@ -6,25 +6,23 @@ import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import Window, job_candidates, variant_candidates
 from rlsched.decide.draws import draw
-from rlsched.decide.orders import Order
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information
+from rlsched.decide.rows.candidates import Window, job_candidates, variant_candidates
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 
 
-class RandomChoice:
+class RandomChoice(Scheduler):
     """Every legal row is as likely as any other, in both halves."""
 
-    name = "random"
-    shares = True
-    """Where models say how fast jobs run, GPUs that others have are among the candidates ..."""
-    weighs_clocks = True
-    """... and so are clocks."""
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    order = Permissions().order()
+    reference = Permissions().reference()
+    abilities = Abilities(shares=True, stochastic=True)
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, name: str = "random") -> None:
+        self.name = self.policy_id = name
         self._seed = seed
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
@@ -50,7 +48,7 @@ class RandomChoice:
         return int(legal[int(draw(self._seed, number, half) * legal.size)])
 
 
-def make_random(argument: str, seed: int) -> RandomChoice:
+def make_random(policy: Policy, seed: int) -> RandomChoice:
     """The random scheduler; draws are keyed by the seed and the decision's number."""
-    del argument
-    return RandomChoice(seed)
+    policy.check_read()
+    return RandomChoice(seed, policy.name)

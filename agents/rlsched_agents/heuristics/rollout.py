@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
-from rlsched.decide.candidates import contested, first_in_order, job_candidates, start_action
-from rlsched.decide.orders import Order
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
-from rlsched.decide.scheduler import Decision, Information, Scheduler
-from rlsched.errors import UnknownSchedulerError
-from rlsched_agents.heuristics.clairvoyant import Clairvoyant
+from rlsched.decide.rows.candidates import contested, first_in_order, job_candidates
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched_agents.search.race import FixedSamples
 from rlsched_agents.search.search import Search, starts_to_try
 
-SAMPLES: Final = 8
 
-
-class Rollout:
+class Rollout(Scheduler):
     """One-step look-ahead with sampled futures (a rollout policy: Bertsekas, Tsitsiklis and Wu, 1997).
 
     At a contested decision it tries the reference's start, the starts of other demands, and *wait* where that
@@ -35,11 +31,12 @@ class Rollout:
     them a partition, which a restarted one has to see again. Other partitions are left out of the futures.
     """
 
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    order = Permissions().order()
+    reference = Permissions().reference()
+    abilities = Abilities(stochastic=True)
 
-    def __init__(self, samples: int = SAMPLES, seed: int = 0, *, name: str = "rollout") -> None:
-        self.name: str = name
+    def __init__(self, samples: int = 8, seed: int = 0, *, name: str = "rollout") -> None:
+        self.name = self.policy_id = name
         self._search = Search(FixedSamples(samples), seed)
 
     def remember(self, state: ClusterState) -> None:
@@ -72,18 +69,7 @@ class Rollout:
         )
 
 
-def make_rollout(argument: str, seed: int) -> Scheduler:
-    """Entry point of `rollout`, `rollout:SAMPLES` and `rollout:clairvoyant`.
-
-    Raises:
-        UnknownSchedulerError: SAMPLES is no number of samples.
-    """
-    if not argument:
-        return Rollout(seed=seed)
-    if argument == "clairvoyant":
-        return Clairvoyant()
-    if not argument.isdecimal() or not 1 <= int(argument) <= 1000:
-        raise UnknownSchedulerError(
-            f"policy 'rollout:SAMPLES': expected 1 to 1000 samples, or clairvoyant, got {argument!r}"
-        )
-    return Rollout(int(argument), seed, name=f"rollout:{argument}")
+def make_rollout(policy: Policy, seed: int) -> Rollout:
+    """The scheduler of a policy that looks ahead in sampled futures."""
+    policy.check_read("samples")
+    return Rollout(policy.settings.samples, seed, name=policy.name)

@@ -221,8 +221,15 @@ class ProgressBar(BaseCallback):
 
 
 def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, seed: int) -> PpoScheduler:
-    """The policy as it would be served."""
-    return PpoScheduler(weights, network, temperature=temperature, seed=seed, policy_id="training")
+    """The policy as it would be served where what it is trained for is all that it may do."""
+    return PpoScheduler(
+        weights,
+        network,
+        permissions=network.permissions,
+        temperature=temperature,
+        seed=seed,
+        policy_id="training",
+    )
 
 
 def score_of(table: Table, tolerated_loss_frac: float) -> float:

@@ -7,18 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT, RATE
 from rlsched_agents.ppo.rows import ROWS_STEP, RowLinear, pool
-from rlsched_agents.runtime.network import (
-    FEASIBLE,
-    JOB,
-    RATE,
-    REFERENCE,
-    VARIANT,
-    WAIT,
-    NetworkConfig,
-    Weights,
-    initial_weights,
-)
+from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 
 
 class Packed(NamedTuple):
@@ -38,7 +29,7 @@ class Packed(NamedTuple):
 def pack(observations: Tensor) -> Packed:
     """Gather the rows that are *wait*, a job or a variant from (B, K, F + C) observations."""
     batch, count, _ = observations.shape
-    real = observations[:, :, WAIT] + observations[:, :, JOB] + observations[:, :, VARIANT] > 0
+    real = observations[:, :, IS_WAIT] + observations[:, :, IS_JOB] + observations[:, :, IS_VARIANT] > 0
     place = real.view(-1).nonzero().squeeze(1)
     found = place.numel()
     rows = observations.new_zeros(_size_for(found), observations.shape[2])
@@ -59,12 +50,12 @@ def prior(config: NetworkConfig, packed: Packed) -> Tensor:
     """(S,) what a row's logit gets beforehand: 0 but for the row that the reference rule would take."""
     rows = packed.rows
     job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
-    given = torch.where(rows[:, VARIANT] > 0, config.prior_variant, job)
+    given = torch.where(rows[:, IS_VARIANT] > 0, config.prior_variant, job)
     if config.prior_rows:
-        open_rows = rows[:, FEASIBLE] + rows[:, WAIT]
+        open_rows = rows[:, FEASIBLE] + rows[:, IS_WAIT]
         count = rows.new_zeros(packed.shape[0]).index_add(0, packed.state, open_rows)
         given = given + config.prior_rows * (count - 1).clamp(min=1).log().index_select(0, packed.state)
-    return given * rows[:, REFERENCE]
+    return given * rows[:, IS_REFERENCE]
 
 
 class Actor(nn.Module):

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.decide.schema import SCHEMA
+from rlsched.decide.rows.schema import SCHEMA
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_envs.curriculum import Stage, check_stages
@@ -103,13 +103,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if self.network.order == "index":
             raise ValueError(
                 "network.order: validation knows no preemption; expected predicted_gpu_time or "
-                "predicted_size, and +preempt where the policy is served"
-            )
-        if self.network.order == "predicted_size" and (self.episode.modelled_frac or self.validation_weights):
-            raise ValueError(
-                "network.order predicted_size: nobody has a reservation where there are models; expected "
-                f"episode.modelled_frac 0 and validation_weights [], got {self.episode.modelled_frac:g} and "
-                f"{list(self.validation_weights)}"
+                "predicted_size: jobs are preempted where they declare that they may be"
             )
         if self.network.revises != self.episode.revising:
             raise ValueError(
@@ -152,9 +146,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The same recipe for a policy that has begun already: it is served, and learns, as that one is.
 
         Where that differs from the recipe's, its network keeps its order, its head start and whether it
-        revises predictions, and episodes are of that kind; columns that it did not see are added. A policy
-        that reserves has no episodes with models then, and no validation with them, for nobody has a
-        reservation there.
+        revises predictions, and episodes are of that kind; columns that it did not see are added.
 
         Args:
             network: Of the policy.
@@ -168,7 +160,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if network.order == "index":
             raise InputError(
                 f"{name}: its queue goes by the index, and validation knows no preemption; expected a policy "
-                "of the order predicted_gpu_time or predicted_size (+preempt is for serving it)"
+                "of the order predicted_gpu_time or predicted_size"
             )
         reserves, episode = network.order == "predicted_size", self.episode
         return msgspec.structs.replace(
@@ -180,9 +172,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 revising=network.revises,
                 reserving_frac=1.0 if reserves else 0.0,
                 preempting_frac=0.0 if reserves else episode.preempting_frac,
-                modelled_frac=0.0 if reserves else episode.modelled_frac,
             ),
-            validation_weights=() if reserves else self.validation_weights,
         )
 
     def learning_rate_at(self, progress_left: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlsched.decide.orders import Order
+from rlsched.decide.permissions import Permissions
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.network import NetworkConfig, Weights
@@ -71,14 +71,14 @@ def scorer(weights: Weights, network: NetworkConfig) -> Score:
 class Replays:
     """Windows with as many jobs each, on nodes of one size; jobs run as the trace says.
 
-    The reference rule of the queue's order plays the first `warmup_jobs` of each, the policy decides from
+    The reference plays the first `warmup_jobs` of each, the policy decides from
     then on to the last job. What is decided, and when, is as in `engine.Engine`.
 
     Args:
         windows: What to replay.
         gpus_per_node: Size of all nodes.
         warmup_jobs: Jobs that the reference rule places.
-        order: The order of the queue; not *index*, for whoever preempts starts jobs more than once.
+        permissions: What may be done; not to preempt, for jobs start more than once then.
         revises: Whether predictions of waiting jobs are revised.
     """
 
@@ -87,7 +87,7 @@ class Replays:
         windows: Sequence[Window],
         gpus_per_node: int,
         warmup_jobs: int,
-        order: Order = "predicted_gpu_time",
+        permissions: Permissions,
         *,
         revises: bool = False,
     ) -> None:
@@ -100,6 +100,7 @@ class Replays:
             drain_frac=1.0,
             nodes_low=min(nodes),
             nodes_high=max(nodes),
+            reserving_frac=float(permissions.reservations),
             revising=revises,
         )
         sources = [
@@ -113,7 +114,7 @@ class Replays:
             )
             for window in windows
         ]
-        self._windows, self._order = list(windows), order
+        self._windows, self._permissions = list(windows), permissions
         self._fleet = Fleet(sources, len(windows), config, 0)
 
     def run(self, score: Score, *, temperature: float = 0.0, seed: int = 0) -> list[Replayed]:
@@ -126,7 +127,7 @@ class Replays:
         """
         fleet, windows = self._fleet, self._windows
         found = [
-            None if fleet.replay(k, window, self._order) else self._undecided(k)
+            None if fleet.replay(k, window, self._permissions) else self._undecided(k)
             for k, window in enumerate(windows)
         ]
         idle = [one is not None for one in found]
@@ -148,7 +149,7 @@ class Replays:
             for k in np.flatnonzero(fleet.dones).tolist():
                 if not idle[k]:
                     found[k], idle[k] = self._played(k), True
-                fleet.replay(k, windows[k], self._order)
+                fleet.replay(k, windows[k], self._permissions)
         return [one for one in found if one is not None]
 
     def _played(self, k: int) -> Replayed:

@@ -10,7 +10,7 @@ import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched.workload.foresight import Predictability
+from rlsched.workload.predictability import Predictability
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -58,9 +58,9 @@ class TrainingData:
             InputError: a part without jobs, or nodes of different sizes.
         """
         split = time_split(trace)
-        stamps = predict_trace(trace, spec)
+        predictions = predict_trace(trace, spec)
         train, validation = (
-            EpisodeSource.from_trace(trace, spec, since_s=since, until_s=until, predictions=stamps)
+            EpisodeSource.from_trace(trace, spec, since_s=since, until_s=until, predictions=predictions)
             for since, until in (split.train, split.validation)
         )
         use = TraceUse(

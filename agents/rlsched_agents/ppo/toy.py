@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, SCHEMA, WINDOW_ROWS
-from rlsched_agents.runtime.network import JOB, REFERENCE, WAIT
+from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_WAIT, PREDICTED
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 
 TOY_STEPS = 16
 """Decisions of an episode."""
-_PREDICTED = SCHEMA.column("predicted_log")
-_FEASIBLE = SCHEMA.column("feasible")
 
 
 class ToyVecEnv(VecEnv):
@@ -64,7 +62,7 @@ class ToyVecEnv(VecEnv):
     def step_wait(self) -> VecEnvStepReturn:
         """Rewards of the rows taken, and the next windows."""
         every = np.arange(self.num_envs)
-        length = np.where(self._masks, self._observations[:, :, _PREDICTED], np.inf)
+        length = np.where(self._masks, self._observations[:, :, PREDICTED], np.inf)
         length[:, 0] = np.inf
         taken = length[every, self._actions]
         rewards = -(length < taken[:, None]).sum(axis=1).astype(np.float32)
@@ -89,14 +87,14 @@ class ToyVecEnv(VecEnv):
         self._masks[:] = False
         for i, jobs in enumerate(self._rng.integers(3, 12, self.num_envs)):
             rows = self._observations[i, : jobs + 1]
-            rows[:, _PREDICTED:NUM_FEATURES] = self._rng.random((jobs + 1, NUM_FEATURES - _PREDICTED))
+            rows[:, PREDICTED:NUM_FEATURES] = self._rng.random((jobs + 1, NUM_FEATURES - PREDICTED))
             rows[0, :] = 0
-            rows[0, WAIT] = 1
-            rows[1:, JOB] = 1
+            rows[0, IS_WAIT] = 1
+            rows[1:, IS_JOB] = 1
             fits = self._rng.random(jobs) < 0.6
             fits[self._rng.integers(jobs)] = True
-            rows[1:, _FEASIBLE] = fits
-            rows[1 + np.argmax(np.where(fits, rows[1:, _PREDICTED], -1)), REFERENCE] = 1
+            rows[1:, FEASIBLE] = fits
+            rows[1 + np.argmax(np.where(fits, rows[1:, PREDICTED], -1)), IS_REFERENCE] = 1
             rows[:, NUM_FEATURES:] = self._steps[i] / TOY_STEPS
             self._masks[i, 0] = True
             self._masks[i, 1 : jobs + 1] = fits

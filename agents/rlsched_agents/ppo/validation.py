@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.abilities import Abilities
-from rlsched.decide.orders import rule_followed
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
-from rlsched_agents.heuristics.queue_order import RULES
 from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.replays import Replays, scorer
@@ -38,7 +37,7 @@ class ValidationWindow:
     """Jobs on a cluster of their own.
 
     Attributes:
-        trace: The jobs, with the stamps that every policy is fed.
+        trace: The jobs, with the predictions that every policy is fed.
         spec: The cluster.
         measured: (J,) jobs that count: those after the warm-up.
         drawn: The same jobs as arrays.
@@ -155,7 +154,7 @@ class Validator:
             _metrics(one.reference_start_s, window) for one, window in zip(played, self._plain, strict=True)
         ]
         sources = np.array([window.trace.name for window in self._plain])
-        rows = {"ppo": mine, rule_followed(policy.order, revises=policy.revises): reference, **self._rules}
+        rows = {"ppo": mine, _followed(policy): reference, **self._rules}
         table = {name: _summary(runs, reference, sources) for name, runs in rows.items()}
         if self._modelled:
             costs = [_cost(_engine(window, policy.order).run(policy), window) for window in self._modelled]
@@ -167,10 +166,11 @@ class Validator:
         """Set up the replays, and run the heuristics, for policies that follow the rule of this one."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
             drawn = [window.drawn for window in of_shape]
-            self._replays.append(Replays(drawn, gpus_per_node, warmup, policy.order, revises=policy.revises))
+            replays = Replays(drawn, gpus_per_node, warmup, policy.permissions, revises=policy.order.revised)
+            self._replays.append(replays)
         for name in RULES_TO_BEAT:
             self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]
-            if name != rule_followed(policy.order, revises=policy.revises):
+            if name != _followed(policy):
                 starts = [_run_rule(window, name).start_s for window in self._plain]
                 each = zip(starts, self._plain, strict=True)
                 self._rules[name] = [_metrics(start_s, window) for start_s, window in each]
@@ -185,21 +185,28 @@ class Validator:
         return _geometric_mean(np.array(ratios))
 
 
+def _followed(policy: PpoScheduler) -> str:
+    """The rule that a policy follows, as a table names it."""
+    assert policy.reference is not None
+    return policy.reference.name
+
+
 def _run_rule(window: ValidationWindow, name: str) -> JobTable:
-    """A heuristic on a window; the reference has all abilities where there are models."""
-    rule = RULES[name]
+    """A heuristic on a window; the reference does all that models allow where there are any."""
+    policy = Policy(name)
     if window.models is not None and name == REFERENCE_POLICY:
         weight = window.models.energy_weight
-        able = Abilities(share="blocked", clock="weighed", clock_value=weight, cores=True)
-        rule = msgspec.structs.replace(rule, abilities=able)
-    return _engine(window, rule.order).run_rule(rule)
+        policy = policy.with_settings(
+            share={}, clock={"rule": "weighed", "energy_weight": weight}, cores=True
+        )
+    return _engine(window, policy.rule.order).run_rule(policy.rule)
 
 
-def _engine(window: ValidationWindow, order: str) -> Engine:
+def _engine(window: ValidationWindow, order: Order) -> Engine:
     return Engine(
         window.trace,
         window.spec,
-        order=order,  # type: ignore[arg-type]
+        order=order,
         predictions=predict_trace(window.trace, window.spec),
         keep_placements=False,
         models=window.models,

@@ -8,16 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_agents.runtime.network import (
-    FEASIBLE,
-    JOB,
-    RATE,
-    REFERENCE,
-    VARIANT,
-    WAIT,
-    NetworkConfig,
-    Weights,
-)
+from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT, RATE
+from rlsched_agents.runtime.network import NetworkConfig, Weights
 
 Float = np.float64
 """float64 inside: the rows are few, and what is left against torch is torch's own float32 rounding."""
@@ -47,7 +39,7 @@ class Forward:
             (K,) logits, 0 where padded.
         """
         columns = features[:, : self.config.features]
-        real = (columns[:, WAIT] + columns[:, JOB] + columns[:, VARIANT]) > 0
+        real = (columns[:, IS_WAIT] + columns[:, IS_JOB] + columns[:, IS_VARIANT]) > 0
         if real.all():
             return self._score(columns)
         logits = np.zeros(len(columns), dtype=Float)
@@ -68,11 +60,11 @@ class Forward:
         shift = context @ actor["mix_context.weight"] + actor["mix_row.bias"]
         _layer(encoded, actor["mix_row.weight"], shift, hidden)
         job = self.config.prior_job + self.config.prior_modelled * (x[:, RATE] > 0)
-        prior = np.where(x[:, VARIANT] > 0, self.config.prior_variant, job)
+        prior = np.where(x[:, IS_VARIANT] > 0, self.config.prior_variant, job)
         if self.config.prior_rows:
-            others = max((x[:, FEASIBLE] + x[:, WAIT]).sum() - 1, 1)
+            others = max((x[:, FEASIBLE] + x[:, IS_WAIT]).sum() - 1, 1)
             prior += self.config.prior_rows * math.log(others)
-        scores: NDArray[np.float64] = hidden @ actor["score.weight"][:, 0] + prior * x[:, REFERENCE]
+        scores: NDArray[np.float64] = hidden @ actor["score.weight"][:, 0] + prior * x[:, IS_REFERENCE]
         return scores
 
     def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.orders import Order
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, SCHEMA
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 
 Weights = dict[str, NDArray[np.float32]]
 """Parameters by name, `actor.*` and `critic.*`; a matrix is (outputs, inputs) as in torch."""
 
-WAIT: Final = SCHEMA.column("is_wait")
-JOB: Final = SCHEMA.column("is_job")
-VARIANT: Final = SCHEMA.column("is_variant")
-REFERENCE: Final = SCHEMA.column("is_reference")
-FEASIBLE: Final = SCHEMA.column("feasible")
-RATE: Final = SCHEMA.column("rate")
-"""Above 0 in every row of a job where models say how fast it runs, and 0 where there are none."""
+_PERMISSIONS: Final = {
+    "predicted_gpu_time": Permissions(),
+    "index": Permissions(preemption=True),
+    "predicted_size": Permissions(reservations=True),
+}
 
 
 class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,9 +37,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         prior_variant: The same for the second half.
         prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
             reference without them need not be so with them.
-        order: The order of its queue where it is served, which says what it may do and what its reference is
-            (`decide.orders.NETWORK_ORDERS`).
-        revises: Whether, where it is served, predictions of waiting jobs are revised (`cluster.siblings`).
+        order: The order of its queue in training, which says what it may do there.
+        revises: Whether, where it is served, predictions of waiting jobs are revised (`decide.order.bursts`).
         prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
             1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
             at 0 the more rows there are, the less it follows.
@@ -54,9 +51,22 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     prior_job: float = 3.5
     prior_variant: float = 5.0
     prior_modelled: float = 0.0
-    order: Order = "predicted_gpu_time"
+    order: Literal["predicted_gpu_time", "index", "predicted_size"] = "predicted_gpu_time"
     prior_rows: float = 0.0
     revises: bool = False
+
+    @property
+    def permissions(self) -> Permissions:
+        """What a policy with this network may do in training."""
+        return _PERMISSIONS[self.order]
+
+    @property
+    def served(self) -> Permissions:
+        """What it may do where it is served: what the cluster and its jobs permit.
+
+        A network that was trained without reservations makes none.
+        """
+        return Permissions(declared=True, reservations=self.order != "predicted_gpu_time")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter, in a fixed order."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.gittins import Gittins
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.candidates import (
+from rlsched.decide.move import Move
+from rlsched.decide.options import MigrationOptions
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.record import Half, Source
+from rlsched.decide.recording import Recording
+from rlsched.decide.rows.candidates import (
     Window,
     contested,
     first_in_order,
@@ -24,15 +28,13 @@ from rlsched.decide.candidates import (
     variant_candidates,
     weighs_energy,
 )
-from rlsched.decide.index_walk import next_look_s
-from rlsched.decide.orders import NETWORK_ORDERS, REPACKING, Order
-from rlsched.decide.record import Half, Source
-from rlsched.decide.recording import Recording
-from rlsched.decide.repack import Repack
-from rlsched.decide.repack_walk import may_still_start, move_by_index, next_move_look_s, owed
-from rlsched.decide.scheduler import Decision, Information
-from rlsched.decide.schema import SCHEMA
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.rows.columns import PREDICTED, QUEUE, WORK
+from rlsched.decide.rules import migration as migrating
+from rlsched.decide.rules.gittins import next_age_look_s
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.settings import Migrate, Settings
+from rlsched.decide.settings import Search as SearchSettings
+from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
@@ -40,10 +42,6 @@ from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weigh
 
 if TYPE_CHECKING:
     from rlsched_agents.search.search import Search
-
-_QUEUE = SCHEMA.column("queue_log")
-_WORK = SCHEMA.column("queued_work_log")
-_PREDICTED = SCHEMA.column("predicted_log")
 
 
 @dataclass
@@ -67,7 +65,7 @@ class _Asked:
     value: float | None = None
 
 
-class PpoScheduler:
+class PpoScheduler(Scheduler):
     """Scores candidates with trained weights; one decision at a time, without torch.
 
     Where everything that waits fits at once, or one row alone is legal, nothing is asked and the source is
@@ -76,14 +74,19 @@ class PpoScheduler:
     Args:
         weights: Parameters by name.
         network: Their sizes and the prior.
-        name: The name by which it was asked for.
+        name: The name of its policy.
         policy_id: Name or content hash of the policy, for records.
         temperature: 0 for arg max, else that of the softmax that a row is drawn from.
         seed: Seed of the draws.
-    """
+        permissions: What it may do, and by that which rule it follows; None: what cluster and jobs permit
+            (`NetworkConfig.served`).
+        revised: Whether predictions of waiting jobs are revised; None: what the network says.
+        migrate: When running jobs are moved for a gang, where it would wait; None: never.
+        search: How it looks ahead; None: not at all.
 
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    Raises:
+        InputError: it is to move jobs, or to look ahead, and what it may do does not go with that.
+    """
 
     def __init__(
         self,
@@ -94,104 +97,62 @@ class PpoScheduler:
         policy_id: str = "ppo",
         temperature: float = 0.0,
         seed: int = 0,
+        permissions: Permissions | None = None,
+        revised: bool | None = None,
+        migrate: Migrate | None = None,
+        search: SearchSettings | None = None,
     ) -> None:
-        self.name: str = name
-        self.policy_id = policy_id
-        self.temperature = temperature
-        self.seed = seed
-        self.weights = weights
-        self.network = network
-        self.revises = network.revises
+        self.name, self.policy_id = name, policy_id
+        self.temperature, self.seed = temperature, seed
+        self.weights, self.network = weights, network
+        self.permissions = permissions or network.served
+        revised = network.revises if revised is None else revised
+        self.reference = self.permissions.reference(revised=revised, migrate=migrate)
+        rule = self.permissions.rule(revised=revised)
+        self.order = rule.order
         self._forward = Forward(weights, network)
-        self._search: Search | None = None
-        self.repack: Repack | None = None
-        self._keep_by(network.order)
+        self._search = self._look_ahead_by(search)
+        self._migration: MigrationOptions | None = None
+        preempts = self.permissions.preemption or self.permissions.declared
+        if migrate is not None:
+            if not preempts:
+                raise InputError(f"policy {name!r}: migrate: it preempts nobody here, and moves nobody")
+            self._migration = MigrationOptions(True, float(migrate.dwell), float(migrate.gain), migrate.first)
+        self.abilities = Abilities(
+            preempts=preempts,
+            reserve_after_s=rule.options.reserve_after_s,
+            migrates=migrate is not None,
+            shares=True,
+            stochastic=temperature != 0 or self._search is not None,
+            search_ms=search.time_ms if search is not None and not search.samples else 0.0,
+        )
 
-    @property
-    def shares(self) -> bool:
-        """Where models say how fast jobs run, it may start them on GPUs that others have."""
-        return True
-
-    @property
-    def weighs_clocks(self) -> bool:
-        """It chooses clocks itself, by the weight of energy in its rows."""
-        return True
-
-    @property
-    def draws(self) -> bool:
-        """Whether another seed may decide otherwise."""
-        return self.temperature != 0 or self._search is not None
-
-    @property
-    def search_ms(self) -> float:
-        """Time that a decision may spend on its search, milliseconds; 0 where that is not bounded by time."""
-        return float(getattr(self._search.budget, "budget_ms", 0.0)) if self._search is not None else 0.0
-
-    def with_search(self, name: str, amount: str) -> PpoScheduler:
-        """The same network, which looks ahead before it decides (`search.Search`), by another name.
+    def _look_ahead_by(self, search: SearchSettings | None) -> Search | None:
+        """A look-ahead before it decides (`search.Search`).
 
         Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and
         its choice is replaced where another one is clearly better. The reference's rule goes on in them, and
-        with it its reservations and the holds of a *wait*. Which variant of a job is started, and
-        starts on GPUs that others have, stay the network's.
-
-        Args:
-            name: The new name.
-            amount: `8` for so many samples a decision, `5ms` for as many as fit; `0ms` for none.
-
-        Raises:
-            UnknownSchedulerError: the amount is neither, or the policy preempts.
+        with it its reservations and the holds of a *wait*. Which variant of a job is started, and starts on
+        GPUs that others have, stay the network's.
         """
+        if search is None:
+            return None
         from rlsched_agents.search.columns import rule_to_follow
-        from rlsched_agents.search.search import MAX_SPREAD, Search, read_budget
+        from rlsched_agents.search.search import MAX_SPREAD, Search, budget_of
 
-        follow = rule_to_follow(self.order)
+        follow, budget = rule_to_follow(self.permissions), budget_of(search)
         if follow is None:
-            raise UnknownSchedulerError(
-                f"policy {name!r}: futures know no preemption; leave out +preempt or +search"
-            )
-        other, budget = copy.copy(self), read_budget(name, amount)
-        other.name = name
-        if budget is not None:
-            other.policy_id = f"{self.policy_id}+search={amount}"
-            other._search = Search(budget, self.seed, MAX_SPREAD, follow)
-        return other
-
-    def with_order(self, name: str, order: Order) -> PpoScheduler:
-        """The same network, which may do more, and follows another rule (`orders.NETWORK_ORDERS`).
-
-        Raises:
-            UnknownSchedulerError: its name says so already.
-        """
-        has_one = self.order != self.network.order or self.revises != self.network.revises
-        if has_one or self.name.endswith(tuple(NETWORK_ORDERS)):
-            raise UnknownSchedulerError(f"policy {name!r}: {self.name!r} says what it may do already")
-        other = copy.copy(self)
-        other.name, other.policy_id = name, f"{self.policy_id}+{name.rpartition('+')[2]}"
-        other._keep_by(order)
-        return other
-
-    def with_repack(self, name: str, repack: Repack) -> PpoScheduler:
-        """The same network, by another name; where it would wait for a gang, running jobs are moved.
-
-        Raises:
-            UnknownSchedulerError: it does not preempt.
-        """
-        if not self.preempts:
-            raise UnknownSchedulerError(
-                f"policy {name!r}: {self.name!r} does not preempt, and moves nobody; "
-                "add +preempt before +repack"
-            )
-        other = copy.copy(self)
-        other.name, other.policy_id, other.repack = name, f"{self.policy_id}{REPACKING}", repack
-        return other
-
-    def _keep_by(self, order: Order) -> None:
-        """Keep the queue by an order, and do what goes with it."""
-        self.order, self.preempts = order, order == "index"
+            raise InputError(f"policy {self.name!r}: search: futures know no preemption; leave search out")
+        if budget is None:
+            return None
+        amount = f"{search.samples}" if search.samples else f"{search.time_ms:g}ms"
+        self.policy_id = f"{self.policy_id}+search={amount}"
+        return Search(budget, self.seed, MAX_SPREAD, follow)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0) -> PpoScheduler:
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0, settings: Settings | None = None
+    ) -> PpoScheduler:
         """A trained policy, served at the temperature that its card names."""
         card = checkpoint.card
         return cls(
@@ -201,6 +162,7 @@ class PpoScheduler:
             policy_id=checkpoint.policy_id,
             temperature=card.temperature,
             seed=seed,
+            **_asked_for(settings or Settings()),
         )
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
@@ -211,12 +173,13 @@ class PpoScheduler:
         """
         recording = Recording(state, partition, now_s, wanted=record)
         asked = _Asked()
-        if self._search is not None:
+        preempts = self._preempts(state)
+        if self._search is not None and not preempts:
             self._search.remember(state)
-        if self.repack is None:
+        if self._migration is None or not preempts:
             action = self._act(state, partition, now_s, asked, record)
         else:
-            action = self._act_repacking(self.repack, state, partition, now_s, asked, record)
+            action = self._act_migrating(self._migration, state, partition, now_s, asked, record)
         source: Source = "policy" if asked.times else "automatic"
         return recording.decision(
             action,
@@ -254,7 +217,7 @@ class PpoScheduler:
                     asked.holds = kept == row and jobs.passes_over
                     return Wait(until_s=self._look_s(state, partition, now_s) if kept == row else None)
                 return variant_action(state, partition, int(jobs.seqs[kept]))
-            if self._search is not None and asked.times:
+            if self._search is not None and asked.times and not self._preempts(state):
                 row = self._look_ahead(self._search, state, partition, now_s, jobs, row, asked)
             seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
             if out >= 0:
@@ -266,34 +229,34 @@ class PpoScheduler:
         row = self._pick(variants, state.decisions, asked, record) if len(variants.nodes) > 1 else 0
         return variants.action(state, partition, row)
 
-    def _act_repacking(
+    def _act_migrating(
         self,
-        repack: Repack,
+        options: MigrationOptions,
         state: ClusterState,
         partition: int,
         now_s: float,
         asked: _Asked,
         record: bool,
     ) -> Action:
-        """Go on with what moves have begun; else what the network says, or a move where nobody can start."""
-        arrays, number, code = state.arrays, state.arrays.job.seq, repack.code
-        out, into, gang = owed(arrays, partition, now_s, code)
-        if out >= 0:
-            return Preempt(seq=int(number[out]), moved_for=int(number[gang]))
-        if into >= 0:
-            return variant_action(state, partition, int(number[into]))
-        promised = not may_still_start(arrays, partition, -1)
+        """Go on with migrations under way; else what the network says, or a new one where nothing starts."""
+        arrays, number = state.arrays, state.arrays.job.seq
+        move = Move(*migrating.owed(arrays, partition, now_s, options))
+        if move.preempt >= 0:
+            return Preempt(seq=int(number[move.preempt]), moved_for=int(number[move.for_gang]))
+        if move.start >= 0:
+            return variant_action(state, partition, int(number[move.start]))
+        promised = not migrating.may_still_start(arrays, partition, -1)
         action = self._act(state, partition, now_s, asked, record, promised)
         waits = isinstance(action, Wait) and not has_startable(state, partition, now_s)
-        if waits or (isinstance(action, Preempt) and repack.first):
-            out, gang = move_by_index(arrays, partition, now_s, Gittins().code, code)
+        if waits or (isinstance(action, Preempt) and options.first):
+            out, gang = migrating.next_migration(arrays, partition, now_s, options)
             if out >= 0:
                 asked.halves = [msgspec.structs.replace(half, choice=-1) for half in asked.halves]
                 return Preempt(seq=int(number[out]), moved_for=int(number[gang]))
         if isinstance(action, Wait):
             look_s = min(
                 math.inf if action.until_s is None else action.until_s,
-                next_move_look_s(arrays, partition, now_s, Gittins().tick_s, code),
+                float(migrating.next_migration_look_s(arrays, partition, now_s, options)),
             )
             return Wait(until_s=look_s if math.isfinite(look_s) else None)
         return action
@@ -307,7 +270,9 @@ class PpoScheduler:
 
         def keeps(at: int) -> bool:
             slot = int(jobs.arrays.slot[at])
-            return int(jobs.arrays.out[at]) < 0 and may_still_start(state.arrays, partition, slot)
+            return int(jobs.arrays.out[at]) < 0 and bool(
+                migrating.may_still_start(state.arrays, partition, slot)
+            )
 
         if row == 0 or keeps(row):
             return row
@@ -317,11 +282,15 @@ class PpoScheduler:
         asked.halves = [msgspec.structs.replace(half, choice=kept) for half in asked.halves]
         return kept
 
+    def _preempts(self, state: ClusterState) -> bool:
+        """Whether running jobs may be preempted by now."""
+        return self.abilities.preempts and bool(state.arrays.config[0].preempts)
+
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
         """When the ages of running jobs may make another of them preemptible; None: no time to wait for."""
-        if not self.preempts:
+        if not self._preempts(state):
             return None
-        look_s = float(next_look_s(state.arrays, partition, now_s, Gittins().code, True))
+        look_s = float(next_age_look_s(state.arrays, partition, now_s))
         return look_s if math.isfinite(look_s) else None
 
     @staticmethod
@@ -371,31 +340,56 @@ class PpoScheduler:
 
         The reference run is taken to stand where this one does and to stay there, the end to be far.
         """
-        here, waiting = float(features[0, _QUEUE]), float(features[0, _WORK])
+        here, waiting = float(features[0, QUEUE]), float(features[0, WORK])
         privileged = np.tile(
             np.array((0, here, 1, 0, waiting, waiting, here, here, here), np.float32), (len(features), 1)
         )
-        privileged[:, 3] = features[:, _PREDICTED]
+        privileged[:, 3] = features[:, PREDICTED]
         value = self._forward.value(features, privileged)
         return value if math.isfinite(value) else None
 
 
-def make_ppo(argument: str, seed: int) -> PpoScheduler:
-    """Entry point of `ppo`, `ppo:untrained` and `ppo:PATH`; `+preempt` and `+reserve` behind: `with_order`;
-    `+search=AMOUNT`: `with_search`.
+def _asked_for(settings: Settings) -> dict[str, Any]:
+    """What a policy's settings ask of a network beside its checkpoint."""
+    return {
+        "revised": True if settings.predictions == "revised" else None,
+        "migrate": settings.migrate,
+        "search": settings.search,
+    }
+
+
+def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
+    """The scheduler of a policy whose rule is `ppo`.
 
     Args:
-        argument: "" for the default checkpoint, `untrained` for a network before training (by arg max, which
-            is `qssf-backfill`, or the rule of the ending behind it), else a checkpoint's path.
+        policy: Its settings say which checkpoint: `default`, `untrained` for a network before training (by
+            arg max, which is the rule that it follows), or a path.
         seed: Seed of its draws, and of the untrained weights.
 
     Raises:
         CheckpointError: no usable checkpoint.
+        InputError: its settings do not go together.
     """
-    name = f"ppo:{argument}" if argument else "ppo"
-    if argument == "untrained":
-        network = NetworkConfig()
-        return PpoScheduler(
-            initial_weights(network, seed), network, name=name, policy_id=f"untrained-{seed}", seed=seed
+    policy.check_read("checkpoint", "predictions", "migrate", "search")
+    settings = policy.settings
+    if policy.oracle:
+        raise InputError(
+            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network "
+            "is not fed the true run times"
         )
-    return PpoScheduler.from_checkpoint(load_checkpoint(argument or "default"), name=name, seed=seed)
+    if settings.checkpoint == "untrained":
+        network = NetworkConfig(order="predicted_size")
+        made = PpoScheduler(
+            initial_weights(network, seed),
+            network,
+            name=policy.name,
+            policy_id=f"untrained-{seed}",
+            seed=seed,
+            **_asked_for(settings),
+        )
+    else:
+        checkpoint = load_checkpoint(settings.checkpoint)
+        made = PpoScheduler.from_checkpoint(checkpoint, name=policy.name, seed=seed, settings=settings)
+    if settings != Settings(rule="ppo", checkpoint=settings.checkpoint, search=settings.search):
+        made.policy_id += f"+{policy.with_settings(checkpoint='default').digest}"
+    return made

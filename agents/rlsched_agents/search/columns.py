@@ -15,20 +15,27 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.candidates import Window
-from rlsched.decide.orders import REFERENCE_RULES, Order
-from rlsched.decide.rules import SKIPPING, RuleCode
-from rlsched.decide.scheduler import load_scheduler
-from rlsched_agents.heuristics.keeping_room import reserve_rule
-from rlsched_agents.heuristics.queue_order import QueueOrder
-from rlsched_envs.lookahead import NOTHING, WAIT, Futures, LookAhead, followers
-
-RULES: Final[tuple[RuleCode, ...]] = (
-    SKIPPING._replace(blocks=True),
-    reserve_rule(longer_than_s=4 * 3600.0, free_frac=0.1).code,
-    reserve_rule(longer_than_s=12 * 3600.0, free_frac=0.25).code,
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.rows.candidates import Window
+from rlsched_envs.lookahead import (
+    BACKFILL,
+    KEEP_FREE,
+    NOTHING,
+    WAIT,
+    Follower,
+    Futures,
+    LookAhead,
+    followers,
 )
-"""Rules that a bound may follow: `qssf`, `reserve:4h,0.1` and `reserve:12h,0.25`."""
+
+SKIPPING: Final = Follower()
+"""Goes on behind a job that does not fit: `qssf-backfill` by its order."""
+RULES: Final[tuple[Follower, ...]] = (
+    Follower(blocks=True),
+    Follower(KEEP_FREE, long_job_s=4 * 3600.0, leave_frac=0.1),
+    Follower(KEEP_FREE, long_job_s=12 * 3600.0, leave_frac=0.25),
+)
+"""Rules that a bound may follow: `qssf`, and `reserve` with two settings."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,12 @@ class Columns:
         )
 
 
-def rule_to_follow(order: Order) -> RuleCode | None:
-    """The reference rule of networks of this order, None where futures cannot go on by it: it preempts."""
-    rule = load_scheduler(REFERENCE_RULES[order])
-    return rule.rule.code if isinstance(rule, QueueOrder) else None
+def rule_to_follow(permissions: Permissions) -> Follower | None:
+    """The reference under these permissions, None where futures cannot go on by it: it preempts."""
+    if permissions.preemption:
+        return None
+    after_s = permissions.rule().options.reserve_after_s
+    return Follower(BACKFILL, reserve_after_s=after_s) if permissions.reservations else SKIPPING
 
 
 def columns_of(
@@ -72,8 +81,8 @@ def columns_of(
     window: Window,
     rows: Sequence[int],
     arrivals: int,
-    rules: Sequence[RuleCode] = (),
-    follow: RuleCode = SKIPPING,
+    rules: Sequence[Follower] = (),
+    follow: Follower = SKIPPING,
 ) -> Columns:
     """Copy the partition, and say what is tried there: each row, then each rule.
 

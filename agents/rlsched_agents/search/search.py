@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.candidates import Window
 from rlsched.decide.draws import generator
-from rlsched.decide.rules import SKIPPING, RuleCode
-from rlsched.errors import UnknownSchedulerError
+from rlsched.decide.rows.candidates import Window
+from rlsched.decide.settings import Search as SearchSettings
 from rlsched_agents.search.arrivals import Seen
-from rlsched_agents.search.columns import columns_of
+from rlsched_agents.search.columns import SKIPPING, columns_of
 from rlsched_agents.search.futures import imagine, some_of
 from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
-from rlsched_envs.lookahead import Futures, LookAhead
+from rlsched_envs.lookahead import Follower, Futures, LookAhead
 
 STARTS: Final = 3
 """Jobs whose start is tried, each of another demand."""
@@ -27,10 +26,8 @@ ARRIVALS: Final = 64
 MIN_SEEN: Final = 16
 MAX_SPREAD: Final = 1.0
 """Median spread of the arrivals that were seen above which a network is not overruled: then the futures are
-worth nothing. Of docs/learning.md's workloads it is 0.4 to 0.7 where predictions carry information (rank
-correlation with the run time 0.75 to 0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3)."""
-MAX_SAMPLES: Final = 1000
-MAX_MS: Final = 10_000.0
+worth nothing. It is 0.4 to 0.7 where predictions carry information (rank correlation with the run time 0.75
+to 0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3): docs/explanation/learning.md."""
 _DRAWS: Final = 2  # the halves of a policy's decision draw as 0 and 1
 
 
@@ -62,7 +59,7 @@ class Search:
     """
 
     def __init__(
-        self, budget: Budget, seed: int, max_spread: float = math.inf, follow: RuleCode = SKIPPING
+        self, budget: Budget, seed: int, max_spread: float = math.inf, follow: Follower = SKIPPING
     ) -> None:
         self.budget = budget
         self.max_spread = max_spread
@@ -142,7 +139,7 @@ def starts_to_try(state: ClusterState, window: Window, order: Iterable[int]) -> 
     """The first `STARTS` of these rows that start a job on free GPUs, each of another demand."""
     demands: dict[int, int] = {}
     for row in order:
-        if row > 0 and window.legal[row] and window.arrays.beside[row] < 0 and len(demands) < STARTS:
+        if row > 0 and window.legal[row] and window.arrays.partner[row] < 0 and len(demands) < STARTS:
             demands.setdefault(int(state.arrays.job.demand[window.arrays.slot[row]]), row)
     return list(demands.values())
 
@@ -154,7 +151,7 @@ def rows_of_network(
 
     Its choice alone where that shares the GPUs of a running job, which look-ahead knows nothing of.
     """
-    if window.arrays.beside[choice] >= 0:
+    if window.arrays.partner[choice] >= 0:
         return [choice]
     likeliest = np.argsort(-logits, kind="stable").tolist()
     rows = [choice, *starts_to_try(state, window, [choice, *likeliest])]
@@ -164,18 +161,8 @@ def rows_of_network(
     return list(dict.fromkeys(rows))
 
 
-def read_budget(name: str, amount: str) -> Budget | None:
-    """What `+search=AMOUNT` asks for: `8` samples, or `5ms`; None for no time at all.
-
-    Raises:
-        UnknownSchedulerError: it is neither.
-    """
-    if amount.isdecimal() and 2 <= int(amount) <= MAX_SAMPLES:
-        return FixedSamples(int(amount))
-    number = amount.removesuffix("ms")
-    if number != amount and number.replace(".", "", 1).isdecimal() and float(number) <= MAX_MS:
-        return TimeBudget(float(number)) if float(number) > 0 else None
-    raise UnknownSchedulerError(
-        f"policy {name!r}: expected +search=N of 2 to {MAX_SAMPLES} samples, or +search=Bms of 0 to "
-        f"{MAX_MS:g} milliseconds a decision, got {amount!r}"
-    )
+def budget_of(search: SearchSettings) -> Budget | None:
+    """What a policy's settings ask for; None for no time at all."""
+    if search.samples:
+        return FixedSamples(search.samples)
+    return TimeBudget(search.time_ms) if search.time_ms > 0 else None

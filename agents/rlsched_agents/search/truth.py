@@ -11,7 +11,6 @@ from rlsched.cluster.arrays import RUNNING
 from rlsched.errors import InputError
 from rlsched_envs.engine import Engine
 from rlsched_envs.lookahead import Futures
-from rlsched_envs.simulation import NEXT_ROW
 
 
 class Truth:
@@ -26,9 +25,9 @@ class Truth:
     """
 
     def __init__(self, engine: Engine, most_arrivals: int) -> None:
-        if engine.life is not None or engine.state.arrays.config[0].modelled:
+        if not engine.runs_once:
             raise InputError(
-                "rollout:clairvoyant has to know when a job ends from when it starts: expected a run without "
+                "clairvoyant has to know when a job ends from when it starts: expected a run without "
                 "models, node events, failures and dependencies; leave it out of this one"
             )
         self._engine = engine
@@ -42,7 +41,7 @@ class Truth:
             own, shared = run.truth.own_partition, run.truth.shared_partition
             self._rows[partition] = np.flatnonzero((own == partition) | (shared == partition))
         mine = self._rows[partition]
-        first = int(np.searchsorted(mine, run.progress.tally[NEXT_ROW]))
+        first = int(np.searchsorted(mine, run.progress.run.next_row[0]))
         return mine[first : first + self._most]
 
     def future(self, slots: NDArray[np.int32], partition: int) -> Futures:

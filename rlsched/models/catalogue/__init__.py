@@ -1,6 +1,6 @@
 """The catalogue of workloads: how busy, hungry, sensitive and portable some fifty kinds of training are.
 
-Every figure has a status and a source: `docs/model/catalogue.md`. `studies/models/make_catalogue.py`
+Every figure has a status and a source: `docs/explanation/catalogue.md`. `studies/models/make_catalogue.py`
 makes them.
 """
 

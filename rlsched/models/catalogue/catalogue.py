@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.spec import is_slice
+from rlsched.cluster.slice_name import is_slice
 from rlsched.errors import InputError
 from rlsched.models.arrays import TRAIT, ModelArrays, Records
 from rlsched.models.catalogue.draw import draw_workloads
@@ -89,7 +89,9 @@ def catalogue_type(kind: str) -> str:
     """
     if kind in GPU_TYPES:
         return kind
-    from rlsched.models.power import canonical_kind  # compiles kernels at its import: only where it is needed
+    from rlsched.models.gpu_types import (
+        canonical_kind,  # compiles kernels at its import: only where it is needed
+    )
 
     name = canonical_kind(kind)
     name = _STANDS_FOR.get(name, name)

@@ -2,7 +2,7 @@
 
 `RunningMean`, `causal_predictions` and `own_spread` are what a simulator or a broker falls back on.
 `Predictor` (module `predictor`, extra `predict`) gives a distribution for every job from all that a broker
-knows at that moment; `stamp_trace` (module `stamp`) drives the same class over a whole trace.
+knows at that moment; `predict_at_submission` (`at_submission`) drives it over a whole trace.
 """
 
 from rlsched.workload.predict.running_mean import (

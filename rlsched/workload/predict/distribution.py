@@ -68,7 +68,7 @@ def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
     return np.asarray(np.sqrt(np.sum(probabilities * (off**2 + _VARIANCE_LN), axis=1)))
 
 
-def stamp(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Floats]:
+def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Floats]:
     """(N, BINS), (N,) limits, nan where none -> what a queue goes by: (N,) predicted run time in s, spread.
 
     The expected run time, no longer than the user's limit, and the root mean square of ln(true / that).

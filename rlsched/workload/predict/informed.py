@@ -1,8 +1,8 @@
 """Predictions of recorded jobs that are as good as asked for: what users and job names would tell.
 
 The recorded traces have no users or names to predict from. Here a prediction knows the true duration through
-a noisy look (`rlsched.workload.foresight`), jobs of one burst share most of its error, and the spread beside
-it is that of its own errors: a diagnostic, and something to train on, never something that can be deployed.
+a noisy look (`rlsched.workload.predictability`), jobs of one burst share most of its error, and its spread
+is that of its own errors: a diagnostic, and something to train on, never something that can be deployed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.foresight import predict_known
+from rlsched.workload.predictability import predict_known
 
 SIZE_EDGES: Final = (1, 4, 8)
 """Jobs of up to 1, up to 4, up to 8 and more GPUs are size classes of their own."""

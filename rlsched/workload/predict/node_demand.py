@@ -3,7 +3,7 @@
 A forecast says, from the demand of the slots that have ended, how high demand will rise within its horizon.
 All share one interface: `peaks` over a whole series, `peak` for now; what has not ended yet reaches neither.
 
-What beats what, on the Philly node series (420 nodes, `docs/power-down.md` has figures and commands): for one
+What beats what, on the Philly node series (420 nodes, `python -m studies.power_down.ces_replay`): for one
 slot, half an hour to six hours ahead, persistence beats gradient boosting; for a quantile of the highest
 demand of three hours, boosting and the rises of the last week are level and beat the trailing maxima; as a
 floor under nodes that stay awake they are worth about the same: what hurts are jumps that nothing announces.
@@ -62,7 +62,7 @@ class Persistence(DemandForecast):
     """What is wanted now stays wanted: the bar for every other forecast.
 
     On Philly its mean absolute error is smaller than that of gradient boosting from 30 minutes to six hours
-    ahead (`docs/power-down.md`); as a floor under nodes that stay awake it forgets every peak at once.
+    ahead; as a floor under nodes that stay awake it forgets every peak at once.
     """
 
     @property
@@ -112,7 +112,7 @@ class RecentRises(DemandForecast):
     """Now, and the `quantile` of how far demand rose within `horizon` slots, over the last `window` slots.
 
     The empirical counterpart of a learned quantile: it knows how restless the last days were and nothing
-    else. On Philly its pinball loss is level with that of gradient boosting (`docs/power-down.md`).
+    else. On Philly its pinball loss is level with that of gradient boosting.
     """
 
     horizon: int = 18

@@ -224,7 +224,7 @@ class Predictor:
         self._ended_at_fit = self._ended_at_last
 
     # What `predict` and the observers do, apart: models of history first, then boosting for many at once,
-    # then the hedge. `stamp` drives them so.
+    # then the hedge. `at_submission` drives them so.
 
     def enquire(self, job: JobFacts, now_s: float) -> Query:
         """Tell the history of a submission; what boosting and the hedge want to know of it."""

@@ -1,6 +1,6 @@
 """Run times predicted from history: a causal running mean over VC and number of GPUs.
 
-The same class serves the simulator (`causal_predictions` stamps a whole trace) and the broker, which feeds
+The same class serves the simulator (`causal_predictions`, of a whole trace) and the broker, which feeds
 it the jobs that have ended.
 """
 
@@ -59,7 +59,7 @@ class RunningMean:
 def causal_predictions(
     trace: Trace, end_s: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Stamp every job at its arrival from the jobs that had ended by then.
+    """Predict every job at its arrival from the jobs that had ended by then.
 
     Args:
         trace: J jobs.
@@ -67,7 +67,7 @@ def causal_predictions(
 
     Returns:
         (J,) predicted run times in s, no longer than the user's limit, and (J,) spreads. A job's own true
-        duration enters no stamp at or before its arrival.
+        duration enters no prediction at or before its arrival.
     """
     model = RunningMean()
     ended: list[tuple[float, int]] = []

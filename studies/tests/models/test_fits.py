@@ -23,7 +23,7 @@ def by(table: list[dict[str, Any]], *names: str) -> dict[Any, dict[str, Any]]:
 
 
 def test_the_measured_v100(shared_data: Path) -> None:
-    """The errors that `docs/model/clocks.md` states; energy on the 19 deep-learning workloads: 0.030."""
+    """The errors that `docs/explanation/clocks.md` states; energy on 19 deep-learning workloads: 0.030."""
     errors = by(fit_models.clock_tables(shared_data / "facts"), "curves")
     assert errors["all"]["workloads"] == 33
     assert errors["all"]["power_mape_pct"] < 2.55

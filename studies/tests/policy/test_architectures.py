@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
-from rlsched_agents.runtime.network import JOB, REFERENCE, VARIANT, WAIT, NetworkConfig
+from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched_agents.runtime.network import NetworkConfig
 from studies.policy.architectures import KINDS, KindNetwork, table
 
 ROWS = 9
@@ -25,8 +26,8 @@ def a_network(kind: str) -> KindNetwork:
 
 def a_window(seed: int) -> torch.Tensor:
     rows = np.random.default_rng(seed).random((ROWS, NUM_FEATURES + NUM_CRITIC))
-    rows[:, [WAIT, JOB, VARIANT, REFERENCE]] = 0
-    rows[0, WAIT], rows[1:, JOB], rows[2, REFERENCE] = 1, 1, 1
+    rows[:, [IS_WAIT, IS_JOB, IS_VARIANT, IS_REFERENCE]] = 0
+    rows[0, IS_WAIT], rows[1:, IS_JOB], rows[2, IS_REFERENCE] = 1, 1, 1
     return torch.from_numpy(rows)
 
 

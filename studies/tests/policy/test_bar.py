@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
-from rlsched.workload.foresight import CAUSAL_CORRELATION, predict, predict_known
 from rlsched.workload.predict.informed import TraceQuantiles, size_classes
+from rlsched.workload.predictability import CAUSAL_CORRELATION, predict, predict_known
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import Metrics, schedule_metrics
@@ -21,7 +22,8 @@ from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_envs.engine import Engine, predict_trace, run_time_s
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
-from studies.policy import bar_studies, bar_tables, dial_tables, measures, opponents, stamps
+from studies.policy import bar_studies, bar_tables, dial_tables, measures, opponents, predictions
+from studies.policy.abilities import CORES, SHARING, able, lull, share, weighed
 from studies.policy.cases import Case
 from studies.policy.dial_tables import Point
 from studies.policy.measures import GPUS_ALONE, GroupDelay, Measures
@@ -38,12 +40,12 @@ def a_trace(jobs: int = 3000) -> Trace:
 class TestSettings:
     def test_no_two_settings_share_a_result(self) -> None:
         paths = [
-            Job(case=case, policy="qssf", models=study.models).path(Path())
+            Job(case=case, policy=Policy("qssf"), models=study.models).path(Path())
             for study in bar_studies.STUDIES.values()
             for case in study.cases(["t/a"], "validation", [0.95])
         ]
         settings = {
-            (study.models, study.preemptible_frac, study.predictions, study.part)
+            (study.models, study.preemptible_frac, study.declared, study.predictions, study.part)
             for study in bar_studies.STUDIES.values()
         }
         assert len(set(paths)) == len(settings) < len(bar_studies.STUDIES)  # two of them differ in rows alone
@@ -52,49 +54,53 @@ class TestSettings:
     def test_every_value_of_every_grid_is_a_policy(self, setting: str) -> None:
         for rule, grid in opponents.MORE_GRIDS[setting].items():
             assert len(set(grid.values)) == len(grid.values) > 1
+            assert len(set(grid.names)) == len(grid.values)
             for value in grid.values:
-                revises = rule.endswith("+revise") and value.endswith("+revise")
-                assert revises or value.partition(":")[0] == rule.removesuffix("-clear")
-                assert load_scheduler(value).name == value
-            assert all(value.endswith(",clear") == rule.endswith("-clear") for value in grid.values)
+                settings = value.settings
+                assert (settings.predictions == "revised") == rule.endswith("-revised")
+                if rule.endswith("-clear"):
+                    assert settings.preempt is not None
+                    assert settings.preempt.by == "service"
+                assert load_scheduler(value).name == value.name
 
     @pytest.mark.parametrize("study", bar_studies.STUDIES.values(), ids=bar_studies.STUDIES)
     def test_every_row_is_a_policy_and_fits_its_study(self, study: bar_studies.Study) -> None:
-        rows = bar_studies.rows_of(study, opponents.read_tuned(), "philly/6214e9", ["fifo"])
-        assert [one.policy for one in rows[:2]] == list(opponents.REFERENCES)
+        rows = bar_studies.rows_of(study, opponents.read_tuned(), "philly/6214e9", [Policy("fifo")])
+        assert [one.policy.name for one in rows[:2]] == list(opponents.REFERENCES)
         labels = [one.label for one in rows]
         assert len(set(labels)) == len(labels)
         for one in rows:
             scheduler = load_scheduler(one.policy)
             assert one.models == study.models
-            assert (scheduler.information == "oracle") == (one.role == "oracle")
-            assert study.models or not getattr(scheduler, "needs_models", False)
+            assert scheduler.oracle == (one.role == "oracle")
+            assert study.models or not scheduler.abilities.needs_models
         assert ("fifo" in labels) == (study.tested != "never")
-        both = ["ppo"]
-        default = {"good": both, "unseen": both, "sizes": ["ppo", "ppo+preempt"]}
-        default |= {name: ["ppo+preempt"] for name in ("preempt100", "preempt50", "unseen100", "unseen50")}
+        names = ("good", "unseen", "sizes", "preempt100", "preempt50", "unseen100", "unseen50")
+        default = {name: [Policy("ppo")] for name in names}
         assert bar_studies.tested_in(study, []) == default.get(study.name, [])
 
     def test_a_value_tuned_in_the_setting_counts_and_a_stale_one_does_not(self) -> None:
         own = a_choice("preemptible0.5", "gittins", 1)
         tuned = a_tuned_file({"preemptible0.5": {"gittins": own}})
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
-        assert rows["gittins (default)"] == "gittins"
-        assert (rows["gittins"], rows["gittins (by trace)"]) == (own.chosen, own.chosen_by_trace["t/a"])
-        assert rows["tiresias"] == "tiresias"
-        assert bar_studies.untuned_in(tuned, PREEMPT50) == ["tiresias", "tiresias-clear", "gittins+revise"]
-        able = {one.label: one.policy for one in bar_studies.rows_of(EVERYTHING, tuned, "t/a", [])}
-        assert able["gittins+share=0.5+cores"] == f"{own.chosen}+share=0.5+cores"
+        assert rows["gittins (default)"] == Policy("gittins")
+        assert (rows["gittins"], rows["gittins (by trace)"]) == (own.policy(), own.policy("t/a"))
+        assert rows["gittins"] != rows["gittins (by trace)"]
+        assert rows["tiresias"] == Policy("tiresias")
+        assert bar_studies.untuned_in(tuned, PREEMPT50) == ["tiresias", "tiresias-clear", "gittins-revised"]
+        found = {one.label: one.policy for one in bar_studies.rows_of(EVERYTHING, tuned, "t/a", [])}
+        assert found["gittins share 0.5 cores"] == able(own.policy(), share(0.5), CORES)
         alone = {
             one.label: one.policy
             for one in bar_studies.rows_of(bar_studies.STUDIES["sharing"], tuned, "t/a", [])
         }
-        assert alone["gittins+share=0.5"] == f"{own.chosen}+share=0.5"
-        assert alone["easy+share=0.5+revise"] == "easy+share=0.5+revise"  # untuned here, so at its default
-        stale = msgspec.structs.replace(own, grid=["gittins:1"])
+        assert alone["gittins share 0.5"] == able(own.policy(), share(0.5))
+        easy = opponents.default_of("easy-revised")  # untuned here
+        assert alone["easy revised share 0.5"] == able(easy, share(0.5))
+        stale = msgspec.structs.replace(own, grid={"gittins 1": {"preempt": {"spread": 1.0}}})
         tuned = a_tuned_file({"preemptible0.5": {"gittins": stale}})
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
-        assert rows["gittins"] == "gittins"
+        assert rows["gittins"] == Policy("gittins")
         assert not {"gittins (by trace)", "gittins (default)"} & set(rows)
 
     def test_what_was_tuned_with_all_jobs_preemptible_is_found_in_the_base(self) -> None:
@@ -104,20 +110,20 @@ class TestSettings:
             one.label: one.policy
             for one in bar_studies.rows_of(bar_studies.STUDIES["preempt100"], tuned, "t/a", [])
         }
-        assert rows["tiresias"] == base.chosen
+        assert rows["tiresias"] == base.policy()
         assert "tiresias" not in bar_studies.untuned_in(tuned, bar_studies.STUDIES["preempt100"])
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
-        assert rows["tiresias"] == base.chosen  # for want of one of this setting, and it is said
+        assert rows["tiresias"] == base.policy()  # for want of one of this setting, and it is said
         assert "tiresias" in bar_studies.untuned_in(tuned, PREEMPT50)
 
 
 def a_choice(setting: str, rule: str, at: int) -> opponents.Tuned:
     _, grid = bar_studies.grid_of(setting, rule)
     return opponents.Tuned(
-        grid=list(grid.values),
-        chosen=grid.values[at],
+        grid=grid.settings,
+        chosen=grid.names[at],
         score=1.0,
-        chosen_by_trace={"t/a": grid.values[at + 1]},
+        chosen_by_trace={"t/a": grid.names[at + 1]},
     )
 
 
@@ -130,7 +136,7 @@ def a_tuned_file(
 class TestGoodPredictions:
     def test_they_correlate_as_published_ones_and_never_leave_what_a_class_holds(self) -> None:
         trace = a_trace()
-        found, truth_s = stamps.good_predictions(trace), run_time_s(trace)
+        found, truth_s = predictions.good_predictions(trace), run_time_s(trace)
         rank = spearman(found.predicted_s, truth_s)
         assert rank is not None
         assert 0.6 < rank < 0.8
@@ -153,7 +159,7 @@ class TestGoodPredictions:
             duration_s=np.rint(rng.lognormal(8, 2, 1000)),
             num_gpus=[1.0] * 1000,
         )
-        noise = np.log(stamps.good_predictions(trace).predicted_s)
+        noise = np.log(predictions.good_predictions(trace).predicted_s)
         truth = np.log(run_time_s(trace))
         left = noise - np.polyval(np.polyfit(truth, noise, 1), truth)
         assert np.corrcoef(left[::2], left[1::2])[0, 1] == pytest.approx(0.7, abs=0.1)
@@ -167,7 +173,10 @@ class TestGoodPredictions:
             duration_s=trace.duration_s,
             num_gpus=trace.num_gpus,
         )
-        first, second = stamps.good_predictions(trace), stamps.good_predictions(stretched, stretch=1.37)
+        first, second = (
+            predictions.good_predictions(trace),
+            predictions.good_predictions(stretched, stretch=1.37),
+        )
         np.testing.assert_array_equal(first.predicted_s, second.predicted_s)
 
     def test_a_small_class_is_part_of_the_one_below(self) -> None:
@@ -187,12 +196,9 @@ class TestGoodPredictions:
             np.testing.assert_array_equal(ours, theirs)
 
 
-def replay(trace: Trace, spec: ClusterSpec, policy: str, models: Models | None) -> JobTable:
-    scheduler = load_scheduler(policy)
-    engine = Engine(
-        trace, spec, order=scheduler.order, predictions=predict_trace(trace, spec, "oracle"), models=models
-    )
-    return engine.run_rule(scheduler.rule)
+def replay(trace: Trace, spec: ClusterSpec, policy: Policy, models: Models | None) -> JobTable:
+    engine = Engine(trace, spec, order=policy.rule.order, oracle=True, models=models)
+    return engine.run_rule(policy.rule)
 
 
 class TestMeasures:
@@ -202,10 +208,10 @@ class TestMeasures:
             name="t", submit_s=[0, 10, 60], duration_s=[100, 100, 50], num_gpus=[1, 1, 1]
         )
         spec = ClusterSpec.uniform(1, 1)
-        table = replay(trace, spec, "fifo", None)
+        table = replay(trace, spec, Policy("fifo"), None)
         everyone = np.ones(3, np.bool_)
         found = measures.measures_of(
-            [table], {"qssf": [table]}, everyone, predict_trace(trace, spec, "oracle"), spec
+            [table], {"qssf": [table]}, everyone, predict_trace(trace, spec, oracle=True), spec
         )
         assert found.delay_mean_s == pytest.approx((0 + 90 + 140) / 3)
         assert found.delay_max_s == 140
@@ -220,9 +226,9 @@ class TestMeasures:
     def test_sharing_and_energy(self) -> None:
         trace, spec = synthesize("philly", 400, 1.2, 16, seed=1)
         everyone = np.ones(len(trace), np.bool_)
-        stamps_of = predict_trace(trace, spec, "oracle")
-        alone = replay(trace, spec, "qssf-backfill", GPUS_ALONE)
-        shared = replay(trace, spec, "pack:0.5", GPUS_ALONE)
+        stamps_of = predict_trace(trace, spec, oracle=True)
+        alone = replay(trace, spec, Policy("qssf-backfill"), GPUS_ALONE)
+        shared = replay(trace, spec, Policy("pack", share={"min_speed": 0.5}), GPUS_ALONE)
         without = measures.measures_of([alone], {}, everyone, stamps_of, spec)
         found = measures.measures_of([shared], {"qssf-backfill": [alone]}, everyone, stamps_of, spec)
         assert (without.shared_jobs, without.kept_frac) == (0, None)
@@ -243,7 +249,10 @@ class TestMeasures:
 
     def test_nothing_decides_by_the_power_that_is_not_counted(self) -> None:
         trace, spec = synthesize("philly", 300, 1.1, 16, seed=2)
-        for policy in ("gittins+share=0.5+weight=0.6", "qssf-backfill+share+lull=0.2+cores"):
+        for policy in (
+            able(Policy("gittins"), share(0.5), weighed(0.6)),
+            able(Policy("qssf-backfill"), SHARING, lull(0.2), CORES),
+        ):
             ours, theirs = (replay(trace, spec, policy, models) for models in (GPUS_ALONE, Models()))
             np.testing.assert_array_equal(ours.end_s, theirs.end_s)
             assert ours.energy is not None
@@ -320,10 +329,15 @@ def a_result(case: Case, policy: str, jct_s: float, delay_s: float, **other: flo
 CASES = [Case(trace="t/a", part="validation", load=load, preemptible_frac=0.5) for load in (0.7, 0.95, 1.05)]
 ROWS = {
     "t/a": [
-        opponents.Entry(policy="qssf", label="qssf", role="reference", models=True),
-        opponents.Entry(policy="qssf-backfill", label="qssf-backfill", role="reference", models=True),
-        opponents.Entry(policy="pack:0.5", label="pack", role="rule", models=True),
-        opponents.Entry(policy="gittins", label="gittins", role="rule", models=True),
+        opponents.Entry(policy=Policy("qssf"), label="qssf", role="reference", models=True),
+        opponents.Entry(policy=Policy("qssf-backfill"), label="qssf-backfill", role="reference", models=True),
+        opponents.Entry(
+            policy=Policy("pack", name="pack 0.5", share={"min_speed": 0.5}),
+            label="pack",
+            role="rule",
+            models=True,
+        ),
+        opponents.Entry(policy=Policy("gittins"), label="gittins", role="rule", models=True),
     ]
 }
 
@@ -334,7 +348,7 @@ def some_results() -> dict[tuple[str, str, bool], Result]:
         found += [
             a_result(case, "qssf", 100.0, 50.0),
             a_result(case, "qssf-backfill", 120.0, 70.0),
-            a_result(case, "pack:0.5", 90.0, pack),
+            a_result(case, "pack 0.5", 90.0, pack),
             a_result(case, "gittins", 80.0, gittins),
         ]
     return {(one.case.name, one.policy, one.models): one for one in found}
@@ -364,9 +378,8 @@ class TestTables:
         assert "| t/a, 1.05 | 4,000 | 100 (`qssf`) | 0.900 [0.50, 1.50] | 0.800 [0.50, 1.50] |" in text
 
     def test_sharing_is_judged_where_lucid_queues(self) -> None:
-        rows = {
-            "t/a": [*ROWS["t/a"], opponents.Entry(policy="lucid", label="lucid", role="rule", models=True)]
-        }
+        lucid = opponents.Entry(policy=Policy("lucid"), label="lucid", role="rule", models=True)
+        rows = {"t/a": [*ROWS["t/a"], lucid]}
         results = some_results()
         for case, queue_s in zip(CASES, (90.0, 31.0, 29.0), strict=True):
             one = a_result(case, "lucid", 100.0, 50.0, queue_s=queue_s)
@@ -444,7 +457,7 @@ class TestDial:
             (case.name, policy, True): a_result(case, policy, jct_s, 1.0, gpu_kwh=kwh)
             for policy, jct_s, kwh in (
                 ("qssf-backfill", 100.0, 10.0),
-                ("pack:0.5", 90.0, 9.0),
+                ("pack 0.5", 90.0, 9.0),
                 ("gittins", 95.0, 9.5),
             )
         }

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched.workload.trace import Trace
@@ -116,14 +117,14 @@ def test_every_value_of_every_grid_is_a_policy(rule: str) -> None:
     grid = opponents.GRIDS[rule]
     assert len(set(grid.values)) == len(grid.values) > 1
     for value in grid.values:
-        assert value.endswith("+revise") if rule == "easy+revise" else value.partition(":")[0] == rule
-        assert load_scheduler(value).name == value
+        assert (value.settings.predictions == "revised") == (rule == "easy-revised")
+        assert value.name.partition(" ")[0] == rule or rule == "easy-revised"
+        assert load_scheduler(value).name == value.name
 
 
 @pytest.mark.parametrize("name", [*opponents.FIXED, *opponents.ORACLES, *opponents.REFERENCES])
 def test_every_other_row_is_a_policy(name: str) -> None:
-    oracle = load_scheduler(name).information == "oracle"
-    assert oracle == (name in opponents.ORACLES)
+    assert load_scheduler(name).oracle == (name in opponents.ORACLES)
 
 
 def metrics(queue_s: float, jobs: int = 4500) -> Metrics:
@@ -211,7 +212,7 @@ def some_results() -> tables.Results:
     return {(one.case.name, one.policy, one.models): one for one in found}
 
 
-def rows_of(policies: list[str], tuned: opponents.TunedFile) -> dict[str, list[opponents.Entry]]:
+def rows_of(policies: list[Policy], tuned: opponents.TunedFile) -> dict[str, list[opponents.Entry]]:
     return {"t/a": opponents.entries(tuned, "t/a", policies)}
 
 
@@ -228,7 +229,7 @@ def test_the_best_reference_is_found_case_by_case() -> None:
 
 
 def test_tables_by_hand() -> None:
-    rows = rows_of(["ppo"], a_tuned_file())
+    rows = rows_of([Policy("ppo")], a_tuned_file())
     text = tables.section(CASES, rows, some_results(), split="validation", ids=["ppo@1"])
     # queueing 50 / 100 and 600 / 300: geometric mean 1; JCT 150 / 200 and 700 / 400: root of 0.75 x 1.75
     assert "| `ppo` | 2 | 1.000 | 1.146 | 1.000 | 1.000 | 1.000 | 1.000 | 1 : 1 | 2.00 |" in text
@@ -241,33 +242,38 @@ def test_tables_by_hand() -> None:
 
 def test_a_case_without_references_is_left_out_and_counted() -> None:
     results = {key: one for key, one in some_results().items() if key[0] == CASES[0].name}
-    text = tables.section(CASES, rows_of(["ppo"], a_tuned_file()), results, split="test", ids=["ppo@1"])
+    text = tables.section(
+        CASES, rows_of([Policy("ppo")], a_tuned_file()), results, split="test", ids=["ppo@1"]
+    )
     assert text.startswith("Test split, 1 of 2 cases there; under test: ppo@1.")
     assert "load 0.95" not in text
 
 
 def test_choices_by_hand() -> None:
-    grid = opponents.Grid(values=("sgf-age:3h", "sgf-age:6h"))
+    rule = "reserve"
+    low, high = opponents.GRIDS[rule].names[:2]
+    grid = opponents.Grid(values=opponents.GRIDS[rule].values[:2])
     where = [cases.Case(trace=trace, part="train1", load=0.9) for trace in ("t/a", "t/b")]
-    ratios = {"sgf-age:3h": (0.5, 1.62), "sgf-age:6h": (0.8, 0.8)}
+    ratios = {low: (0.5, 1.62), high: (0.8, 0.8)}
     results = [
         a_result(value, 1.0, case, against={"qssf-backfill": ratio})
         for value, pair in ratios.items()
         for case, ratio in zip(where, pair, strict=True)
     ]
     tried = tune.tried_rule(grid, results)
-    assert tried.scores == {"sgf-age:3h": 0.9, "sgf-age:6h": 0.8}
-    assert tried.ratios["sgf-age:3h"] == {"t-a-train1-0.9": 0.5, "t-b-train1-0.9": 1.62}
+    assert tried.scores == {low: 0.9, high: 0.8}
+    assert tried.ratios[low] == {"t-a-train1-0.9": 0.5, "t-b-train1-0.9": 1.62}
     found = tried.choice
-    assert (found.chosen, found.score) == ("sgf-age:6h", 0.8)
-    assert found.chosen_by_trace == {"t/a": "sgf-age:3h", "t/b": "sgf-age:6h"}
+    assert (found.chosen, found.score) == (high, 0.8)
+    assert found.chosen_by_trace == {"t/a": low, "t/b": high}
     by_jct = tune.tried_rule(msgspec.structs.replace(grid, measure="jct"), results)
     assert set(by_jct.scores.values()) == {1.5}
-    assert by_jct.choice.chosen == "sgf-age:3h"
-    whole = msgspec.structs.replace(found, grid=list(opponents.GRIDS["sgf-age"].values))
-    rows = opponents.entries(a_tuned_file(**{"sgf-age": whole}), "t/a", ["ppo"])
-    assert ("sgf-age", "sgf-age:6h") in [(one.label, one.policy) for one in rows]
-    assert ("sgf-age (by trace)", "sgf-age:3h") in [(one.label, one.policy) for one in rows]
+    assert by_jct.choice.chosen == low
+    whole = msgspec.structs.replace(found, grid=opponents.GRIDS[rule].settings)
+    rows = opponents.entries(a_tuned_file(**{rule: whole}), "t/a", [Policy("ppo")])
+    by_label = {one.label: one.policy for one in rows}
+    assert (by_label[rule], by_label[rule].name) == (grid.values[1], high)
+    assert (by_label[f"{rule} (by trace)"], by_label[f"{rule} (by trace)"].name) == (grid.values[0], low)
 
 
 def test_scores_leave_out_what_nobody_waited_for() -> None:
@@ -294,13 +300,13 @@ def test_log_lines_are_appended_and_checked(tmp_path: Path) -> None:
         journal.read_log(path)
 
 
-def a_choice(rule: str, *, grid: list[str] | None = None) -> opponents.Tuned:
-    values = opponents.GRIDS[rule].values
+def a_choice(rule: str, *, grid: dict[str, dict[str, Any]] | None = None) -> opponents.Tuned:
+    whole = opponents.GRIDS[rule]
     return opponents.Tuned(
-        grid=list(values) if grid is None else grid,
-        chosen=values[0],
+        grid=whole.settings if grid is None else grid,
+        chosen=whole.names[0],
         score=1.0,
-        chosen_by_trace={"t/a": values[1]},
+        chosen_by_trace={"t/a": whole.names[1]},
     )
 
 
@@ -308,16 +314,16 @@ def test_rules_that_are_not_tuned_from_their_grid_have_default_values() -> None:
     fast = [rule for rule, grid in opponents.GRIDS.items() if not grid.slow]
     assert opponents.untuned(None) == fast
     stale = a_tuned_file(
-        **{rule: a_choice(rule) for rule in fast} | {"pack": a_choice("pack", grid=["pack:1"])}
+        **{rule: a_choice(rule) for rule in fast} | {"pack": a_choice("pack", grid={"pack 1": {"share": {}}})}
     )
     assert opponents.untuned(stale) == ["pack"]
-    rows = {one.label: one for one in opponents.entries(stale, "t/a", ["ppo"])}
-    assert rows["pack"].policy == "pack"
+    rows = {one.label: one for one in opponents.entries(stale, "t/a", [Policy("ppo")])}
+    assert rows["pack"].policy == Policy("pack")
     assert rows["pack"].models
     assert "pack (by trace)" not in rows
-    assert (rows["lucid"].policy, rows["lucid (by trace)"].policy) == ("lucid:80", "lucid:200")
+    assert [rows[label].policy.name for label in ("lucid", "lucid (by trace)")] == ["lucid 80", "lucid 200"]
     assert "rollout" not in rows
-    assert "rollout" in {one.label for one in opponents.entries(stale, "t/a", ["ppo"], rollout=True)}
+    assert "rollout" in {one.label for one in opponents.entries(stale, "t/a", [Policy("ppo")], rollout=True)}
     text = tables.section(CASES, {"t/a": list(rows.values())}, {}, split="test", ids=["x"], untuned=["pack"])
     assert "**Not tuned**, at their default values: `pack`." in text
 
@@ -337,15 +343,16 @@ def test_the_card_gets_the_test_split_and_the_weights_stay(tmp_path: Path) -> No
     """Twelve cases: `ppo` waits 80 s where the better reference waits 100, and 150 in one."""
     folder, out = tmp_path / "mine", tmp_path / "out"
     shutil.copytree(default_checkpoint(), folder)
-    policy, before = f"ppo:{folder}", load_checkpoint(folder)
+    policy, before = Policy.of(f"ppo:{folder}"), load_checkpoint(folder)
     todo = cases.cases(cases.TRACES, ["test"], [0.85, 0.95, 1.05])
     (out / "test").mkdir(parents=True)
     assert card.main([str(folder), "--out", str(out)]) == 2, "nothing was run"
     for case in todo:
         worst = case == todo[0]
-        for name, queue_s in (("qssf", 100.0), ("qssf-backfill", 120.0), (policy, 150.0 if worst else 80.0)):
-            path = runs.Job(case=case, policy=name).path(out / "test")
-            path.write_bytes(msgspec.json.encode(a_result(name, queue_s, case)))
+        mine = (policy, 150.0 if worst else 80.0)
+        for one, queue_s in ((Policy("qssf"), 100.0), (Policy("qssf-backfill"), 120.0), mine):
+            path = runs.Job(case=case, policy=one).path(out / "test")
+            path.write_bytes(msgspec.json.encode(a_result(one.name, queue_s, case)))
     assert card.main([str(folder), "--out", str(out)]) == 0
     after = load_checkpoint(folder)
     row = after.card.test["exclusive GPUs, mean queueing"]

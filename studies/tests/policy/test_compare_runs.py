@@ -7,9 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.decide.policy import Policy
 from rlsched.workload.synth import synthesize
 from studies.policy import bar, compare, journal, opponents, runs, tune
 from studies.policy.cases import Case
+
+RULE = "reserve"
+"""The one that is tuned here."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +29,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tuning")
     words = ["--traces", str(traces), "--trace", "toy", "--out", str(out), "--workers", "1"]
-    words += ["--rule", "sgf-age", "--least-jobs", "10", "--tuned", str(out / "tuned.json")]
+    words += ["--rule", RULE, "--least-jobs", "10", "--tuned", str(out / "tuned.json")]
     assert tune.main([*words, "--log", str(out / "log.jsonl")]) == 0
     return out / "tuned.json"
 
@@ -42,7 +46,7 @@ def count_runs(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> l
     def counted(job: runs.Job, traces: Path, folder: Path) -> Path:
         if len(ran) == stop_at:
             raise KeyboardInterrupt
-        ran.append(f"{job.policy} under models" if job.models else job.policy)
+        ran.append(f"{job.policy.name} under models" if job.models else job.policy.name)
         return run_job(job, traces, folder)
 
     monkeypatch.setattr(runs, "run_job", counted)
@@ -51,13 +55,13 @@ def count_runs(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> l
 
 def test_a_complete_grid_is_written(tuned: Path) -> None:
     found = opponents.read_tuned(tuned)
-    assert list(found.rules) == ["sgf-age"]
+    assert list(found.rules) == [RULE]
     tried = msgspec.json.decode(tuned.with_name("tried.json").read_bytes(), type=tune.TriedFile)
-    one = tried.settings[opponents.BASE]["sgf-age"]
-    assert one.choice == found.rules["sgf-age"]
-    assert set(one.scores) == set(opponents.GRIDS["sgf-age"].values)
+    one = tried.settings[opponents.BASE][RULE]
+    assert one.choice == found.rules[RULE]
+    assert set(one.scores) == set(opponents.GRIDS[RULE].names)
     assert len(tried.cases) == 9
-    assert all(ratio is None or ratio > 0 for ratio in one.ratios["sgf-age:3h"].values())
+    assert all(ratio is None or ratio > 0 for ratio in one.ratios[opponents.GRIDS[RULE].names[0]].values())
 
 
 def test_quick_run_is_resumed_and_its_tables_are_written(
@@ -72,8 +76,8 @@ def test_quick_run_is_resumed_and_its_tables_are_written(
     assert compare.main(words) == 0
     printed = capsys.readouterr().out
     assert {"ppo", "qssf", "qssf-backfill", "easy", "fifo-backfill", "srtf", "sjf-backfill"} <= set(ran)
-    assert {"tiresias", "reserve", "pack under models", "lucid under models"} <= set(ran)  # not tuned here
-    assert any(name.startswith("sgf-age:") for name in ran)
+    assert {"tiresias", "easy", "pack under models", "lucid under models"} <= set(ran)  # not tuned here
+    assert any(name.startswith(f"{RULE} ") for name in ran)
     assert len(set(ran)) == len(ran)
     assert "Validation split, 1 of 1 cases there; under test: default@" in printed
     assert "**toy, load 0.95**" in printed
@@ -108,21 +112,20 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log.jsonl"
-    more = ("--split", "test", "--policy", "reserve:1h,0.1")
+    more = ("--split", "test", "--policy", "easy", "--set", "reserve_after=3h")
     assert compare.main(words_of(traces, tuned, tmp_path, *more)) == 2
     assert (
-        "no values for reserve, tiresias, easy, easy+revise, pack, lucid from their grids"
-        in capsys.readouterr().err
+        "no values for tiresias, easy, easy-revised, pack, lucid from their grids" in capsys.readouterr().err
     )
     assert not log.exists()
 
     found = opponents.read_tuned(tuned)
-    chosen = found.rules["sgf-age"]
+    chosen = found.rules[RULE]
     for rule, grid in opponents.GRIDS.items():
-        first = grid.values[0]
+        first = grid.names[0]
         found.rules.setdefault(
             rule,
-            msgspec.structs.replace(chosen, grid=list(grid.values), chosen=first, chosen_by_trace={}),
+            msgspec.structs.replace(chosen, grid=grid.settings, chosen=first, chosen_by_trace={}),
         )
     complete = tmp_path / "complete.json"
     complete.write_bytes(msgspec.json.encode(found))
@@ -131,14 +134,15 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     assert compare.main(words) == 0  # nothing is left to run
     [run] = journal.read_log(log)
     assert run.cases == ["toy-test-0.95"]
-    assert run.checkpoints == {"reserve:1h,0.1": "reserve:1h,0.1"}
+    mine = Policy("easy", name="easy reserve_after=3h", reserve_after="3h")
+    assert run.checkpoints == {mine.name: opponents.policy_id(mine)}
     assert run.tuned == opponents.digest(complete)
     assert set(run.policies) >= {
         "qssf",
-        "reserve:1h,0.1",
+        mine.name,
         "srtf",
-        opponents.GRIDS["pack"].values[0],
-        "lucid:80",
+        opponents.GRIDS["pack"].names[0],
+        "lucid 80",
     }
     assert compare.main([*words, "--preemptible", "0.5", "--budget-s", "0"]) == 0
     assert [one.cases for one in journal.read_log(log)] == [
@@ -169,7 +173,7 @@ def test_rows_of_the_bar_are_resumed_and_their_tables_are_written(
     ran = count_runs(monkeypatch)
     assert bar.main(words) == 0
     printed = capsys.readouterr().out
-    assert {"gittins", "tiresias", "tiresias:18000,clear", "srtf", "sjf", "reserve", "easy"} <= set(ran)
+    assert {"gittins", "tiresias", "tiresias-clear 18000", "srtf", "sjf", "easy"} <= set(ran)
     assert "### Preemption, half of the jobs preemptible" in printed
     assert "or their defaults: `tiresias`, `tiresias-clear`, `gittins`" in printed
     assert printed.count("| toy, 0.95 |") == 2
@@ -244,7 +248,7 @@ def test_processes_come_to_the_same_results(traces: Path, tmp_path: Path) -> Non
     jobs = [
         runs.Job(case=Case(trace="toy", part="validation", load=load), policy=policy)
         for load in (0.85, 1.05)
-        for policy in ("easy", "reserve:1h,0.1")
+        for policy in (Policy("easy"), Policy("easy", order="area"))
     ]
     assert runs.run_all(jobs, traces, tmp_path / "two", workers=2) == (4, False)
     assert runs.run_all(jobs, traces, tmp_path / "one", workers=1) == (4, False)

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from studies.policy import energy_rows as rows
 from studies.policy import energy_table
+from studies.policy.abilities import able
 
 
 def result(policy: str, jct_s: float, kwh: float, low: float | None = 0.5) -> Any:
@@ -45,15 +47,19 @@ def result(policy: str, jct_s: float, kwh: float, low: float | None = 0.5) -> An
         losses_frac=0.0,
         energy_ratio=Ratio(kwh / 200, low, high),
     )
-    return rows.ChoiceResult(policy=policy, metrics=Metrics(**fields), against=against)
+    rule = policy.partition(" ")[0]
+    deployable = rule not in ("sjf-backfill", "srtf", "tiresias")
+    return rows.ChoiceResult(
+        policy=policy, rule=rule, deployable=deployable, metrics=Metrics(**fields), against=against
+    )
 
 
 def a_case(low: float | None = 0.5) -> Any:
     results = [
         result("qssf-backfill", 1000, 200, low),
-        result("qssf-backfill+share", 900, 190, low),
-        result("qssf-backfill+cores+lull=0.1", 915, 170, low),
-        result("qssf-backfill+slowdown=0.05", 940, 160, low),
+        result("qssf-backfill share", 900, 190, low),
+        result("qssf-backfill cores lull 0.1", 915, 170, low),
+        result("qssf-backfill slowdown 0.05", 940, 160, low),
         result("lucid", 985, 150, low),
         result("sjf-backfill", 500, 100, low),
         result("tiresias", 400, 90, low),
@@ -66,16 +72,16 @@ def a_case(low: float | None = 0.5) -> Any:
         load_frac=0.89,
         since_s=8_944_088.0,
         results=results,
-        varied={"assumed figures x 0.7": [results[0], result("qssf-backfill+share", 800, 180, low)]},
+        varied={"assumed figures x 0.7": [results[0], result("qssf-backfill share", 800, 180, low)]},
     )
 
 
 def test_best_choices_are_deployable_and_within_their_budget() -> None:
     best = rows.best_choices(a_case().results)
     assert [one.policy for one in best] == [
-        "qssf-backfill+share",
-        "qssf-backfill+cores+lull=0.1",  # 1.7 % more
-        "qssf-backfill+slowdown=0.05",  # 4.4 %
+        "qssf-backfill share",
+        "qssf-backfill cores lull 0.1",  # 1.7 % more
+        "qssf-backfill slowdown 0.05",  # 4.4 %
         "lucid",  # 9.4 %
     ]
     assert rows.best_choices([result("srtf", 1, 1)]) == [None] * 4
@@ -86,12 +92,12 @@ def test_rows() -> None:
     assert "**t**, submitted from 8,944,088 s on: 100 jobs, 2 nodes, 16 GPUs (V100), load 0.89" in text
     assert "| `qssf-backfill` | 1,000 |  | 9,000 | 200 |  | 2.00 | 25% | 88% |" in text
     ratios = ("0.90 [0.50, 1.50] | 8,100", "0.95 [0.50, 1.50] | 1.90")
-    assert f"| `qssf-backfill+share` | 900 | {ratios[0]} | 190 | {ratios[1]} | 25% | 88% |" in text
+    assert f"| `qssf-backfill share` | 900 | {ratios[0]} | 190 | {ratios[1]} | 25% | 88% |" in text
     assert "| `tiresias` * | 400 |" in text
-    assert "`qssf-backfill+cores+lull=0.1` |" not in text.partition("The best of 5")[0]
-    assert "| least energy at up to 5% more JCT: `qssf-backfill+slowdown=0.05` | 940 |" in text
+    assert "`qssf-backfill cores lull 0.1` |" not in text.partition("The best of 5")[0]
+    assert "| least energy at up to 5% more JCT: `qssf-backfill slowdown 0.05` | 940 |" in text
     assert "60% to 70% of the catalogue's cells" in text
-    assert "| `qssf-backfill+share` | 0.90, 0.950 | 0.80, 0.900 |" in text
+    assert "| `qssf-backfill share` | 0.90, 0.950 | 0.80, 0.900 |" in text
     assert "(none: fewer than ten days)" not in text
     assert "(none: fewer than ten days)" in rows.section([a_case(None)])
 
@@ -103,12 +109,13 @@ def test_cases_go_through_json() -> None:
 
 def test_every_choice_is_a_policy_and_the_shown_ones_are_among_them() -> None:
     for trace in energy_table.TRACES:
-        names = list(energy_table.choices(trace))
-        assert len(set(names)) == len(names) > 100
-        assert names[0] == rows.REFERENCE
-        shown = {f"{rows.REFERENCE}+{able}" for able in (*rows.SHOWN[1:], *rows.SHOWN_REFERENCE)}
-        assert shown | set(rows.MAIN) - {"lucid"} <= set(names)
-        for name in names:
-            assert load_scheduler(name).name == name
-    assert "lucid:80" in energy_table.choices("philly")
-    assert "lucid" in energy_table.choices("helios_venus")
+        policies = [able(rule, *more) for rule, more in energy_table.choices(trace)]
+        names = [policy.name for policy in policies]
+        assert len(set(names)) == len(names) == len(set(policies)) > 100
+        assert policies[0] == rows.REFERENCE
+        shown = {able(rows.REFERENCE, *more) for more in (*rows.SHOWN, *rows.SHOWN_REFERENCE)}
+        assert shown | set(rows.MAIN) <= set(policies)
+        for policy in policies:
+            assert load_scheduler(policy).name == policy.name
+    assert energy_table.lucid_on("philly").name == "lucid 80"
+    assert energy_table.lucid_on("helios_venus") == Policy("lucid")

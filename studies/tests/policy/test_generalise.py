@@ -146,7 +146,7 @@ def test_a_stopped_training_goes_on_and_one_without_an_end_begins_anew(
     lesson = trainings.lesson_of(folder, run.cluster, run.recipe)
     whole = trainings.train_run(tmp_path / "whole", folder, run)
     assert whole is not None
-    assert (whole.timesteps, whole.rule) == (256, "easy:size+revise")
+    assert (whole.timesteps, whole.rule) == (256, "easy area^0.7 1h revised")
     asked: list[bool] = []
     to_its_end = type(lesson).train
 
@@ -213,7 +213,8 @@ def trained(cluster: str, seed: int, kept_at: int, scores: tuple[float, float] |
         kept_at=kept_at,
         score=scores[0] if scores else None,
         start_score=scores[1] if scores else None,
-        rule="easy:size",
+        rule="easy",
+        rule_settings="",
         policy_id="",
         traces=[],
         steps_per_s=2000.0,
@@ -247,7 +248,7 @@ def one_case(trace: str, load: float, predictions: cases.Foresight = "causal") -
 
 def test_the_table_of_seeds() -> None:
     known, blind = one_case("t", 0.95, "good"), one_case("t", 0.95)
-    rules = {"qssf": 200.0, "qssf-backfill": 100.0, "easy:size": 80.0}
+    rules = {"qssf": 200.0, "qssf-backfill": 100.0, "easy": 80.0}
     results = results_of(known, 9, rules | {"p0": 40.0, "p1": 80.0})
     results |= results_of(blind, 9, rules | {"p0": 160.0, "p1": 80.0})
     lines = [
@@ -266,7 +267,7 @@ def test_the_table_of_seeds() -> None:
 
 
 def test_the_table_of_clusters_left_out() -> None:
-    rules = {"qssf": 100.0, "qssf-backfill": 200.0, "easy:size": 50.0}
+    rules = {"qssf": 100.0, "qssf-backfill": 200.0, "easy": 50.0}
     low, high, other = one_case("t/b", 0.85), one_case("t/b", 0.95), one_case("ms_itp_x", 0.95)
     results = results_of(low, 77, rules | {"ppo": 25.0, "p0": 25.0, "p1": 50.0})
     results |= results_of(high, 77, rules | {"ppo": 25.0, "p0": 100.0, "p1": 50.0})

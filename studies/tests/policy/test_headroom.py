@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
 from studies.policy import headroom
 from studies.policy.cases import Case, read_trace, workload_of
 from studies.policy.headroom import Waited
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 
 DAY_S = 86400.0
 CASE = Case(trace="t", part="train3", load=1.05)
@@ -34,25 +35,26 @@ def folder(tmp_path: Path) -> Path:
 
 def test_of_a_case_the_first_jobs_are_measured_and_half_as_many_come_behind(folder: Path) -> None:
     whole = workload_of(folder, CASE)
-    stamps = stamps_of(CASE, whole)
-    work, kept = headroom.shortened(whole, stamps, 100)
+    predictions = stamps_of(CASE, whole)
+    work, kept = headroom.shortened(whole, predictions, 100)
     measured = whole.trace.job_id[whole.window.measured(whole.trace)]
     assert work.trace.job_id[work.window.measured(work.trace)].tolist() == measured[:100].tolist()
     assert work.trace.job_id[-50:].tolist() == measured[100:150].tolist()
-    np.testing.assert_array_equal(kept.predicted_s, stamps.predicted_s[: len(work.trace)])
+    np.testing.assert_array_equal(kept.predicted_s, predictions.predicted_s[: len(work.trace)])
     assert (work.window.since_s, work.spec) == (whole.window.since_s, whole.spec)
-    assert headroom.shortened(whole, stamps, 10_000) == (whole, stamps)
+    assert headroom.shortened(whole, predictions, 10_000) == (whole, predictions)
 
 
-def test_true_feeds_a_rule_the_true_run_times(folder: Path) -> None:
+def test_an_oracle_is_fed_the_true_run_times(folder: Path) -> None:
     work = workload_of(folder, CASE)
-    work, stamps = headroom.shortened(work, stamps_of(CASE, work), 150)
-    fed = headroom.waited(work, stamps, "true:qssf-backfill")
-    as_it_is = headroom.waited(work, stamps, "qssf-backfill")
-    known = stamps._replace(
-        predicted_s=np.fmin(work.trace.duration_s, work.trace.time_limit_s), spread=0 * stamps.spread
+    work, predictions = headroom.shortened(work, stamps_of(CASE, work), 150)
+    rule = Policy("qssf-backfill")
+    fed = headroom.waited(work, predictions, Policy("qssf-backfill", predictions="oracle"))
+    as_it_is = headroom.waited(work, predictions, rule)
+    known = predictions._replace(
+        predicted_s=np.fmin(work.trace.duration_s, work.trace.time_limit_s), spread=0 * predictions.spread
     )
-    assert fed.queue_mean_s == headroom.waited(work, known, "qssf-backfill").queue_mean_s
+    assert fed.queue_mean_s == headroom.waited(work, known, rule).queue_mean_s
     assert 0 < fed.queue_mean_s < as_it_is.queue_mean_s
 
 

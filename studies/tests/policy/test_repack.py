@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from rlsched.decide.policy import Policy
 from studies.policy import repack
+from studies.policy.abilities import MIGRATING, able
 from studies.policy.cases import cases
 
 
@@ -24,15 +26,17 @@ def result(jct_s: float, delay_s: float, large_s: float | None, moves: int) -> A
 def test_a_line_a_part_and_share_by_hand() -> None:
     one, two = cases(["helios_venus"], ["validation"], [0.85, 0.95])
     (half,) = cases(["helios_venus"], ["validation"], [0.85], preemptible_frac=0.5)
+    rule = Policy("gittins")
+    moving = able(rule, MIGRATING)
     found = {
-        (one, "gittins"): result(100.0, 10.0, 10.0, 3),
-        (one, "gittins+repack"): result(50.0, 9.0, 5.0, 23),
-        (two, "gittins"): result(100.0, 10.0, None, 5),
-        (two, "gittins+repack"): result(200.0, 9.0, None, 25),
-        (half, "gittins"): result(100.0, 10.0, 10.0, 0),
-        (half, "gittins+repack"): result(110.0, 8.0, 4.0, 50),
+        (one, rule): result(100.0, 10.0, 10.0, 3),
+        (one, moving): result(50.0, 9.0, 5.0, 23),
+        (two, rule): result(100.0, 10.0, None, 5),
+        (two, moving): result(200.0, 9.0, None, 25),
+        (half, rule): result(100.0, 10.0, 10.0, 0),
+        (half, moving): result(110.0, 8.0, 4.0, 50),
     }
-    lines = repack.table(found, "gittins")
+    lines = repack.table(found, rule)
     assert lines[-2:] == [
         "| validation | 100% | 2 | 1.000 | 2.000 | 1 | 0.900 | 0.500 | +0.20 a job |",
         "| validation | 50% | 1 | 1.100 | 1.100 | 0 | 0.800 | 0.400 | +0.50 a job |",

@@ -75,10 +75,11 @@ def a_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -> A
         baseline="qssf-backfill",
         paired={"ppo": compared},
         rejected_reasons={},
+        settings={},
         policies={
             "qssf-backfill": metrics(100.0),
             "ppo": metrics(ours),
-            "ppo:untrained+reserve+revise": metrics(50.0),
+            tables.UNTRAINED.name: metrics(50.0),
         },
     )
     return tables.CaseResult(
@@ -111,7 +112,7 @@ def test_aggregate_is_paired_and_geometric() -> None:
     assert (one.sequences, one.wins, one.losses, one.worst_ratio) == (3, 2, 1, 2.0)
     assert one.by_size["2-4"].ratio == pytest.approx(one.queue.ratio)
     assert one.by_size[">8"] is None
-    assert tables.aggregate(results, "ppo:untrained+reserve+revise").wins == 0
+    assert tables.aggregate(results, tables.UNTRAINED.name).wins == 0
 
 
 def test_interval_from_ten_sequences_on() -> None:

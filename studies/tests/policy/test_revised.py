@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.scheduler import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window
 from rlsched_envs.engine import Engine, Predictions, predict_trace, run_time_s
 from studies.policy import revised
+from studies.policy.abilities import REVISED, able
 from studies.policy.cases import Workload
 from studies.policy.revised import Row, Started
 
@@ -23,31 +23,31 @@ def test_a_job_that_waited_has_its_prediction_as_submitted_and_as_started() -> N
         name="t", submit_s=[0.0, 1.0, 2.0, 9000.0], duration_s=[30.0, 70.0, 50.0, 9.0], num_gpus=[1, 1, 1, 1]
     )
     work = Workload(trace, ClusterSpec.uniform(1, 1), Window(1.0, 10_000.0), 1.0)
-    found = revised.started(work, Predictions(np.full(4, 600.0), np.full(4, 1.5)), "easy:size")
+    found = revised.started(work, Predictions(np.full(4, 600.0), np.full(4, 1.5)), revised.DEFAULT)
     assert found.run_s.tolist() == [50.0]  # the first is not measured, the second waits 29 s, the last 0 s
-    assert found.stamped_s.tolist() == [600.0]
+    assert found.first_predicted_s.tolist() == [600.0]
     assert 50.0 < found.revised_s[0] < 0.5 * 600.0
 
 
 def test_jobs_start_as_under_the_compiled_rule() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.2, gpus=32, seed=3, predictability="causal")
     work = Workload(trace, spec, Window(float(trace.submit_s[100]), float(trace.submit_s[300])), 1.0)
-    stamps = predict_trace(trace, spec)
-    found = revised.started(work, stamps, "easy:size")
+    predictions = predict_trace(trace, spec)
+    found = revised.started(work, predictions, revised.DEFAULT)
     kept = trace.submit_s >= work.window.replay_from_s
-    fed = Predictions(stamps.predicted_s[kept], stamps.spread[kept])
-    rule = load_scheduler("easy:size+revise")
-    table = Engine(trace.select(kept), spec, order=rule.order, predictions=fed).run_rule(rule.rule)  # type: ignore[attr-defined]
+    fed = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    rule = able(revised.DEFAULT, REVISED).rule
+    table = Engine(trace.select(kept), spec, order=rule.order, predictions=fed).run_rule(rule)
     waited = work.window.measured(table.trace) & (table.start_s - table.trace.submit_s > revised.LEAST_WAIT_S)
     np.testing.assert_array_equal(found.run_s, run_time_s(table.trace)[waited])
-    np.testing.assert_array_equal(found.stamped_s, fed.predicted_s[waited])
-    assert 0.1 < np.mean(found.revised_s != found.stamped_s) < 1.0
+    np.testing.assert_array_equal(found.first_predicted_s, fed.predicted_s[waited])
+    assert 0.1 < np.mean(found.revised_s != found.first_predicted_s) < 1.0
 
 
 def test_a_row_ranks_and_errs_by_hand() -> None:
     run_s = np.array([100.0, 200.0, 400.0])
-    stamped_s, revised_s = np.array([400.0, 200.0, 100.0]), np.array([100.0, 200.0, 800.0])
-    row = revised.row_of("t", Started(stamped_s, revised_s, run_s))
+    first_predicted_s, revised_s = np.array([400.0, 200.0, 100.0]), np.array([100.0, 200.0, 800.0])
+    row = revised.row_of("t", Started(first_predicted_s, revised_s, run_s))
     assert (row.jobs, row.revised_frac) == (3, pytest.approx(2 / 3))
     assert row.rank == pytest.approx((-1.0, 1.0))
     assert row.error == pytest.approx((math.log(4.0), 0.0))
@@ -67,9 +67,9 @@ def test_the_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> No
     assert "invalid choice: 'test'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rule", ["sjf", "gittins", "pack", "easy:size+revise"])
+@pytest.mark.parametrize("rule", ["sjf", "gittins", "pack"])
 def test_a_rule_that_is_not_meant_is_one_line(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert revised.main(["--rule", rule, "--traces", "nowhere"]) == 2
+    assert revised.main(["--policy", rule, "--traces", "nowhere"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert rule in said

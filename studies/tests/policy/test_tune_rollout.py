@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.rollout import Rollout
@@ -15,7 +16,7 @@ from rlsched_envs.job_table import JobTable
 from studies.policy import journal, tune_rollout
 from studies.policy.cases import Case, read_trace, workload_of
 from studies.policy.opponents import GRIDS, SHORT_TRACES, Tuned, TunedFile, entries, read_tuned, write_tuned
-from studies.policy.stamps import stamps_of
+from studies.policy.predictions import stamps_of
 from studies.policy.tune import Tried
 from studies.policy.tune_rollout import Stretch, median_stretch, tried_of
 
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tuned_file(tmp_path: Path) -> Path:
-    other = Tuned(grid=["pack:1"], chosen="pack:1", score=1.0, chosen_by_trace={})
+    other = Tuned(grid={"pack 1": {"share": {}}}, chosen="pack 1", score=1.0, chosen_by_trace={})
     write_tuned(tmp_path / "tuned.json", TunedFile(traces=["t"], rules={"pack": other}))
     return tmp_path / "tuned.json"
 
@@ -57,7 +58,7 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = workload_of(folder, CASES[1])
-    work, stamps = tune_rollout.cut(whole, stamps_of(CASES[1], whole), 20)
+    work, predictions = tune_rollout.cut(whole, stamps_of(CASES[1], whole), 20)
     measured = work.window.measured(work.trace)
     assert measured.sum() == 20
     assert len(work.trace) == np.flatnonzero(measured)[-1] + 1 + 10, "half as many come behind"
@@ -76,12 +77,12 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
     monkeypatch.setattr(
         tune_rollout.Engine, "run", lambda *words, **more: tables.append(run(*words, **more)) or tables[-1]
     )
-    found = tune_rollout.run_stretch(work, stamps, ["rollout:2"])
+    found = tune_rollout.run_stretch(work, predictions, [Policy("rollout", name="rollout 2", samples=2)])
     assert found.jobs == 20
     assert min(asked_s) >= work.window.since_s
-    assert set(found.queue_mean_s) == set(found.wall_s) == {"qssf-backfill", "rollout:2"}
+    assert set(found.queue_mean_s) == set(found.wall_s) == {"qssf-backfill", "rollout 2"}
     assert found.queue_mean_s["qssf-backfill"] >= 100.0
-    reference = tune_rollout._engine(work, stamps).run_rule(tune_rollout.RULES["qssf-backfill"])
+    reference = tune_rollout._engine(work, predictions).run_rule(Policy("qssf-backfill").rule)
     before = reference.start_s < work.window.since_s
     assert 20 < before.sum() < len(before)
     np.testing.assert_array_equal(tables[0].start_s[before], reference.start_s[before])
@@ -89,31 +90,31 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
 
 def test_the_value_with_the_least_mean_is_chosen_by_trace_too() -> None:
     def one(*queue_s: float) -> Stretch:
-        named = dict(zip(("qssf-backfill", *GRIDS["rollout"].values), queue_s, strict=True))
+        named = dict(zip(("qssf-backfill", *GRIDS["rollout"].names), queue_s, strict=True))
         return Stretch(jobs=200, queue_mean_s=named, wall_s=named)
 
     other = Case(trace="u", part="train1", load=0.95)
     three = (one(100, 80, 90, 100), one(200, 100, 160, 300), one(50, 60, 45, 60))
     found = tried_of(dict(zip((*CASES, other), three, strict=True)), 9)
-    assert found.ratios["rollout:4"] == {
+    assert found.ratios["rollout 4"] == {
         "t-train1-0.95-9": 0.8,
         "t-train2-0.95-9": 0.5,
         "u-train1-0.95-9": 1.2,
     }
-    assert found.scores["rollout:4"] == pytest.approx((0.8 * 0.5 * 1.2) ** (1 / 3), abs=1e-4)
+    assert found.scores["rollout 4"] == pytest.approx((0.8 * 0.5 * 1.2) ** (1 / 3), abs=1e-4)
     nobody = tried_of({CASES[0]: one(0, 0, 0, 0), CASES[1]: one(200, 100, 160, 300)}, 9)
-    assert nobody.ratios["rollout:4"] == {"t-train1-0.95-9": None, "t-train2-0.95-9": 0.5}
-    assert nobody.scores["rollout:4"] == 0.5
+    assert nobody.ratios["rollout 4"] == {"t-train1-0.95-9": None, "t-train2-0.95-9": 0.5}
+    assert nobody.scores["rollout 4"] == 0.5
     assert (found.choice.chosen, found.choice.chosen_by_trace) == (
-        "rollout:4",
-        {"t": "rollout:4", "u": "rollout:8"},
+        "rollout 4",
+        {"t": "rollout 4", "u": "rollout 8"},
     )
 
 
 def test_its_entry_is_written_once_all_are_there_and_no_other_is_touched(
     folder: Path, tuned_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = ("rollout:1", "rollout:2")
+    values = tuple(Policy("rollout", name=f"rollout {count}", samples=count) for count in (1, 2))
     grid = msgspec.structs.replace(GRIDS["rollout"], values=values)
     monkeypatch.setitem(GRIDS, "rollout", grid)
     monkeypatch.setattr(tune_rollout, "TUNING_LOADS", (0.95,))
@@ -136,13 +137,11 @@ def test_its_entry_is_written_once_all_are_there_and_no_other_is_touched(
     assert read_tuned(tuned_file) == before
     assert tune_rollout.main(words) == 0
     after = read_tuned(tuned_file)
-    assert after.rules["rollout"].grid == list(values)
+    assert after.rules["rollout"].grid == grid.settings
     tried = msgspec.json.decode((folder / "out" / "tried.json").read_bytes(), type=Tried)
-    assert len(tried.ratios["rollout:1"]) == 3
+    assert len(tried.ratios["rollout 1"]) == 3
     assert msgspec.structs.replace(after, rules=before.rules) == before
-    chosen = after.rules["rollout"].chosen
-    assert [row.policy for row in entries(after, SHORT_TRACES[0], ["ppo"]) if row.label == "rollout"] == [
-        chosen
-    ]
+    rows = entries(after, SHORT_TRACES[0], [Policy("ppo")])
+    assert [row.policy for row in rows if row.label == "rollout"] == [after.rules["rollout"].policy()]
     journal.append_run(log, policies=["ppo"], cases=["c"], checkpoints={}, tuned="ab")
     assert tune_rollout.main(words) == 2

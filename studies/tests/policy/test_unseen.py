@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from studies.policy import bar, bar_studies, opponents, runs, synthetic
@@ -25,7 +26,7 @@ class TestStudies:
             for trace in study.own:
                 rows = bar_studies.rows_of(study, tuned, trace, [])
                 assert not [one.label for one in rows if "by trace" in one.label]
-                assert {one.policy for one in rows} >= {"gittins", "qssf", "qssf-backfill"}
+                assert {one.label for one in rows} >= {"gittins", "qssf", "qssf-backfill"}
                 there = {one.policy for one in rows if one.role == "policy"}
                 assert there == (set(study.default) if synthetic.for_networks(trace) else set())
 
@@ -84,7 +85,7 @@ class TestSequences:
     def test_a_sequence_is_run_like_a_trace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(synthetic.SEQUENCES, "helios-like/16", ("helios", 16, 400))
         case = SIZES.cases(["helios-like/16"], "validation")[0]
-        path = runs.run_job(Job(case=case, policy="qssf-backfill"), tmp_path / "no traces", tmp_path)
+        path = runs.run_job(Job(case=case, policy=Policy("qssf-backfill")), tmp_path / "no traces", tmp_path)
         found = runs.read_result(path)
         assert (found.gpus, found.nodes) == (16, 2)
         assert found.load_frac == pytest.approx(0.95)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide import features
-from rlsched.decide.schema import CRITIC_FEATURES
+from rlsched.decide.rows import columns
+from rlsched.decide.rows.schema import CRITIC_FEATURES
 from rlsched_envs.sources import EpisodeConfig
 
 CONFIG = EpisodeConfig(
     warmup_jobs=40, agent_jobs=60, tail_jobs=30, load_low=0.9, load_high=1.3, nodes_low=2, nodes_high=4
 )
-REFERENCE = features.IS_REFERENCE
+REFERENCE = columns.IS_REFERENCE
 TRUE_LOG = [name for name, _ in CRITIC_FEATURES].index("true_log")
 Choice = Callable[[NDArray[np.bool_]], int]
 

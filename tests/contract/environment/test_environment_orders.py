@@ -6,10 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.cluster.arrays import INDEX, SIZE
-from rlsched.decide import features, window_arrays
+from rlsched.decide.order.keys import AREA, INDEX
+from rlsched.decide.rows import arrays, columns
 from rlsched_envs.fleet import Fleet
-from rlsched_envs.simulation import PREEMPTIONS, QUEUED_S
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE
 
@@ -43,7 +42,7 @@ def test_playing_the_reference_has_no_regret(
         assert schedule["r"] == pytest.approx(0.0, abs=1e-5)
         assert schedule["queue_mean_s"] == pytest.approx(schedule["reference_queue_mean_s"], abs=1e-9)
         sim = fleet._arrays.sim
-        preemptions += int(sim.progress.tally[0, PREEMPTIONS])
+        preemptions += int(sim.progress.run.preemptions[0, 0])
         pinned += int(sim.truth.pinned[0].any())
     assert preemptions > 50
     assert 0 < pinned < 8, "half of the jobs must stay in some of the episodes, in none in others"
@@ -60,10 +59,10 @@ def test_the_queueing_integral_is_what_jobs_end_later(sources: list[EpisodeSourc
         truth, end_s = sim.truth, sim.progress.outcome.end_s[0]
         delay_s = end_s - truth.submit_s[0] - truth.duration_s[0]
         assert (delay_s > -1e-6).all()
-        assert sim.progress.clock[0, QUEUED_S] == pytest.approx(delay_s.sum(), rel=1e-9)
+        assert sim.progress.run.queued_s[0, 0] == pytest.approx(delay_s.sum(), rel=1e-9)
         first = ALL.warmup_jobs
         assert schedule["queue_mean_s"] == pytest.approx(delay_s[first:].mean(), rel=1e-9)
-        preemptions += int(sim.progress.tally[0, PREEMPTIONS])
+        preemptions += int(sim.progress.run.preemptions[0, 0])
     assert preemptions > 50
 
 
@@ -74,10 +73,10 @@ def test_rows_that_preempt_are_legal_beside_wait(sources: list[EpisodeSource]) -
     rows, claims = np.zeros(4, np.int64), 0
     for _ in range(400):
         seen = fleet.observations
-        by_preempting = seen[:, :, features.BY_PREEMPTING] == 1
-        feasible = seen[:, :, features.FEASIBLE] == 1
+        by_preempting = seen[:, :, columns.BY_PREEMPTING] == 1
+        feasible = seen[:, :, columns.FEASIBLE] == 1
         assert not (by_preempting & feasible).any(), "nobody gives way to a job that fits"
-        assert not (by_preempting & (seen[:, :, features.PREEMPT_MARGIN] <= 0)).any()
+        assert not (by_preempting & (seen[:, :, columns.PREEMPT_MARGIN] <= 0)).any()
         assert not (fleet.masks[:, 1:] & ~(by_preempting | feasible)[:, 1:]).any()
         only = by_preempting.any(axis=1) & ~feasible.any(axis=1)
         assert fleet.masks[only, 0].all(), "not to preempt is always possible"
@@ -95,12 +94,12 @@ def test_a_share_of_the_episodes_preempts(sources: list[EpisodeSource]) -> None:
     seen = [0, 0]
     for _ in range(24):
         fleet.begin(0)
-        preempting = int(fleet._arrays.sim.state.config.order[0, 0] == INDEX)
+        preempting = int(fleet._arrays.sim.state.order.code.by[0, 0] == INDEX)
         seen[preempting] += 1
-        real = fleet.observations[0][:, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].any(axis=1)
-        assert (fleet.observations[0, real, features.PREEMPTS] == preempting).all()
+        real = fleet.observations[0][:, [columns.IS_WAIT, columns.IS_JOB, columns.IS_VARIANT]].any(axis=1)
+        assert (fleet.observations[0, real, columns.PREEMPTS] == preempting).all()
         if not preempting:
-            assert not fleet.observations[0, :, features.PREEMPTS : features.PREEMPT_MARGIN + 1].any()
+            assert not fleet.observations[0, :, columns.PREEMPTS : columns.PREEMPT_MARGIN + 1].any()
             assert play_on(fleet)["regret_job_s"] == 0.0
     assert min(seen) > 4
 
@@ -140,12 +139,13 @@ def test_with_reservations_playing_the_reference_has_no_regret(sources: list[Epi
     for _ in range(10):
         fleet.begin(0)
         while True:
-            kept_back += int((fleet._arrays.window.reason == window_arrays.RESERVED).sum())
+            kept_back += int((fleet._arrays.window.reason == arrays.RESERVED).sum())
             info = fleet.step(np.array([fleet.reference_row(0)]), restart=False)[0]
             if fleet.dones[0]:
                 break
         assert info["schedule"]["regret_job_s"] == 0.0
-        assert fleet._arrays.sim.state.config.order[0, 0] == SIZE
+        order = fleet._arrays.sim.state.order.code
+        assert (order.by[0, 0], order.gpus_power[0, 0]) == (AREA, 0.7)
     assert kept_back > 0
 
 

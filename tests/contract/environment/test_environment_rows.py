@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide import features
-from rlsched.decide.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows import columns
+from rlsched.decide.rows.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_envs import batch
 from rlsched_envs.gym_env import ClusterEnv
@@ -22,7 +22,7 @@ DEEP = msgspec.structs.replace(WIDE, warmup_jobs=300, agent_jobs=200, load_low=1
 
 
 def test_spaces_follow(sources: list[EpisodeSource]) -> None:
-    env, single = ClusterVecEnv(sources, 2, config=WIDE), ClusterEnv(sources, WIDE)
+    env, single = ClusterVecEnv(sources, 2, config=WIDE), ClusterEnv(sources=sources, config=WIDE)
     assert env.observation_space.shape == single.observation_space.shape == (64, NUM_FEATURES + 9)
     assert env.action_space == single.action_space
     assert np.asarray(env.reset()).shape == (2, 64, NUM_FEATURES + 9)
@@ -46,13 +46,13 @@ def test_wide_windows_keep_the_promises(sources: list[EpisodeSource]) -> None:
     windows, real, ended = np.asarray(env.reset()), 0, 0
     for _ in range(600):
         masks = env.action_masks()
-        kinds = windows[:, :, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].sum(axis=2)
+        kinds = windows[:, :, [columns.IS_WAIT, columns.IS_JOB, columns.IS_VARIANT]].sum(axis=2)
         used = kinds.sum(axis=1).astype(int)
         assert (kinds == (np.arange(64) < used[:, None])).all(), "real rows first, each of one kind"
         assert not windows[kinds == 0].any()
         assert (masks.sum(axis=1) > 1).all()
         assert not (masks & (kinds == 0)).any()
-        feasible = windows[:, :, features.FEASIBLE] == 1
+        feasible = windows[:, :, columns.FEASIBLE] == 1
         assert not (masks[:, 1:] & ~feasible[:, 1:]).any()
         assert (windows[:, :, REFERENCE].sum(axis=1) == 1).all()
         assert masks[np.arange(4), reference_rows(windows)].all()
@@ -73,7 +73,7 @@ def test_more_rows_show_more_of_the_same(sources: list[EpisodeSource]) -> None:
     more = 0
     for _ in range(150):
         for k in range(3):
-            fit = min(int((few[k, :, features.FEASIBLE] * few[k, :, features.IS_JOB]).sum()), FEASIBLE_ROWS)
+            fit = min(int((few[k, :, columns.FEASIBLE] * few[k, :, columns.IS_JOB]).sum()), FEASIBLE_ROWS)
             assert few[k, : fit + 1].tobytes() == many[k, : fit + 1].tobytes()
             more += int(many[k].any(axis=1).sum() > WINDOW_ROWS)
         few, rewards, dones, _ = narrow.step(reference_rows(few))

@@ -9,25 +9,26 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
-from rlsched.decide.candidates import Window as Rows
-from rlsched.decide.candidates import (
+from rlsched.decide.policy import Policy
+from rlsched.decide.rows.candidates import Window as Rows
+from rlsched.decide.rows.candidates import (
     contested,
     first_in_order,
     job_candidates,
-    start_action,
     variant_candidates,
 )
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Decision, Information
-from rlsched.decide.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
-from rlsched_envs import batch, simulation
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.sources import EpisodeSource, Window, draw_window
 from tests.contract.environment.episodes import CONFIG, TRUE_LOG, Choice, random_row
+
+REFERENCE = Policy("qssf-backfill")
 
 # ---- one state, two drivers ----------------------------------------------------------------------
 
@@ -42,16 +43,15 @@ def trace_of(window: Window) -> tuple[Trace, ClusterSpec, Predictions]:
     return trace, ClusterSpec.uniform(window.nodes, 8), Predictions(window.predicted_s, window.spread)
 
 
-class Driver:
+class Driver(Scheduler):
     """Plays an episode through the `Scheduler` interface: the reference's warm-up, an agent, its tail."""
 
-    name = "driver"
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    name = policy_id = "driver"
+    order = REFERENCE.rule.order
 
     def __init__(self, engine: Engine, choose: Choice, drains: bool) -> None:
         self._engine, self._choose, self._drains = engine, choose, drains
-        self._rule = QueueOrder(RULES["qssf-backfill"])
+        self._rule = RuleScheduler(REFERENCE)
         self._by_rule, self._arrived = True, 0
         self.windows: list[tuple[bytes, list[bool], int]] = []
         self.waits = 0
@@ -62,7 +62,7 @@ class Driver:
         self._by_rule = self._arrived < CONFIG.warmup_jobs or (not self._drains and self._arrived >= last)
         if self._by_rule:
             self._engine.state.arrays.job.held_until_s[:] = -np.inf
-        self._arrived = int(self._engine.arrays.progress.tally[simulation.NEXT_ROW])
+        self._arrived = int(self._engine.arrays.progress.run.next_row[0])
 
     def _pick(self, rows: Rows) -> int:
         mask = np.zeros(WINDOW_ROWS, np.bool_)
@@ -95,8 +95,8 @@ def loaded(sources: list[EpisodeSource], window: Window, drains: bool) -> Fleet:
     fleet = Fleet(sources, 1, CONFIG, seed=0)
     fleet.load(0, window)
     last = CONFIG.warmup_jobs + CONFIG.agent_jobs
-    assert batch.begin_one(fleet._arrays, 0, CONFIG.warmup_jobs, last, int(drains))
-    batch.observe_one(fleet._arrays, 0, fleet.observations, fleet.masks)
+    assert fleet._kernels.begin_one(fleet._arrays, 0, CONFIG.warmup_jobs, last, int(drains))
+    fleet._kernels.observe_one(fleet._arrays, 0, fleet.observations, fleet.masks)
     return fleet
 
 
@@ -113,8 +113,8 @@ def test_scheduler_and_environment_see_the_same_bytes(
         seen.append((actor.tobytes(), fleet.masks[0].tolist(), fleet.reference_row(0)))
         info = fleet.step(np.array([choose(fleet.masks[0])]), restart=False)[0]
 
-    trace, spec, stamps = trace_of(window)
-    engine = Engine(trace, spec, predictions=stamps)
+    trace, spec, predictions = trace_of(window)
+    engine = Engine(trace, spec, order=REFERENCE.rule.order, predictions=predictions)
     driver = Driver(engine, random_row(seed), drains)
     table = engine.run(driver, on_instant=driver.on_instant)
     assert driver.windows == seen
@@ -124,7 +124,9 @@ def test_scheduler_and_environment_see_the_same_bytes(
     np.testing.assert_array_equal(table.start_s, outcome.start_s[0])
     np.testing.assert_array_equal(table.end_s, outcome.end_s[0])
 
-    reference = Engine(trace, spec, predictions=stamps).run_rule(RULES["qssf-backfill"])
+    reference = Engine(trace, spec, order=REFERENCE.rule.order, predictions=predictions).run_rule(
+        REFERENCE.rule
+    )
     agents = slice(CONFIG.warmup_jobs, None)
     schedule = info["schedule"]
 
@@ -160,7 +162,7 @@ def test_truth_moves_the_critic_and_not_the_actor(sources: list[EpisodeSource]) 
         other = loaded(sources, msgspec.structs.replace(window, duration_s=durations), True)
         fleet, choose = loaded(sources, window, True), random_row(seed)
         first_end_s = mine[row] + min(durations[row], window.duration_s[row])
-        while fleet._arrays.sim.progress.clock[0, simulation.NOW] < first_end_s and not fleet.dones[0]:
+        while fleet._arrays.sim.progress.run.now_s[0, 0] < first_end_s and not fleet.dones[0]:
             one, two = fleet.observations[0], other.observations[0]
             assert one[:, :NUM_FEATURES].tobytes() == two[:, :NUM_FEATURES].tobytes()
             assert fleet.masks[0].tolist() == other.masks[0].tolist()
@@ -179,7 +181,7 @@ def test_critic_columns_by_their_meaning(sources: list[EpisodeSource]) -> None:
     progress, gpus = fleet._arrays.sim.progress, window.gpus
     ahead = 0
     while not fleet.dones[0]:
-        now_s = progress.clock[0, simulation.NOW]
+        now_s = progress.run.now_s[0, 0]
         arrived = window.submit_s <= now_s
         theirs = int((arrived & (reference > now_s)).sum())
         mine = arrived & ~(progress.outcome.end_s[0] <= now_s)

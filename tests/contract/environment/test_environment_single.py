@@ -11,8 +11,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env as check_gymnasium
 from stable_baselines3.common.env_checker import check_env as check_sb3
 
-from rlsched.decide import schema
-from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows import schema
+from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs.gym_env import ClusterEnv
 from rlsched_envs.sources import EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, random_row
@@ -60,7 +60,7 @@ def play(env: ClusterEnv, seed: int, choose: Choice) -> tuple[list[bytes], list[
 
 
 def test_same_seed_same_bytes(sources: list[EpisodeSource]) -> None:
-    one, two = ClusterEnv(sources, CONFIG), ClusterEnv(sources, CONFIG)
+    one, two = (ClusterEnv(sources=sources, config=CONFIG) for _ in range(2))
     first = play(one, 5, random_row(0))
     assert play(two, 5, random_row(0))[:2] == first[:2]
     assert play(one, 5, random_row(0))[:2] == first[:2], "in an environment that has been used before"
@@ -68,7 +68,7 @@ def test_same_seed_same_bytes(sources: list[EpisodeSource]) -> None:
 
 
 def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource]) -> None:
-    honest, careless = ClusterEnv(sources, CONFIG), ClusterEnv(sources, CONFIG)
+    honest, careless = ClusterEnv(sources=sources, config=CONFIG), ClusterEnv(sources=sources, config=CONFIG)
     window, _ = honest.reset(seed=2)
     careless.reset(seed=2)
     for _ in range(30):
@@ -83,7 +83,7 @@ def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource
 
 def test_the_summary_adds_up(sources: list[EpisodeSource]) -> None:
     for seed in range(6):
-        _, rewards, info = play(ClusterEnv(sources, CONFIG), seed, random_row(seed))
+        _, rewards, info = play(ClusterEnv(sources=sources, config=CONFIG), seed, random_row(seed))
         episode, schedule = info["episode"], info["schedule"]
         assert episode["l"] == len(rewards)
         assert episode["r"] == pytest.approx(sum(rewards), rel=1e-4, abs=1e-4)

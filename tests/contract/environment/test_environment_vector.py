@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide import features
-from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows import columns
+from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched_envs.engine import Predictions
 from rlsched_envs.fleet import Fleet
@@ -39,7 +39,7 @@ def test_windows_masks_and_padding(sources: list[EpisodeSource]) -> None:
     windows, choose = env.reset(), random_row(1)
     for _ in range(250):
         masks = env.action_masks()
-        kinds = windows[:, :, [features.IS_WAIT, features.IS_JOB, features.IS_VARIANT]].sum(axis=2)
+        kinds = windows[:, :, [columns.IS_WAIT, columns.IS_JOB, columns.IS_VARIANT]].sum(axis=2)
         assert set(np.unique(kinds)) <= {0.0, 1.0}
         assert (masks.sum(axis=1) > 1).all(), "never asked where there is nothing to choose"
         assert not (masks & (kinds == 0)).any()
@@ -94,7 +94,10 @@ def test_many_equal_one_each(sources: list[EpisodeSource]) -> None:
 
 
 def test_the_gymnasium_environment_is_the_first_of_the_vector(sources: list[EpisodeSource]) -> None:
-    single, vector = ClusterEnv(sources, CONFIG), ClusterVecEnv(sources, 3, seed=11, config=CONFIG)
+    single, vector = (
+        ClusterEnv(sources=sources, config=CONFIG),
+        ClusterVecEnv(sources, 3, seed=11, config=CONFIG),
+    )
     window, _ = single.reset(seed=11)
     windows, choose = vector.reset(), random_row(2)
     assert windows[0].tobytes() == window.tobytes()
@@ -120,8 +123,8 @@ def test_reseeding_repeats(sources: list[EpisodeSource]) -> None:
 def test_nothing_to_decide_is_an_error() -> None:
     """One job of one GPU every hour: nobody ever waits."""
     hours = np.arange(200) * 3600.0
-    stamps = Predictions(np.full(200, 60.0), np.ones(200))
-    idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), stamps)
+    predictions = Predictions(np.full(200, 60.0), np.ones(200))
+    idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), predictions)
     with pytest.raises(InputError, match="no contested decision in 100 windows of idle: raise the load"):
         ClusterVecEnv([idle], 1, config=msgspec.structs.replace(CONFIG, load_low=0.1, load_high=0.1)).reset()
 

@@ -8,7 +8,7 @@ from rlsched.broker.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import AttemptReport, Ended, Hello, Launched, ListNodes, Nodes, Submit
 
 LIMITS = Limits(heartbeat_s=2.0, lease_s=20.0, launch_timeout_s=30.0, kill_again_s=10.0, log_timeout_s=10.0)

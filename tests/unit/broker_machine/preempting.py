@@ -9,17 +9,19 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events
-from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Scheduler
-from rlsched_agents.heuristics.preemptive import QuotaWalk
 from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, submit
 
 GRACE_S = LIMITS.grace_s
 
 
-def tiresias() -> QuotaWalk:
+def tiresias(threshold_gpu_s: float = 10.0, tick: str = "0s") -> RuleScheduler:
     """Whoever has had 10 GPU-seconds gives way; asked at every event."""
-    return QuotaWalk(PreemptiveRule(name="tiresias", order="submit", threshold_gpu_s=10.0, tick_s=0.0))
+    preempt = {"threshold_gpu_s": threshold_gpu_s, "tick": tick}
+    return RuleScheduler(Policy("tiresias", name="tiresias", preempt=preempt))
 
 
 def make_preempting(journal: Journal, nodes: int = 0, scheduler: Scheduler | None = None) -> HandBroker:
@@ -60,6 +62,6 @@ def shape(book: Book) -> list[object]:
 
 
 def replayed(journal: Journal) -> Book:
-    book = Book(Predictions(RUNNING_MEAN), "submit")
+    book = Book(Predictions(RUNNING_MEAN), Order())
     book.replay(journal.rows())
     return book

@@ -11,9 +11,10 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.candidates import start_action
-from rlsched.decide.scheduler import Decision, load_scheduler
-from rlsched.decide.schema import HOLD_S
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import start_action
+from rlsched.decide.rows.schema import HOLD_S
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,
@@ -61,12 +62,10 @@ def test_acknowledgements_alone_are_no_decision_point(journal: Journal) -> None:
     assert broker.book.cluster.decisions == decisions
 
 
-class Waiting:
+class Waiting(Scheduler):
     """A scheduler that starts the first job, and then waits."""
 
-    name = "waiter"
-    order = "submit"
-    information = "causal"
+    name = policy_id = "waiter"
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
         if state.decisions == 0:
@@ -75,7 +74,7 @@ class Waiting:
 
 
 def test_the_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Journal) -> None:
-    broker = HandBroker(Waiting(), journal, limits=LIMITS)  # type: ignore[arg-type]
+    broker = HandBroker(Waiting(), journal, limits=LIMITS)
     broker.says("n0", hello("n0"))
     broker.ask(submit(3))
     broker.says("n0", launched(1))
@@ -83,7 +82,7 @@ def test_the_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Jou
     assert broker.book.cluster.decisions == 2
     broker.wait(HOLD_S / 2, "n0")
     assert broker.book.cluster.decisions == 2
-    again = HandBroker(Waiting(), journal, limits=LIMITS, now_s=broker.now_s)  # type: ignore[arg-type]
+    again = HandBroker(Waiting(), journal, limits=LIMITS, now_s=broker.now_s)
     again.wait(HOLD_S / 2 - 1.0, "n0")
     assert again.book.cluster.decisions == 2
     again.wait(2.0, "n0")

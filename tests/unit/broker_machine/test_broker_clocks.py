@@ -17,13 +17,13 @@ from rlsched.broker.replay import journal_events, redecide
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.abilities import read_abilities
-from rlsched.decide.actions import SetClock, Start
-from rlsched.decide.candidates import start_action
-from rlsched.decide.clocked import with_clocks
+from rlsched.decide.actions import Start
 from rlsched.decide.guard import Guarded
-from rlsched.decide.scheduler import load_scheduler
-from rlsched.decide.schema import SCHEMA
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.start import start_action
 from rlsched.models.catalogue import load_catalogue
 from rlsched.wire.messages import (
     AttemptReport,
@@ -57,12 +57,8 @@ def node(name: str = "n0", clocks: list[int] | None = None, note: str = "", gpu_
     )
 
 
-def make(
-    journal: Journal, weight: float, policy: str = "qssf-backfill", dwell_s: float = math.inf
-) -> HandBroker:
-    broker = HandBroker(
-        with_clocks(load_scheduler(policy), dwell_s), journal, limits=LIMITS, speed_energy=weight
-    )
+def make(journal: Journal, weight: float, policy: str = "qssf-backfill") -> HandBroker:
+    broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS, speed_energy=weight)
     broker.says("n0", node())  # type: ignore[arg-type]
     return broker
 
@@ -77,14 +73,15 @@ def start(broker: HandBroker, **facts: object) -> Launch:
 
 
 def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
-    """The clock that `qssf-backfill+weight=W` gives a job in the simulator, on the same kind of node."""
-    cluster = ClusterState([NodeSpec(name="n0", gpus=4, gpu_type="H100")])
+    """The clock that `qssf-backfill` gives a job in the simulator, weighing clocks, on the same node."""
+    policy = Policy("qssf-backfill", clock={"rule": "weighed", "energy_weight": weight})
+    queue = OrderedQueue(policy.rule.order)
+    cluster = ClusterState([NodeSpec(name="n0", gpus=4, gpu_type="H100")], queue)
     cluster.use_models(load_catalogue().arrays(cluster.kind_names))
     number = load_catalogue().number(workload)
     for _ in range(waiting):
         seq = cluster.add_job(num_gpus=1, submit_s=0.0, predicted_s=60.0, spread=1.0, workload=number)
-    able = read_abilities("x", [f"weight={weight:g}"])
-    return start_action(cluster, 0, seq, can=able).sm_clock_frac
+    return start_action(cluster, 0, seq, start=policy.rule.options.start).sm_clock_frac
 
 
 # ---- which clock -----------------------------------------------------------------------------------------
@@ -161,9 +158,7 @@ def test_the_nearest_clock_that_a_gpu_has() -> None:
 
 
 def test_a_node_that_may_not_set_clocks_gets_none_and_says_why(journal: Journal) -> None:
-    broker = HandBroker(
-        with_clocks(load_scheduler("fifo-backfill")), journal, limits=LIMITS, speed_energy=1.0
-    )
+    broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, speed_energy=1.0)
     broker.says("n0", node(clocks=[], note="GPU 0: Insufficient Permissions"))  # type: ignore[arg-type]
     assert start(broker).sm_clock_mhz == 0
     assert jobs(broker)[0].sm_clock_frac == 1.0
@@ -224,17 +219,14 @@ def test_people_see_the_clock_that_was_set(journal: Journal) -> None:
     assert "energy counting 1 as it says itself against time" in explained(broker, 1)
 
 
-@pytest.mark.parametrize("dwell_s", [math.inf, 10.0])
-def test_a_restart_and_a_replay_come_to_the_same(journal: Journal, dwell_s: float) -> None:
-    broker = make(journal, 0.5, dwell_s=dwell_s)
+def test_a_restart_and_a_replay_come_to_the_same(journal: Journal) -> None:
+    broker = make(journal, 0.5)
     for number in range(6):
         broker.ask(submit(2, workload=("", BUSY, LIGHT)[number % 3], speed_energy=(None, 1.0)[number % 2]))
         broker.wait(7.0, "n0")
     broker.says("n0", launched(1), ended(1))
     broker.wait(20.0, "n0")
     broker.says("n0", launched(2), ended(2))
-    changes = [one for one in decided(journal) if isinstance(one, SetClock)]
-    assert bool(changes) == (dwell_s < math.inf)
     clocks = [one.sm_clock_frac for one in decided(journal) if isinstance(one, Start)]
     assert len(set(clocks)) > 1
     book = replayed(journal)
@@ -242,7 +234,7 @@ def test_a_restart_and_a_replay_come_to_the_same(journal: Journal, dwell_s: floa
     assert [job.attempt.sm_clock_frac for job in book.jobs.values() if job.attempt] == [
         job.attempt.sm_clock_frac for job in broker.book.jobs.values() if job.attempt
     ]
-    made = redecide(journal_events(journal.path), with_clocks(load_scheduler("qssf-backfill"), dwell_s))
+    made = redecide(journal_events(journal.path), load_scheduler("qssf-backfill"))
     assert [record.action for record in made] == decided(journal)
     kept = [record for batch in broker.records for record in batch.records]
     assert [record.state_digest for record in made] == [record.state_digest for record in kept]
@@ -251,13 +243,13 @@ def test_a_restart_and_a_replay_come_to_the_same(journal: Journal, dwell_s: floa
 def test_another_weight_after_a_restart_is_replayed_from_there(journal: Journal) -> None:
     make(journal, 0.0).ask(submit(1))
     later = HandBroker(
-        with_clocks(load_scheduler("qssf-backfill")), journal, limits=LIMITS, now_s=2_000.0, speed_energy=1.0
+        load_scheduler("qssf-backfill"), journal, limits=LIMITS, now_s=2_000.0, speed_energy=1.0
     )
     later.says("n0", node())  # type: ignore[arg-type]
     assert start(later).sm_clock_mhz > 0
     events = journal_events(journal.path)
     assert [one.speed_energy for one in events.instants if one.speed_energy is not None] == [1.0]
-    made = redecide(events, with_clocks(load_scheduler("qssf-backfill")))
+    made = redecide(events, load_scheduler("qssf-backfill"))
     assert [record.action for record in made] == decided(journal)
 
 
@@ -276,45 +268,36 @@ def test_a_journal_from_before_clocks_is_read() -> None:
         assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(entry), "nan is not nan"
 
 
-# ---- changing the clock of a running job -----------------------------------------------------------------
+# ---- the clock of a running job --------------------------------------------------------------------------
 
 
-def test_a_running_job_follows_the_queue_after_its_dwell(journal: Journal) -> None:
-    broker = make(journal, 0.5, dwell_s=10.0)
+def test_a_running_job_keeps_its_clock_however_many_wait(journal: Journal) -> None:
+    broker = make(journal, 0.5)
     low = start(broker, num_gpus=4).sm_clock_mhz
-    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, sm_clock_mhz=low))
-    for _ in range(4):
-        broker.ask(submit(4))
-    assert orders(broker, HoldClock) == [], "not yet"
-    broker.wait(10.0, "n0")
-    broker.ask(submit(4))
-    (hold,) = orders(broker, HoldClock)
-    assert isinstance(hold, HoldClock)
-    assert (hold.job, hold.attempt, hold.rank, hold.epoch) == (1, 1, 0, 1)
-    clock = jobs(broker)[0].sm_clock_frac
-    assert clock == simulated_clock(0.5, "", waiting=6)
-    assert clock is not None
-    assert hold.sm_clock_mhz == nearest_mhz(CLOCKS, clock) != low
-    assert jobs(broker)[0].sm_clocks_mhz == [low], "until the node says so"
-    broker.says("n0", ClockHeld(job=1, attempt=1, rank=0, sm_clock_mhz=hold.sm_clock_mhz))
-    assert jobs(broker)[0].sm_clocks_mhz == [hold.sm_clock_mhz]
-    assert replayed(journal).jobs[1].attempt == broker.book.jobs[1].attempt
-
-
-def test_a_node_that_missed_the_order_is_told_when_it_comes_back(journal: Journal) -> None:
-    broker = make(journal, 0.5, dwell_s=10.0)
-    low = start(broker, num_gpus=4).sm_clock_mhz
+    assert low > 0
     broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, sm_clock_mhz=low))
     for _ in range(5):
         broker.wait(10.0, "n0")
         broker.ask(submit(4))
-    (*_, lost) = orders(broker, HoldClock)
-    running = msgspec.structs.replace(
-        node(),  # type: ignore[type-var]
-        attempts=[report(1, low)],
-    )
-    out = broker.says("n0", running)  # type: ignore[arg-type]
-    assert of_kind(out, HoldClock) == [lost]  # type: ignore[arg-type]
+    back = msgspec.structs.replace(node(), attempts=[report(1, low)])  # type: ignore[type-var]
+    assert of_kind(broker.says("n0", back), HoldClock) == []  # type: ignore[arg-type]
+    assert orders(broker, HoldClock) == []
+    assert jobs(broker)[0].sm_clocks_mhz == [low]
+
+
+def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(journal: Journal) -> None:
+    broker = make(journal, 0.5)
+    low = start(broker, num_gpus=4).sm_clock_mhz
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, clock_note="NVML: Timeout"))
+    assert orders(broker, HoldClock) == [], "not yet"
+    back = msgspec.structs.replace(node(), attempts=[report(1, 0)])  # type: ignore[type-var]
+    out = broker.says("n0", back)  # type: ignore[arg-type]
+    hold = HoldClock(epoch=1, job=1, attempt=1, rank=0, sm_clock_mhz=low)
+    assert of_kind(out, HoldClock) == [hold]  # type: ignore[arg-type]
+    assert jobs(broker)[0].sm_clocks_mhz == [0], "until the node says so"
+    broker.says("n0", ClockHeld(job=1, attempt=1, rank=0, sm_clock_mhz=low))
+    assert jobs(broker)[0].sm_clocks_mhz == [low]
+    assert replayed(journal).jobs[1].attempt == broker.book.jobs[1].attempt
 
 
 # ---- the policy ------------------------------------------------------------------------------------------
@@ -323,8 +306,8 @@ def test_a_node_that_missed_the_order_is_told_when_it_comes_back(journal: Journa
 def test_the_network_sees_the_weight_of_the_broker_and_of_the_job(journal: Journal) -> None:
     """In the column that the simulator fills, by the same code."""
     policy = Guarded(
-        load_scheduler("ppo:untrained"),
-        with_clocks(load_scheduler("qssf-backfill")),
+        network := load_scheduler("ppo:untrained"),
+        load_scheduler(network.reference),
         budget_ms=60_000.0,  # kernels may have to be compiled
     )
     broker = HandBroker(policy, journal, limits=LIMITS, speed_energy=0.25)

@@ -170,7 +170,7 @@ def test_a_vc_without_nodes_is_rejected_by_name(journal: Journal) -> None:
     assert "physics" in reply.message
 
 
-def test_predictions_are_stamped_at_submission_and_learn_from_ends(journal: Journal) -> None:
+def test_predictions_are_made_at_submission_and_learn_from_ends(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     first = broker.book.jobs[1].spec.predicted_s

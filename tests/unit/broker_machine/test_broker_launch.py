@@ -9,7 +9,7 @@ from rlsched.broker.attempts import MAX_RETRIES
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,

@@ -1,4 +1,4 @@
-"""What the broker predicts: stamped once, journalled, rebuilt from the journal, and blind to the future."""
+"""What the broker predicts: predicted once, journalled, rebuilt from the journal, and blind to the future."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, Ended, PredictionReport, Stats, StatsReport
 from rlsched.workload.predict import RunningMean
-from rlsched.workload.predict.distribution import Forecast, stamp
+from rlsched.workload.predict.distribution import Forecast, point_and_spread
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.history import History
@@ -27,11 +27,11 @@ def make(journal: Journal, prediction: str = HEDGE) -> HandBroker:
     return HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, prediction=prediction)
 
 
-def stamps(journal: Journal) -> list[JobSubmitted]:
+def predictions(journal: Journal) -> list[JobSubmitted]:
     return [row.entry for row in journal.rows() if isinstance(row.entry, JobSubmitted)]
 
 
-def stamped(broker: HandBroker) -> dict[int, tuple[float, float, str]]:
+def predictions_of(broker: HandBroker) -> dict[int, tuple[float, float, str]]:
     """Prediction, spread and their source, by job."""
     jobs = broker.book.jobs.values()
     return {job.number: (job.spec.predicted_s, job.spec.spread, job.spec.predicted_by) for job in jobs}
@@ -78,7 +78,7 @@ def test_a_stamp_is_the_predictors_of_trace_predict(journal: Journal) -> None:
         job = broker.book.jobs[number]
         facts = JobFacts(str(number), 1, "", "ann", f"probe-{k}", "true", 700.0)
         forecast: Forecast = own.predict(facts, job.submit_s)
-        predicted_s, spread = stamp(forecast.probabilities[None, :], np.array([700.0]))
+        predicted_s, spread = point_and_spread(forecast.probabilities[None, :], np.array([700.0]))
         assert (job.spec.predicted_s, job.spec.spread) == (predicted_s[0], spread[0])
         assert job.spec.predicted_by == HEDGE
         assert job.attempt is not None
@@ -89,7 +89,7 @@ def test_a_stamp_is_the_predictors_of_trace_predict(journal: Journal) -> None:
 
 def test_repeated_jobs_become_well_predicted(journal: Journal) -> None:
     broker = lived(journal)
-    kinds = {name: stamped(broker)[job] for name, job in (("first", 1), ("probe", 23), ("train", 25))}
+    kinds = {name: predictions_of(broker)[job] for name, job in (("first", 1), ("probe", 23), ("train", 25))}
     assert kinds["first"][0] > 5 * kinds["probe"][0]
     assert 9000 < kinds["train"][0] < 18_000
     assert kinds["train"][1] < 0.5 * kinds["first"][1]
@@ -97,19 +97,19 @@ def test_repeated_jobs_become_well_predicted(journal: Journal) -> None:
 
 def test_a_restart_reads_every_stamp_and_weighs_as_before(journal: Journal) -> None:
     broker = lived(journal)
-    before, known = stamped(broker), weights(broker)
+    before, known = predictions_of(broker), weights(broker)
     again = make(journal)
-    assert stamped(again) == before
+    assert predictions_of(again) == before
     assert weights(again) == known
     assert told(again).last_jobs == told(broker).last_jobs
     broker.ask(submit(name="probe-100", user="ann"))
     later = make(journal)
-    assert stamped(later)[30] == stamped(broker)[30]
-    assert sum(len(entry.said) == 5 * 13 * 8 + 52 * 4 for entry in stamps(journal)) == 30
+    assert predictions_of(later)[30] == predictions_of(broker)[30]
+    assert sum(len(entry.said) == 5 * 13 * 8 + 52 * 4 for entry in predictions(journal)) == 30
 
 
 def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = stamped(lived(journal))
+    before = predictions_of(lived(journal))
 
     def never(*_: object) -> None:
         raise AssertionError("predicted again")
@@ -117,7 +117,7 @@ def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: 
     monkeypatch.setattr(Predictor, "foresee", never)
     monkeypatch.setattr(Predictor, "said", never)
     monkeypatch.setattr(History, "submit", never)
-    assert stamped(make(journal)) == before
+    assert predictions_of(make(journal)) == before
 
 
 def test_the_next_stamp_after_a_restart_is_what_it_would_have_been(
@@ -132,15 +132,15 @@ def test_the_next_stamp_after_a_restart_is_what_it_would_have_been(
             broker = make(journal)
         broker.now_s = 500_000.0
         broker.ask(submit(name="train-7", user="bob", num_gpus=2))
-        said.append(stamped(broker)[30])
+        said.append(predictions_of(broker)[30])
         journal.close()
     assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("prediction", [HEDGE, RUNNING_MEAN])
-def test_what_ends_later_changes_no_stamp(prediction: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two lives that differ in an end that comes after a submission: that submission's stamp does not; the
-    next one's does."""
+def test_later_ends_change_no_prediction(prediction: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two lives that differ in an end that comes after a submission: its prediction does not, the next
+    one's does."""
     lives = []
     for run_s, code in ((40.0, 0), (70_000.0, 1)):
         journal = Journal(tmp_path_factory.mktemp("b") / "journal.sqlite")
@@ -154,7 +154,7 @@ def test_what_ends_later_changes_no_stamp(prediction: str, tmp_path_factory: pyt
         end = Ended(job=4, attempt=1, rank=0, exit_code=code)
         broker.says("n0", end, after_s=run_s)
         broker.ask(submit(name="probe-10"))
-        lives.append(stamped(broker))
+        lives.append(predictions_of(broker))
         journal.close()
     assert [lives[0][job] for job in range(1, 6)] == [lives[1][job] for job in range(1, 6)]
     assert lives[0][6] != lives[1][6]
@@ -172,14 +172,14 @@ def test_a_running_job_says_how_long_it_has_lasted(journal: Journal) -> None:
     broker.ask(submit(name="x-20"))
     broker.wait(80_000.0, "n0")
     broker.ask(submit(name="x-21"))
-    assert stamped(broker)[9][0] > 2 * stamped(broker)[8][0]
+    assert predictions_of(broker)[9][0] > 2 * predictions_of(broker)[8][0]
 
 
-def test_submissions_of_one_instant_are_stamped_together_as_one_by_one() -> None:
+def test_submissions_of_one_instant_are_predicted_together_as_one_by_one() -> None:
     together, apart = Predictions(HEDGE), Predictions(HEDGE)
     drafts = [msgspec.structs.replace(draft(k), num_gpus=1 + k % 2) for k in range(1, 6)]
-    joint = together.stamped(drafts, 7.0)
-    single = [apart.stamped([one], 7.0)[0] for one in drafts]
+    joint = together.predict(drafts, 7.0)
+    single = [apart.predict([one], 7.0)[0] for one in drafts]
     assert [one.said for one in joint] == [one.said for one in single]
     assert [one.predicted_s for one in joint] == [one.predicted_s for one in single]
 
@@ -191,9 +191,9 @@ def test_a_batch_with_a_token_twice_and_a_bad_one(journal: Journal) -> None:
     replies = broker.batch([ClientAsked(b"p", k, message) for k, message in enumerate(batch)])
     said = [getattr(reply, "job", None) for reply in replies]
     assert said == [1, 2, 1, None, None, 3]
-    assert [entry.token for entry in stamps(journal)] == ["k0", "k1", "k2"]
+    assert [entry.token for entry in predictions(journal)] == ["k0", "k1", "k2"]
     assert broker.book.jobs[1].state == "cancelled"
-    assert stamped(make(journal)) == stamped(broker)
+    assert predictions_of(make(journal)) == predictions_of(broker)
 
 
 def test_running_mean_is_the_simulators_stamp(journal: Journal) -> None:
@@ -213,21 +213,21 @@ def test_running_mean_is_the_simulators_stamp(journal: Journal) -> None:
 
 
 def test_a_journal_of_one_kind_goes_on_under_the_other(journal: Journal) -> None:
-    before = stamped(lived(journal))
+    before = predictions_of(lived(journal))
     mean = make(journal, RUNNING_MEAN)
-    assert stamped(mean) == before
+    assert predictions_of(mean) == before
     assert told(mean).last_jobs.predicted is not None
     mean.ask(submit(name="probe-100", user="ann"))
-    assert stamped(mean)[30][2] == RUNNING_MEAN
+    assert predictions_of(mean)[30][2] == RUNNING_MEAN
     hedge = make(journal)
-    assert stamped(hedge) == stamped(mean)
+    assert predictions_of(hedge) == predictions_of(mean)
     hedge.ask(submit(name="probe-101", user="ann"))
-    assert stamped(hedge)[31][2] == HEDGE
-    assert stamped(hedge)[31][0] < 0.2 * stamped(hedge)[1][0]
+    assert predictions_of(hedge)[31][2] == HEDGE
+    assert predictions_of(hedge)[31][0] < 0.2 * predictions_of(hedge)[1][0]
 
 
 def test_an_entry_from_before_there_was_a_hedge_is_the_running_means() -> None:
-    (entry,) = Predictions(RUNNING_MEAN).stamped([draft()], 0.0)
+    (entry,) = Predictions(RUNNING_MEAN).predict([draft()], 0.0)
     old = msgspec.msgpack.decode(encode_entry(entry))
     del old["predicted_by"], old["said"]
     read = decode_entry(msgspec.msgpack.encode(old))

@@ -11,7 +11,8 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import HEDGE, Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt, Start
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.order.keys import Order
+from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     Cancel,
     EndedAck,
@@ -295,9 +296,9 @@ def test_the_hedge_learns_from_preempted_jobs_and_is_rebuilt_from_them(journal: 
         broker.says("n0", launched(job, 2))
         broker.says("n0", ended(job, 2), after_s=7.0)
     assert {job.state for job in broker.book.jobs.values()} == {"completed"}
-    again = Book(Predictions(HEDGE), "submit")
+    again = Book(Predictions(HEDGE), Order())
     again.replay(journal.rows())
-    ours, theirs = (book.predictions.stamped([draft(99)], broker.now_s)[0] for book in (broker.book, again))
+    ours, theirs = (book.predictions.predict([draft(99)], broker.now_s)[0] for book in (broker.book, again))
     assert (ours.predicted_s, ours.spread) == (theirs.predicted_s, theirs.spread)
 
 

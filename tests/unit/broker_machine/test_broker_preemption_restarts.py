@@ -11,6 +11,7 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt
+from rlsched.decide.order.keys import Order
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,
@@ -102,7 +103,7 @@ def test_a_journal_from_before_replays_and_its_jobs_are_not_preempted() -> None:
     old = decode_entry(msgspec.msgpack.encode(fields))
     assert isinstance(old, JobSubmitted)
     assert old == msgspec.structs.replace(entry, preemptible=False)
-    book = Book(Predictions(RUNNING_MEAN), "submit")
+    book = Book(Predictions(RUNNING_MEAN), Order())
     book.apply(old, 1.0)
     assert book.cluster.arrays.job.pinned[book.cluster.slot_of(0)] == 1
     book.apply(msgspec.structs.replace(entry, job=2, token="t2"), 2.0)

@@ -11,22 +11,21 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Action, Preempt, Start, Wait
-from rlsched.decide.quota_walk import PreemptiveRule
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.wire.messages import Explanation, Jobs, ListJobs, Why
-from rlsched_agents.heuristics.preemptive import QuotaWalk
 from tests.unit.broker_machine.hand import LIMITS, hello, launched, submit
+from tests.unit.broker_machine.preempting import tiresias
 
-TICK_S = 60.0
 
-
-def tiresias() -> QuotaWalk:
-    return QuotaWalk(PreemptiveRule(name="tiresias", order="submit", threshold_gpu_s=100.0, tick_s=TICK_S))
+def at_ticks() -> RuleScheduler:
+    """`tiresias`, which decides every minute."""
+    return tiresias(threshold_gpu_s=100.0, tick="1m")
 
 
 @pytest.fixture
 def broker(journal: Journal) -> HandBroker:
     """One node of four GPUs; its time is 1,000.002 s."""
-    broker = HandBroker(tiresias(), journal, limits=LIMITS)
+    broker = HandBroker(at_ticks(), journal, limits=LIMITS)
     broker.says("n0", hello("n0"))
     return broker
 
@@ -104,7 +103,7 @@ def test_a_time_that_passed_while_the_broker_was_away_is_asked_for_at_once(
     broker: HandBroker, journal: Journal
 ) -> None:
     broker.ask(submit(4))
-    again = HandBroker(tiresias(), journal, limits=LIMITS, now_s=5_000.5)
+    again = HandBroker(at_ticks(), journal, limits=LIMITS, now_s=5_000.5)
     assert decided(again)[-1] == (again.now_s, Wait(until_s=5_040.0))
     at(again, 5_040.0)
     assert decided(again)[-1] == (5_040.0, Start(seq=0, gpus=(0, 1, 2, 3)))
@@ -112,7 +111,7 @@ def test_a_time_that_passed_while_the_broker_was_away_is_asked_for_at_once(
 
 def test_a_time_to_come_outlasts_a_restart(broker: HandBroker, journal: Journal) -> None:
     broker.ask(submit(4))
-    again = HandBroker(tiresias(), journal, limits=LIMITS, now_s=1_005.0)
+    again = HandBroker(at_ticks(), journal, limits=LIMITS, now_s=1_005.0)
     assert again.machine.due_s() == 1020.0
 
 
@@ -123,7 +122,7 @@ def test_decisions_at_ticks_are_made_again_from_the_journal(broker: HandBroker, 
     broker.ask(submit(4))
     at(broker, 1080.0)
     records = [record for kept in broker.records for record in kept.records]
-    made = redecide(journal_events(journal.path), tiresias())
+    made = redecide(journal_events(journal.path), at_ticks())
     assert len(made) == len(records)
     assert any(isinstance(record.action, Preempt) for record in made)
     for theirs, ours in zip(records, made, strict=True):

@@ -9,8 +9,10 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.candidates import Window
-from rlsched.decide.schema import ACTOR_FEATURES
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rows.candidates import Window
+from rlsched.decide.rows.schema import ACTOR_FEATURES
 
 NOW_S = 1000.0
 
@@ -46,7 +48,7 @@ def crowded() -> ClusterState:
 
     By key: 39, 37, ..., 1, then 40, 38, ..., 2.
     """
-    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4))
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
     run(state, [0, 1, 2, 3, 4])
     for seq in range(1, 41):
         assert add(state, 1 if seq % 2 else 4, 1000 - seq, submit_s=float(seq)) == seq

@@ -10,9 +10,12 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, window_arrays
 from rlsched.decide.actions import Start
-from rlsched.decide.candidates import job_candidates, start_action
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rows import arrays, columns
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.start import start_action
 from tests.unit.features.states import NOW_S, add, log, row_is, run, set_held_since
 
 
@@ -43,7 +46,7 @@ class TestColumns:
 
     @pytest.fixture
     def state(self) -> ClusterState:
-        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(Order(by="area")))
         run(state, [0, 1, 2], predicted_s=900, start_s=400)  # 300 s left
         run(state, [4], predicted_s=500, start_s=0)  # ran 1000 s, longer than predicted: 500 s left
         run(state, [8, 9, 10], predicted_s=50, start_s=900)  # ran 100 s: 50 s left
@@ -59,11 +62,11 @@ class TestColumns:
         assert window.seqs.tolist() == [-1, 3, 5, 4, 6]
         assert window.nodes.tolist() == [-1, 1, 0, -1, -1]
         assert window.reasons.tolist() == [
-            window_arrays.LEGAL,
-            window_arrays.LEGAL,
-            window_arrays.LEGAL,
-            window_arrays.NO_HOLE,
-            window_arrays.TOO_FEW_FREE,
+            arrays.LEGAL,
+            arrays.LEGAL,
+            arrays.LEGAL,
+            arrays.NO_HOLE,
+            arrays.TOO_FEW_FREE,
         ]
         assert window.legal.tolist() == [True, True, True, False, False]
         assert window.reference == 1
@@ -162,22 +165,22 @@ class TestColumns:
         """Nodes are free in 300, 500 and 50 s: 9 GPUs need all three."""
         state.remove_waiting(4)
         row = job_candidates(state, 0, NOW_S).features[0]
-        assert row[features.BLOCKED_GPUS] == pytest.approx(math.log2(10) / 8)
-        assert row[features.BLOCKED_FIT_IN] == pytest.approx(log(500, 12))
+        assert row[columns.BLOCKED_GPUS] == pytest.approx(math.log2(10) / 8)
+        assert row[columns.BLOCKED_FIT_IN] == pytest.approx(log(500, 12))
 
     def test_comparisons_are_clipped(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2))
+        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="area")))
         run(state, [0], predicted_s=10.0, start_s=NOW_S)
         add(state, 2, 0.0)
         add(state, 1, 1e9)
         window = job_candidates(state, 0, NOW_S)
-        assert window.features[1, [features.BLOCKED_KEY_RATIO, features.ENDS_AFTER_FIT]].tolist() == [1, 1]
+        assert window.features[1, [columns.BLOCKED_KEY_RATIO, columns.ENDS_AFTER_FIT]].tolist() == [1, 1]
         state.release(0, NOW_S)
         window = job_candidates(state, 0, NOW_S)
-        assert not window.features[:, features.BLOCKED_GPUS :].any(), "nothing is blocked"
+        assert not window.features[:, columns.BLOCKED_GPUS :].any(), "nothing is blocked"
 
     def test_whole_nodes(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
         seq = add(state, 5, 100)
         row_is(
             job_candidates(state, 0, 0.0),
@@ -207,14 +210,14 @@ class TestColumns:
         state.drain_node(1)
         window = job_candidates(state, 0, NOW_S)
         row = window.features[window.seqs.tolist().index(5)]
-        assert row[features.FREE] == pytest.approx(2 / 8)
-        assert row[features.GPUS_FRAC] == pytest.approx(1 / 8)
-        assert row[features.LARGEST_HOLE] == pytest.approx(1 / 4)
-        assert window.reasons[window.seqs.tolist().index(3)] == window_arrays.NO_HOLE
+        assert row[columns.FREE] == pytest.approx(2 / 8)
+        assert row[columns.GPUS_FRAC] == pytest.approx(1 / 8)
+        assert row[columns.LARGEST_HOLE] == pytest.approx(1 / 4)
+        assert window.reasons[window.seqs.tolist().index(3)] == arrays.NO_HOLE
 
     def test_everything_is_finite_in_the_end(self) -> None:
         """No prediction, no GPU open: extremes stay finite."""
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2))
+        state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="area")))
         run(state, [0], predicted_s=0.0, start_s=NOW_S)
         add(state, 1, 0.0, submit_s=NOW_S + 5, spread=0.0)
         add(state, 64, 1e12, spread=50.0)

@@ -9,16 +9,18 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, window_arrays
-from rlsched.decide.candidates import has_startable, hold, job_candidates, next_hold_end_s
-from rlsched.decide.schema import HOLD_S, MAX_HOLD_S
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rows import arrays, columns
+from rlsched.decide.rows.candidates import has_startable, hold, job_candidates, next_hold_end_s
+from rlsched.decide.rows.schema import HOLD_S, MAX_HOLD_S
 from tests.unit.features.states import NOW_S, add, crowded, log, run, set_held_since
 
 
 class TestMasks:
     def state(self, taken: int) -> ClusterState:
         """Three nodes of 4 GPUs, `taken` in use; jobs of 1, 1, 12 GPUs wait, the second comes first."""
-        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(Order(by="area")))
         run(state, range(taken))
         for gpus, predicted_s in ((1, 200), (1, 100), (12, 10)):
             add(state, gpus, predicted_s)
@@ -27,10 +29,10 @@ class TestMasks:
     def test_no_waiting_while_half_is_free(self) -> None:
         window = job_candidates(self.state(taken=6), 0, NOW_S)
         assert window.reasons.tolist() == [
-            window_arrays.GUARD_HALF_FREE,
-            window_arrays.LEGAL,
-            window_arrays.LEGAL,
-            window_arrays.TOO_FEW_FREE,
+            arrays.GUARD_HALF_FREE,
+            arrays.LEGAL,
+            arrays.LEGAL,
+            arrays.TOO_FEW_FREE,
         ]
         assert job_candidates(self.state(taken=7), 0, NOW_S).legal.tolist() == [True, True, True, False]
 
@@ -53,13 +55,13 @@ class TestMasks:
         set_held_since(state, 1, NOW_S - MAX_HOLD_S)
         window = job_candidates(state, 0, NOW_S)
         assert window.reasons.tolist() == [
-            window_arrays.GUARD_HOLD,
-            window_arrays.GUARD_HOLD,
-            window_arrays.LEGAL,
-            window_arrays.TOO_FEW_FREE,
+            arrays.GUARD_HOLD,
+            arrays.GUARD_HOLD,
+            arrays.LEGAL,
+            arrays.TOO_FEW_FREE,
         ]
         assert window.reference == 2
-        assert window.features[:, features.IS_REFERENCE].tolist() == [0, 0, 1, 0]
+        assert window.features[:, columns.IS_REFERENCE].tolist() == [0, 0, 1, 0]
 
     def test_a_second_earlier_there_is_a_choice(self) -> None:
         state = self.state(taken=7)
@@ -104,13 +106,13 @@ class TestHolds:
         window = job_candidates(state, 0, NOW_S + 60)
         assert window.seqs.tolist() == [-1, 1, 2, 3]
         assert window.reasons.tolist() == [
-            window_arrays.LEGAL,
-            window_arrays.HELD,
-            window_arrays.HELD,
-            window_arrays.TOO_FEW_FREE,
+            arrays.LEGAL,
+            arrays.HELD,
+            arrays.HELD,
+            arrays.TOO_FEW_FREE,
         ]
-        assert window.features[:, features.FEASIBLE].tolist() == [0, 0, 0, 0]
-        assert window.features[:, features.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
+        assert window.features[:, columns.FEASIBLE].tolist() == [0, 0, 0, 0]
+        assert window.features[:, columns.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
         assert window.reference == 0
 
     def test_what_arrives_meanwhile_may_start(self) -> None:
@@ -118,13 +120,13 @@ class TestHolds:
         seq = add(state, 1, 999)
         window = job_candidates(state, 0, NOW_S + 60)
         assert window.seqs[window.legal].tolist() == [-1, seq]
-        assert window.features[window.seqs == seq, features.INFEASIBLE_AHEAD] == pytest.approx(log(1, 8)), (
+        assert window.features[window.seqs == seq, columns.INFEASIBLE_AHEAD] == pytest.approx(log(1, 8)), (
             "job 3"
         )
         assert has_startable(state, 0, NOW_S + 60)
 
     def test_a_hold_is_for_the_blocked_job_and_ends_when_that_starts(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
         long = run(state, [0, 1, 2, 3])
         run(state, [4])
         blocked, small = add(state, 4, 10), add(state, 1, 100)
@@ -143,7 +145,7 @@ class TestHolds:
         assert has_startable(state, 0, NOW_S + 60)
 
     def test_with_nothing_blocked_it_lasts_its_time(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(1, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order(by="area")))
         run(state, [0, 1, 2])
         add(state, 1, 100)
         add(state, 1, 200)
@@ -156,7 +158,7 @@ class TestHolds:
         state.release(0, NOW_S + 60)
         assert (
             job_candidates(state, 0, NOW_S + 60).reasons.tolist()
-            == [window_arrays.GUARD_HALF_FREE] + [window_arrays.LEGAL] * 3
+            == [arrays.GUARD_HALF_FREE] + [arrays.LEGAL] * 3
         )
 
     def test_the_first_wait_counts_for_the_longest_hold(self) -> None:
@@ -165,15 +167,15 @@ class TestHolds:
         hold(state, job_candidates(state, 0, later), later)
         assert next_hold_end_s(state, later) == later + HOLD_S
         window = job_candidates(state, 0, later)
-        assert window.features[window.seqs == 1, features.HELD] == pytest.approx(log(HOLD_S + 5, 12))
+        assert window.features[window.seqs == 1, columns.HELD] == pytest.approx(log(HOLD_S + 5, 12))
 
     def test_a_new_attempt_starts_afresh(self) -> None:
         state = self.waited()
         state.start(1, [8], NOW_S + 5)
         state.requeue(1, NOW_S + 10)
         window = job_candidates(state, 0, NOW_S + 10)
-        assert window.reasons[window.seqs == 1] == window_arrays.LEGAL
-        assert window.features[window.seqs == 1, features.HELD] == 0
+        assert window.reasons[window.seqs == 1] == arrays.LEGAL
+        assert window.features[window.seqs == 1, columns.HELD] == 0
 
     def test_jobs_outside_the_window_are_not_kept_back(self) -> None:
         state = crowded()

@@ -8,11 +8,11 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features
-from rlsched.decide.candidates import job_candidates
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import Decision, Information, load_scheduler
-from rlsched.decide.schema import (
+from rlsched.decide.order.keys import Order
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows import columns
+from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.rows.schema import (
     ACTOR_FEATURES,
     FEASIBLE_ROWS,
     NUM_CRITIC,
@@ -23,61 +23,62 @@ from rlsched.decide.schema import (
     WINDOW_ROWS,
     FeatureSchema,
 )
+from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.vector import spaces
 
 COLUMNS = {
-    "is_wait": features.IS_WAIT,
-    "is_job": features.IS_JOB,
-    "is_variant": features.IS_VARIANT,
-    "is_reference": features.IS_REFERENCE,
-    "feasible": features.FEASIBLE,
-    "predicted_log": features.PREDICTED,
-    "spread": features.SPREAD,
-    "predicted_gpu_time_log": features.GPU_TIME,
-    "gpus_log": features.GPUS,
-    "gpus_frac": features.GPUS_FRAC,
-    "waited_log": features.WAITED,
-    "held_log": features.HELD,
-    "rank_log": features.RANK,
-    "free_after_frac": features.FREE_AFTER,
-    "leftover_frac": features.LEFTOVER,
-    "opens_node": features.OPENS_NODE,
-    "fit_in_log": features.FIT_IN,
-    "node_ends_log": features.NODE_ENDS,
-    "free_frac": features.FREE,
-    "full_nodes_frac": features.FULL_NODES,
-    "largest_hole_frac": features.LARGEST_HOLE,
-    "queue_log": features.QUEUE,
-    "queued_demand_log": features.DEMAND,
-    "queued_work_log": features.WORK,
-    "shorter_infeasible_log": features.INFEASIBLE_AHEAD,
-    "blocked_gpus_log": features.BLOCKED_GPUS,
-    "blocked_predicted_log": features.BLOCKED_PREDICTED,
-    "blocked_gpu_time_log": features.BLOCKED_GPU_TIME,
-    "blocked_waited_log": features.BLOCKED_WAITED,
-    "blocked_fit_in_log": features.BLOCKED_FIT_IN,
-    "blocked_key_ratio": features.BLOCKED_KEY_RATIO,
-    "ends_after_fit": features.ENDS_AFTER_FIT,
-    "energy_weight": features.ENERGY_WEIGHT,
-    "by_sharing": features.BY_SHARING,
-    "clock_frac": features.CLOCK,
-    "rate": features.RATE,
-    "partner_rate": features.PARTNER_RATE,
-    "partner_left_log": features.PARTNER_LEFT,
-    "power_frac": features.POWER,
-    "util_frac": features.UTIL,
-    "clock_bound": features.CLOCK_BOUND,
-    "gpu_memory_frac": features.GPU_MEMORY,
-    "preempts": features.PREEMPTS,
-    "index_log": features.INDEX_LOG,
-    "attained_log": features.ATTAINED,
-    "must_stay": features.MUST_STAY,
-    "by_preempting": features.BY_PREEMPTING,
-    "preempted_gpus_frac": features.PREEMPTED_GPUS,
-    "preempt_margin": features.PREEMPT_MARGIN,
+    "is_wait": columns.IS_WAIT,
+    "is_job": columns.IS_JOB,
+    "is_variant": columns.IS_VARIANT,
+    "is_reference": columns.IS_REFERENCE,
+    "feasible": columns.FEASIBLE,
+    "predicted_log": columns.PREDICTED,
+    "spread": columns.SPREAD,
+    "predicted_gpu_time_log": columns.GPU_TIME,
+    "gpus_log": columns.GPUS,
+    "gpus_frac": columns.GPUS_FRAC,
+    "waited_log": columns.WAITED,
+    "held_log": columns.HELD,
+    "rank_log": columns.RANK,
+    "free_after_frac": columns.FREE_AFTER,
+    "leftover_frac": columns.LEFTOVER,
+    "opens_node": columns.OPENS_NODE,
+    "fit_in_log": columns.FIT_IN,
+    "node_ends_log": columns.NODE_ENDS,
+    "free_frac": columns.FREE,
+    "full_nodes_frac": columns.FULL_NODES,
+    "largest_hole_frac": columns.LARGEST_HOLE,
+    "queue_log": columns.QUEUE,
+    "queued_demand_log": columns.DEMAND,
+    "queued_work_log": columns.WORK,
+    "shorter_infeasible_log": columns.INFEASIBLE_AHEAD,
+    "blocked_gpus_log": columns.BLOCKED_GPUS,
+    "blocked_predicted_log": columns.BLOCKED_PREDICTED,
+    "blocked_gpu_time_log": columns.BLOCKED_GPU_TIME,
+    "blocked_waited_log": columns.BLOCKED_WAITED,
+    "blocked_fit_in_log": columns.BLOCKED_FIT_IN,
+    "blocked_key_ratio": columns.BLOCKED_KEY_RATIO,
+    "ends_after_fit": columns.ENDS_AFTER_FIT,
+    "energy_weight": columns.ENERGY_WEIGHT,
+    "by_sharing": columns.BY_SHARING,
+    "clock_frac": columns.CLOCK,
+    "rate": columns.RATE,
+    "partner_rate": columns.PARTNER_RATE,
+    "partner_left_log": columns.PARTNER_LEFT,
+    "power_frac": columns.POWER,
+    "util_frac": columns.UTIL,
+    "clock_bound": columns.CLOCK_BOUND,
+    "gpu_memory_frac": columns.GPU_MEMORY,
+    "preempts": columns.PREEMPTS,
+    "index_log": columns.INDEX_LOG,
+    "attained_log": columns.ATTAINED,
+    "must_stay": columns.MUST_STAY,
+    "by_preempting": columns.BY_PREEMPTING,
+    "preempted_gpus_frac": columns.PREEMPTED_GPUS,
+    "preempt_margin": columns.PREEMPT_MARGIN,
 }
 
 
@@ -134,14 +135,13 @@ class TestSchema:
         assert WINDOW_ROWS > 1 + FEASIBLE_ROWS + OLDEST_ROWS
 
 
-class Watcher:
+class Watcher(Scheduler):
     """A scheduler that acts like another and notes every window it is asked in."""
 
-    order: Order = "predicted_gpu_time"
-    information: Information = "causal"
+    order = Order(by="area")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = self.policy_id = name
         self._inner = load_scheduler(name, seed=5)
         self.seen: list[tuple[float, int, bytes, str]] = []
 
@@ -153,18 +153,18 @@ class Watcher:
 
 class TestNoTruthInFeatures:
     def windows_of(
-        self, trace: Trace, spec: ClusterSpec, stamps: Predictions, name: str
+        self, trace: Trace, spec: ClusterSpec, predictions: Predictions, name: str
     ) -> tuple[Watcher, np.ndarray]:
         watcher = Watcher(name)
-        table = Engine(trace, spec, predictions=stamps).run(watcher)
+        table = Engine(trace, spec, order=watcher.order, predictions=predictions).run(watcher)
         return watcher, table.start_s
 
     @pytest.mark.parametrize("name", ["qssf-backfill", "random"])
     @pytest.mark.parametrize("restamp", [False, True])
     def test_windows_are_the_same_until_the_first_end_that_differs(self, name: str, restamp: bool) -> None:
         trace, spec = synthesize("helios", jobs=300, load=1.3, gpus=32, seed=2)
-        stamps = predict_trace(trace, spec)
-        before, start_s = self.windows_of(trace, spec, stamps, name)
+        predictions = predict_trace(trace, spec)
+        before, start_s = self.windows_of(trace, spec, predictions, name)
         longer = trace.duration_s.copy()
         changed = np.flatnonzero(start_s > np.quantile(start_s, 0.5))
         longer[changed] = np.where(
@@ -183,11 +183,11 @@ class TestNoTruthInFeatures:
         first_end_s = (start_s + np.minimum(longer, trace.duration_s))[longer != trace.duration_s].min()
         if restamp:
             new = predict_trace(other, spec)
-            later = new.predicted_s != stamps.predicted_s
+            later = new.predicted_s != predictions.predicted_s
             assert later.any()
             first_end_s = min(first_end_s, trace.submit_s[later].min())
-            stamps = new
-        after, _ = self.windows_of(other, spec, stamps, name)
+            predictions = new
+        after, _ = self.windows_of(other, spec, predictions, name)
         one = [seen for seen in before.seen if seen[0] < first_end_s]
         two = [seen for seen in after.seen if seen[0] < first_end_s]
         assert len(one) > 30

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, variants, window_arrays, windows
 from rlsched.decide.actions import Start
-from rlsched.decide.candidates import job_candidates, start_action, variant_candidates
-from rlsched.decide.orders import Order
-from rlsched.decide.scheduler import load_scheduler
-from rlsched.decide.schema import MAX_VARIANTS, WINDOW_ROWS
+from rlsched.decide.compiled import for_state
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows import arrays, columns, variants, windows
+from rlsched.decide.rows.candidates import job_candidates, variant_candidates
+from rlsched.decide.rows.schema import MAX_VARIANTS, WINDOW_ROWS
+from rlsched.decide.start import start_action
 from rlsched.models.catalogue import load_catalogue
 from tests.unit.features.states import NOW_S, add, crowded, log, row_is, run
 
@@ -37,18 +40,18 @@ class TestRows:
 
     def test_padding_is_zero_in_buffers_that_were_used_before(self) -> None:
         state = crowded()
-        buffers = window_arrays.empty_window()
-        windows.job_window(state.arrays, 0, NOW_S, buffers)
+        buffers = arrays.empty_window()
+        for_state(windows.job_window, state)(state.arrays, 0, NOW_S, buffers)
         assert buffers.info[0] == WINDOW_ROWS
         for seq in range(1, 39):
             state.remove_waiting(seq)
-        windows.job_window(state.arrays, 0, NOW_S, buffers)
+        for_state(windows.job_window, state)(state.arrays, 0, NOW_S, buffers)
         assert buffers.info[:2].tolist() == [3, 1]
         assert not buffers.features[3:].any()
         assert (buffers.slot[3:] == -1).all()
         assert (buffers.node[3:] == -1).all()
-        assert (buffers.reason[3:] == window_arrays.PADDING).all()
-        variants.variant_window(state.arrays, 0, state.slot_of(39), NOW_S, buffers)
+        assert (buffers.reason[3:] == arrays.PADDING).all()
+        for_state(variants.variant_window, state)(state.arrays, 0, state.slot_of(39), NOW_S, buffers)
         assert buffers.info[:2].tolist() == [1, 0]
         assert not buffers.features[1:].any()
 
@@ -61,40 +64,40 @@ class TestRows:
 
     def test_every_reason_has_words(self) -> None:
         codes = [
-            window_arrays.LEGAL,
-            window_arrays.TOO_FEW_FREE,
-            window_arrays.NO_HOLE,
-            window_arrays.GUARD_HALF_FREE,
-            window_arrays.GUARD_HOLD,
-            window_arrays.PADDING,
-            window_arrays.HELD,
-            window_arrays.RESERVED,
+            arrays.LEGAL,
+            arrays.TOO_FEW_FREE,
+            arrays.NO_HOLE,
+            arrays.GUARD_HALF_FREE,
+            arrays.GUARD_HOLD,
+            arrays.PADDING,
+            arrays.HELD,
+            arrays.RESERVED,
         ]
-        assert sorted(window_arrays.REASON_TEXT) == sorted(codes)
+        assert sorted(arrays.REASON_TEXT) == sorted(codes)
         assert len(set(codes)) == len(codes)
 
     @settings(max_examples=80, deadline=None)
     @given(
         st.lists(st.integers(0, 4), min_size=3, max_size=3),
         st.lists(st.tuples(st.integers(1, 9), st.integers(1, 50)), min_size=1, max_size=30),
-        st.sampled_from(["predicted_gpu_time", "submit"]),
+        st.sampled_from(["qssf-backfill", "fifo-backfill"]),
     )
     def test_the_reference_is_the_rule(
-        self, taken: list[int], jobs: list[tuple[int, int]], order: Order
+        self, taken: list[int], jobs: list[tuple[int, int]], name: str
     ) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), order=order)
+        rule = load_scheduler(name)
+        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(rule.order))
         for node, count in enumerate(taken):
             if count:
                 run(state, range(4 * node, 4 * node + count))
         for submit_s, (gpus, predicted_s) in enumerate(jobs):
             add(state, gpus, predicted_s, submit_s=submit_s)
         window = job_candidates(state, 0, NOW_S)
-        rule = load_scheduler("qssf-backfill" if order == "predicted_gpu_time" else "fifo-backfill")
         action = rule.decide(state, 0, NOW_S).action
-        assert window.features[:, features.IS_REFERENCE].tolist() == [
+        assert window.features[:, columns.IS_REFERENCE].tolist() == [
             float(row == window.reference) for row in range(len(window.seqs))
         ]
-        feasible = window.features[:, features.FEASIBLE] == 1
+        feasible = window.features[:, columns.FEASIBLE] == 1
         assert (window.nodes[feasible] >= 0).all()
         for row in np.flatnonzero(feasible).tolist():
             state.check_start(int(window.seqs[row]), start_action(state, 0, int(window.seqs[row])).gpus)
@@ -108,7 +111,7 @@ class TestRows:
 
 class TestVariants:
     def test_best_fit_first_then_other_free_counts_and_the_emptiest(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(6, 8))
+        state = ClusterState.from_spec(ClusterSpec.uniform(6, 8), OrderedQueue(Order(by="area")))
         for node, taken in enumerate((0, 5, 6, 7, 3, 6)):  # free: 8, 3, 2, 1, 5, 2
             if taken:
                 run(state, range(8 * node, 8 * node + taken), predicted_s=100.0 * node, start_s=NOW_S)
@@ -143,30 +146,32 @@ class TestVariants:
         assert start_action(state, 0, seq) == start_action(state, 0, seq, int(window.nodes[0]))
 
     def test_equal_free_counts_are_one_way(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(4, 2))
+        state = ClusterState.from_spec(ClusterSpec.uniform(4, 2), OrderedQueue(Order(by="area")))
         seq = add(state, 1, 50)
         assert variant_candidates(state, 0, seq, 0.0).nodes.tolist() == [0]
 
     def test_only_nodes_that_hold_it(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4))
+        state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(Order(by="area")))
         run(state, [0, 1, 2])
         run(state, [4])
         seq = add(state, 2, 50)
         assert variant_candidates(state, 0, seq, 0.0).nodes.tolist() == [1, 2]
 
     def test_a_gang_over_nodes_has_one_way(self) -> None:
-        state = ClusterState.from_spec(ClusterSpec.uniform(3, 2))
+        state = ClusterState.from_spec(ClusterSpec.uniform(3, 2), OrderedQueue(Order(by="area")))
         run(state, [0])
         seq = add(state, 3, 50)
         window = variant_candidates(state, 0, seq, 0.0)
         assert window.nodes.tolist() == [1]
-        assert window.features[0, features.IS_REFERENCE] == 1
+        assert window.features[0, columns.IS_REFERENCE] == 1
         assert window.legal.tolist() == [True]
 
 
 def test_a_gang_over_small_nodes_of_its_type_starts_at_every_clock() -> None:
     large, small = (NodeGroup(count=2, gpus=gpus, gpu_type=kind) for gpus, kind in ((8, "V100"), (4, "P100")))
-    state = ClusterState.from_spec(ClusterSpec(name="c", nodes=(large, small)))
+    state = ClusterState.from_spec(
+        ClusterSpec(name="c", nodes=(large, small)), OrderedQueue(Order(by="area"))
+    )
     state.use_models(load_catalogue().arrays(state.kind_names))
     state.weigh_energy(0.5)
     seq = state.add_job(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsched.decide.logs import log_arrays, scaled_log1p
+from rlsched.decide.rows.logs import log_arrays, scaled_log1p
 
 SCRATCH = log_arrays(64)
 

@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 
 from rlsched.cluster import placement
 from rlsched.cluster.choose import choose
-from rlsched.cluster.gittins import Gittins, job_index
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import window_arrays, windows
-from rlsched.decide.abilities import NO_ABILITY
-from rlsched.decide.candidates import hold, job_candidates
-from rlsched.decide.evict import who_leaves
-from rlsched.decide.index_walk import indices, next_by_index
-from rlsched.decide.schema import PREEMPTING_ROWS, SCHEMA
+from rlsched.decide.actions import Preempt, Start
+from rlsched.decide.compiled import for_state
+from rlsched.decide.order.gittins import Gittins, job_index
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows import arrays, windows
+from rlsched.decide.rows.candidates import hold, job_candidates
+from rlsched.decide.rows.schema import PREEMPTING_ROWS, SCHEMA
+from rlsched.decide.rules.gittins import weigh_victims
+from rlsched.decide.rules.victims import find_victims
 from tests.unit.features.states import NOW_S
 
-CODE = Gittins().code
+MARGIN = Gittins().margin
+RULE = load_scheduler("gittins")
 
 
 @dataclass
@@ -40,9 +44,16 @@ def one(draw: st.DrawFn) -> One:
     return One(draw(st.integers(1, 6)), predicted_s, draw(st.booleans()), float(draw(st.integers(0, 900))))
 
 
+def preempting(spec: ClusterSpec) -> ClusterState:
+    """A cluster whose queue goes by the index, under a policy that may preempt."""
+    state = ClusterState.from_spec(spec, OrderedQueue(RULE.order), slots=64)
+    state.permit(preemption=True)
+    return state
+
+
 def made(jobs: list[One]) -> ClusterState:
     """Three nodes of 4 GPUs by the index; jobs start while they fit, as they come, and the others wait."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), order="index", slots=64)
+    state = preempting(ClusterSpec.uniform(3, 4))
     for job in jobs:
         seq = state.add_job(
             num_gpus=job.gpus,
@@ -57,7 +68,7 @@ def made(jobs: list[One]) -> ClusterState:
     return state
 
 
-def column(window: window_arrays.WindowArrays, row: int, name: str) -> float:
+def column(window: arrays.WindowArrays, row: int, name: str) -> float:
     return float(window.features[row, SCHEMA.column(name)])
 
 
@@ -65,19 +76,21 @@ def column(window: window_arrays.WindowArrays, row: int, name: str) -> float:
 @given(st.lists(one(), min_size=4, max_size=16))
 def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
     state = made(jobs)
-    arrays, queue = state.arrays, state.queue(0)
-    window = window_arrays.empty_window()
-    windows.job_window(arrays, 0, NOW_S, window)
-    key, leave = indices(arrays, 0, NOW_S, CODE, True)
+    s, queue = state.arrays, state.queue(0)
+    window = arrays.empty_window()
+    for_state(windows.job_window, state)(s, 0, NOW_S, window)
+    key = np.array([job_index(s, slot, NOW_S) for slot in range(s.job.shape[0])])
+    weigh_victims(s, 0, True, NOW_S)
+    leave = s.derived.slot.leave.copy()
     assert sorted(queue, key=lambda slot: key[slot]) == list(queue) or len(set(key[queue])) < len(queue)
 
     expected, tried = {}, set()
     for slot in queue:
-        gpus = int(arrays.job.gpus[slot])
-        if placement.fits(arrays, 0, gpus) or gpus in tried or len(expected) == PREEMPTING_ROWS:
+        gpus = int(s.job.gpus[slot])
+        if placement.fits(s, 0, gpus) or gpus in tried or len(expected) == PREEMPTING_ROWS:
             continue
         tried.add(gpus)
-        out, held, lowest = who_leaves(arrays, 0, gpus, leave, key[slot])
+        out, held, lowest = find_victims(s, 0, gpus, leave, key[slot])
         if out >= 0:
             expected[slot] = (out, held, lowest)
     found = {int(slot): row for row, slot in enumerate(window.slot) if window.out[row] >= 0}
@@ -85,35 +98,33 @@ def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
     for slot, row in found.items():
         out, held, lowest = expected[slot]
         assert window.out[row] == out
-        assert window.reason[row] == window_arrays.LEGAL
-        assert not arrays.job.pinned[out]
+        assert window.reason[row] == arrays.LEGAL
+        assert not s.job.pinned[out]
         assert column(window, row, "by_preempting") == 1
         assert column(window, row, "feasible") == 0
         assert column(window, row, "preempted_gpus_frac") == pytest.approx(held / 12)
-        margin = lowest + CODE.margin - key[slot]
-        assert margin > CODE.margin
+        margin = lowest + MARGIN - key[slot]
+        assert margin > MARGIN
         assert column(window, row, "preempt_margin") == pytest.approx(min(margin, 6) / 6, rel=1e-5)
     for row in range(1, window.info[0]):
         slot = window.slot[row]
         assert column(window, row, "preempts") == 1
-        assert column(window, row, "index_log") == pytest.approx(
-            job_index(arrays.job, CODE, slot, NOW_S) / 20, rel=1e-5
-        )
-        assert column(window, row, "must_stay") == arrays.job.pinned[slot]
+        assert column(window, row, "index_log") == pytest.approx(job_index(s, slot, NOW_S) / 20, rel=1e-5)
+        assert column(window, row, "must_stay") == s.job.pinned[slot]
 
-    out, into, _ = next_by_index(arrays, 0, NOW_S, CODE, NO_ABILITY, True)
+    action = RULE.decide(state, 0, NOW_S).action
     reference = int(window.info[1])
-    if out >= 0:
-        assert window.out[reference] == out
-    elif into >= 0:
-        assert window.slot[reference] == into
+    if isinstance(action, Preempt):
+        assert window.out[reference] == state.slot_of(action.seq)
+    elif isinstance(action, Start):
+        assert window.slot[reference] == state.slot_of(action.seq)
         assert window.out[reference] == -1
     else:
         assert reference == 0
 
 
 def test_what_a_job_has_had_is_told_and_counts() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="index")
+    state = preempting(ClusterSpec.uniform(1, 4))
     seq = state.add_job(num_gpus=4, submit_s=0.0, predicted_s=100.0, spread=1.0)
     other = state.add_job(num_gpus=4, submit_s=0.0, predicted_s=100.0, spread=1.0)
     state.start(seq, [0, 1, 2, 3], 0.0)
@@ -125,7 +136,7 @@ def test_what_a_job_has_had_is_told_and_counts() -> None:
 
 
 def test_a_wait_does_not_keep_back_those_who_could_preempt() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), order="index")
+    state = preempting(ClusterSpec.uniform(1, 4))
     long = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=90_000.0, spread=1.0)
     state.start(long, [0, 1, 2], 0.0)
     big = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=10.0, spread=1.0)

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from rlsched.cluster import placement
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import features, window_arrays, windows
-from rlsched.decide.schema import (
+from rlsched.decide.compiled import for_state
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rows import arrays, columns, windows
+from rlsched.decide.rows.schema import (
     FEASIBLE_ROWS,
     GUARD_FREE_FRAC,
     HOLD_S,
@@ -26,7 +29,7 @@ from rlsched.decide.schema import (
 )
 from tests.unit.features.states import NOW_S, add, run
 
-BUFFERS = {rows: window_arrays.empty_window(rows) for rows in (8, 24, 64)}
+BUFFERS = {rows: arrays.empty_window(rows) for rows in (8, 24, 64)}
 """Used again and again, as in an environment: what one state leaves behind must not show in the next."""
 
 
@@ -51,7 +54,7 @@ def waiting(draw: st.DrawFn) -> Waiting:
 
 def made(taken: list[int], jobs: list[Waiting]) -> ClusterState:
     """Three nodes of 4 GPUs of which so many are taken, and jobs that wait."""
-    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), slots=256)
+    state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(Order(by="area")), slots=256)
     for node, count in enumerate(taken):
         for gpu in range(count):
             run(state, [4 * node + gpu], predicted_s=100.0 * (gpu + 1), start_s=NOW_S - 30.0 * node)
@@ -61,6 +64,10 @@ def made(taken: list[int], jobs: list[Waiting]) -> ClusterState:
         state.arrays.job.held_since_s[slot] = job.held_since_s
         state.arrays.job.held_until_s[slot] = job.held_until_s
     return state
+
+
+def fill(state: ClusterState, now_s: float, window: arrays.WindowArrays) -> None:
+    for_state(windows.job_window, state)(state.arrays, 0, now_s, window)
 
 
 def log(x: float, scale: float) -> float:
@@ -89,53 +96,47 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     shown += [job for job in order if not can[job.seq] and job not in shown][: rows - 1 - len(shown)]
 
     window = BUFFERS[rows]
-    window_arrays.nobody(window.own)  # job numbers begin anew with every state
-    windows.job_window(state.arrays, 0, NOW_S, window)
+    arrays.nobody(window.own)  # job numbers begin anew with every state
+    fill(state, NOW_S, window)
     used = int(window.info[0])
     seqs = np.where(window.slot >= 0, state.arrays.job.seq[window.slot], -1)
     assert seqs[:used].tolist() == [-1, *(job.seq for job in shown)]
     assert not window.features[used:].any()
-    assert (window.reason[used:] == window_arrays.PADDING).all()
+    assert (window.reason[used:] == arrays.PADDING).all()
 
     overdue = any(late[job.seq] for job in shown)
     blocked = next((job for job in order if not fits[job.seq]), None)
     work = sum(job.predicted_s * job.gpus for job in jobs)
     for row, job in enumerate(shown, start=1):
         expected = {
-            features.IS_JOB: 1.0,
-            features.FEASIBLE: float(can[job.seq]),
-            features.PREDICTED: log(job.predicted_s, 12),
-            features.GPU_TIME: log(job.predicted_s * job.gpus, 15),
-            features.GPUS: math.log2(1 + job.gpus) / 8,
-            features.GPUS_FRAC: job.gpus / 12,
-            features.WAITED: log(NOW_S - job.submit_s, 12),
-            features.HELD: 0.0 if math.isnan(job.held_since_s) else log(NOW_S - job.held_since_s, 12),
-            features.RANK: log(order.index(job), 8),
-            features.FREE_AFTER: (free - job.gpus * can[job.seq]) / 12,
-            features.QUEUE: log(len(jobs), 8),
-            features.DEMAND: log(sum(other.gpus for other in jobs) / 12, 4),
-            features.WORK: log(work / 12, 15),
-            features.INFEASIBLE_AHEAD: log(sum(not fits[o.seq] for o in order[: order.index(job)]), 8)
+            columns.IS_JOB: 1.0,
+            columns.FEASIBLE: float(can[job.seq]),
+            columns.PREDICTED: log(job.predicted_s, 12),
+            columns.GPU_TIME: log(job.predicted_s * job.gpus, 15),
+            columns.GPUS: math.log2(1 + job.gpus) / 8,
+            columns.GPUS_FRAC: job.gpus / 12,
+            columns.WAITED: log(NOW_S - job.submit_s, 12),
+            columns.HELD: 0.0 if math.isnan(job.held_since_s) else log(NOW_S - job.held_since_s, 12),
+            columns.RANK: log(order.index(job), 8),
+            columns.FREE_AFTER: (free - job.gpus * can[job.seq]) / 12,
+            columns.QUEUE: log(len(jobs), 8),
+            columns.DEMAND: log(sum(other.gpus for other in jobs) / 12, 4),
+            columns.WORK: log(work / 12, 15),
+            columns.INFEASIBLE_AHEAD: log(sum(not fits[o.seq] for o in order[: order.index(job)]), 8)
             if row <= first
             else 0.0,
-            features.BLOCKED_GPUS: math.log2(1 + blocked.gpus) / 8 if blocked else 0.0,
-            features.BLOCKED_WAITED: log(NOW_S - blocked.submit_s, 12) if blocked else 0.0,
+            columns.BLOCKED_GPUS: math.log2(1 + blocked.gpus) / 8 if blocked else 0.0,
+            columns.BLOCKED_WAITED: log(NOW_S - blocked.submit_s, 12) if blocked else 0.0,
         }
         found = {column: float(window.features[row, column]) for column in expected}
         assert found == pytest.approx(expected, abs=2e-7), row
-        reason = (
-            window_arrays.LEGAL
-            if can[job.seq]
-            else window_arrays.HELD
-            if held[job.seq]
-            else window_arrays.NO_HOLE
-        )
+        reason = arrays.LEGAL if can[job.seq] else arrays.HELD if held[job.seq] else arrays.NO_HOLE
         if not fits[job.seq] and job.gpus > free:
-            reason = window_arrays.TOO_FEW_FREE
-        if reason == window_arrays.LEGAL and overdue and not late[job.seq]:
-            reason = window_arrays.GUARD_HOLD
+            reason = arrays.TOO_FEW_FREE
+        if reason == arrays.LEGAL and overdue and not late[job.seq]:
+            reason = arrays.GUARD_HOLD
         assert window.reason[row] == reason, row
-    reference = window.features[:, features.IS_REFERENCE]
+    reference = window.features[:, columns.IS_REFERENCE]
     assert reference.sum() == 1.0
     assert reference[window.info[1]] == 1.0
 
@@ -145,26 +146,24 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
 def test_what_was_remembered_changes_nothing(taken: list[int], jobs: list[Waiting]) -> None:
     """A window that remembers jobs, one that has room for two of them, and a new one: the same bytes."""
     state = made(taken, jobs)
-    remembers, forgets = window_arrays.empty_window(24, 64), window_arrays.empty_window(24, 2)
+    remembers, forgets = arrays.empty_window(24, 64), arrays.empty_window(24, 2)
     for now_s in (NOW_S, NOW_S + 1.5, NOW_S + 4000.0):
-        fresh = window_arrays.empty_window()
+        fresh = arrays.empty_window()
         for window in (remembers, forgets, fresh):
-            windows.job_window(state.arrays, 0, now_s, window)
+            fill(state, now_s, window)
         assert remembers.features.tobytes() == forgets.features.tobytes() == fresh.features.tobytes()
         assert remembers.reason.tolist() == forgets.reason.tolist() == fresh.reason.tolist()
 
 
 def test_columns_behind_the_actors_are_the_callers() -> None:
     state = made([4, 4, 3], [Waiting(1, 60.0, 0.0, math.nan, -math.inf) for _ in range(30)])
-    wide = window_arrays.empty_window(24)._replace(
-        features=np.zeros((24, NUM_FEATURES + NUM_CRITIC), np.float32)
-    )
-    windows.job_window(state.arrays, 0, NOW_S, wide)
+    wide = arrays.empty_window(24)._replace(features=np.zeros((24, NUM_FEATURES + NUM_CRITIC), np.float32))
+    fill(state, NOW_S, wide)
     wide.features[: wide.info[0], NUM_FEATURES:] = 7.0
-    windows.job_window(state.arrays, 0, NOW_S, wide)
+    fill(state, NOW_S, wide)
     assert (wide.features[: wide.info[0], NUM_FEATURES:] == 7.0).all()
     for seq in state.waiting(0)[2:]:
         state.remove_waiting(seq)
-    windows.job_window(state.arrays, 0, NOW_S, wide)
+    fill(state, NOW_S, wide)
     assert wide.info[0] == 3
     assert not wide.features[3:].any()

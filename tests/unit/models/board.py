@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.models.catalogue import load_catalogue
 
 CATALOGUE = load_catalogue()
@@ -16,9 +18,9 @@ def node(name: str, gpus: int, gpu_type: str = "V100", cpus: int = 0, **more: ob
     return NodeSpec(name=name, gpus=gpus, gpu_type=gpu_type, cpus=cpus, **more)
 
 
-def modelled(*nodes: NodeSpec, order: str = "submit") -> ClusterState:
+def modelled(*nodes: NodeSpec) -> ClusterState:
     """An idle cluster with the catalogue's models."""
-    state = ClusterState(list(nodes), order=order, slots=16)
+    state = ClusterState(list(nodes), OrderedQueue(Order()), slots=16)
     state.use_models(CATALOGUE.arrays(state.kind_names))
     return state
 

@@ -7,17 +7,16 @@ import pytest
 
 from rlsched.models.arrays import GPU_MODEL
 from rlsched.models.clocks import MIN_CLOCK_FRAC
-from rlsched.models.power import (
+from rlsched.models.gpu_types import (
     ASSUMED,
     FITTED,
     GENERIC,
     GPU_FIGURES,
     MEASURED,
-    NodePower,
     canonical_kind,
-    gpu_models,
     named_memory_mib,
 )
+from rlsched.models.power import NodePower, gpu_models
 
 
 @pytest.mark.parametrize(

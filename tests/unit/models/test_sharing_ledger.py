@@ -15,7 +15,9 @@ from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP, RUNNING, WA
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.quota_walk import attained_gpu_s
+from rlsched.decide.order.gittins import attained_gpu_s
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import AllocationError
 from tests.unit.models.board import add, modelled, node, running
 
@@ -43,12 +45,12 @@ def both(state: ClusterState, seq: int, gpus: list[int], match: str, **how: obje
 
 
 def test_without_models_nothing_is_shared_or_slowed() -> None:
-    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2))
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="area")))
     first, second = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0) for _ in range(2))
     state.start(first, [0], 0.0)
-    both(state, second, [0], "where models say", beside=first)
+    both(state, second, [0], "where models say", share_with=first)
     both(state, second, [1], "only the full SM clock", sm_clock_frac=0.75)
-    both(state, second, [0], "only the full SM clock", sm_clock_frac=0.75, beside=first)
+    both(state, second, [0], "only the full SM clock", sm_clock_frac=0.75, share_with=first)
 
 
 @pytest.mark.parametrize("clock", [0.49, 1.01, 0.0, -1.0, float("nan")])
@@ -56,7 +58,7 @@ def test_clocks_outside_of_the_range_are_refused(clock: float) -> None:
     state = modelled(node("n0", 2))
     first, second = running(state, LIGHT, [0]), add(state, LIGHT)
     both(state, second, [1], "expected an SM clock of 0.5 to 1", sm_clock_frac=clock)
-    both(state, second, [0], "expected an SM clock of 0.5 to 1", sm_clock_frac=clock, beside=first)
+    both(state, second, [0], "expected an SM clock of 0.5 to 1", sm_clock_frac=clock, share_with=first)
 
 
 def test_who_cannot_share() -> None:
@@ -65,23 +67,23 @@ def test_who_cannot_share() -> None:
     )
     first = running(state, LIGHT, [0, 1])
     one, two = add(state, LIGHT), add(state, LIGHT, 2)
-    both(state, one, [0], "each needs as many, whole", beside=first)
-    both(state, two, [0, 1], "no live job has number 99", beside=99)
-    both(state, two, [0, 1], "is not running", beside=one)
-    both(state, two, [0], "shares all the GPUs", beside=first)
-    both(state, two, [0, 2], "shares all the GPUs", beside=first)
-    both(state, first, [0, 1], "is not waiting", beside=first)
+    both(state, one, [0], "each needs as many, whole", share_with=first)
+    both(state, two, [0, 1], "no live job has number 99", share_with=99)
+    both(state, two, [0, 1], "is not running", share_with=one)
+    both(state, two, [0], "shares all the GPUs", share_with=first)
+    both(state, two, [0, 2], "shares all the GPUs", share_with=first)
+    both(state, first, [0, 1], "is not waiting", share_with=first)
     picky = add(state, LIGHT, 2, gpu_types=("A100",))
-    both(state, picky, [0, 1], "does not take the GPUs", beside=first)
+    both(state, picky, [0, 1], "does not take the GPUs", share_with=first)
     big = add(state, FULL_MEMORY, 2)
-    both(state, big, [0, 1], "too little memory left", beside=first)
+    both(state, big, [0, 1], "too little memory left", share_with=first)
     half = add(state, LIGHT, share_milli=500)
     state.start(half, [4], 0.0)
-    both(state, one, [4], "each needs as many, whole", beside=half)
+    both(state, one, [4], "each needs as many, whole", share_with=half)
     hungry = running(state, LIGHT, [6, 7], memory_mib=800)
     third = add(state, LIGHT, 2, memory_mib=400)
-    both(state, third, [6, 7], "too little host memory", beside=hungry)
-    state.start(add(state, LIGHT, 2, memory_mib=200), [6, 7], 1.0, beside=hungry)
+    both(state, third, [6, 7], "too little host memory", share_with=hungry)
+    state.start(add(state, LIGHT, 2, memory_mib=200), [6, 7], 1.0, share_with=hungry)
     assert state.arrays.node.memory_free_mib[3] == 0
 
 
@@ -90,34 +92,34 @@ def test_nobody_joins_on_a_node_that_takes_no_new_jobs() -> None:
     first = running(state, LIGHT, [0, 1, 2, 3])
     other = add(state, LIGHT, 4)
     state.drain_node(1)
-    both(state, other, [0, 1, 2, 3], "not all up", beside=first)
+    both(state, other, [0, 1, 2, 3], "not all up", share_with=first)
     state.resume_node(1)
-    state.start(other, [0, 1, 2, 3], 1.0, beside=first)
+    state.start(other, [0, 1, 2, 3], 1.0, share_with=first)
     assert state.gpus_of(other) == [0, 1, 2, 3]
 
 
 def test_a_gang_over_two_gpu_types_shares_with_nobody() -> None:
     state = modelled(node("n0", 1), node("n1", 1, "A100"))
     first, other = running(state, LIGHT, [0, 1]), add(state, LIGHT, 2)
-    both(state, other, [0, 1], "of one type", beside=first)
+    both(state, other, [0, 1], "of one type", share_with=first)
 
 
 def test_of_another_partition() -> None:
     state = modelled(node("n0", 1, vc="a"), node("n1", 1))
     mine = state.add_job(num_gpus=1, vc="a", submit_s=0.0, predicted_s=1.0, spread=1.0)
     state.start(mine, [0], 0.0)
-    both(state, add(state, LIGHT), [0], "does not serve its VC", beside=mine)
+    both(state, add(state, LIGHT), [0], "does not serve its VC", share_with=mine)
 
 
 def test_four_share_at_most() -> None:
     state = modelled(node("n0", 1))
     first = running(state, LIGHT, [0])
     for count in (2, 3, 4):
-        state.start(add(state, LIGHT), [0], 1.0, beside=first)
+        state.start(add(state, LIGHT), [0], 1.0, share_with=first)
         shares = state.arrays.job.share_milli[state.arrays.job.status == RUNNING]
         assert sorted(shares.tolist()) == {2: [500] * 2, 3: [333, 333, 334], 4: [250] * 4}[count]
         assert state.arrays.gpu.free_milli[0] == 0
-    both(state, add(state, LIGHT), [0], "4 jobs share", beside=first)
+    both(state, add(state, LIGHT), [0], "4 jobs share", share_with=first)
 
 
 def test_cores_that_are_not_there_are_refused() -> None:
@@ -126,11 +128,11 @@ def test_cores_that_are_not_there_are_refused() -> None:
     both(state, first, [0], "fewer cores free than 1 x 8.001", cpu_milli_each=8001)
     both(state, first, [0], "asked for cores", cpu_milli_each=0)
     state.start(first, [0], 0.0, cpu_milli_each=1000)
-    both(state, third, [0], "fewer cores to spare", beside=first, cpu_milli_each=3001)
+    both(state, third, [0], "fewer cores to spare", share_with=first, cpu_milli_each=3001)
     state.start(second, [1], 0.0, cpu_milli_each=7000)
     assert state.arrays.node.cpu_free_milli[0] == 0
-    both(state, third, [0], "fewer cores to spare", beside=first, cpu_milli_each=1)
-    state.start(third, [0], 1.0, beside=first)
+    both(state, third, [0], "fewer cores to spare", share_with=first, cpu_milli_each=1)
+    state.start(third, [0], 1.0, share_with=first)
     state.release(first, 2.0)
     assert state.arrays.node.cpu_free_milli[0] == 0  # who stays has the cores that both had
     assert state.arrays.job.cpu_milli_each[state.slot_of(third)] == 1000
@@ -155,8 +157,8 @@ def test_gpus_in_any_order_are_grouped_by_node() -> None:
     state.start(seq, [2, 0, 3], 0.0)
     assert state.gpus_of(seq) == [2, 3, 0]
     other = add(state, LIGHT, 3, cores=1)
-    both(state, other, [0, 2, 3], "fewer cores to spare", beside=seq, cpu_milli_each=1001)
-    state.start(other, [0, 2, 3], 0.0, beside=seq, cpu_milli_each=1000)
+    both(state, other, [0, 2, 3], "fewer cores to spare", share_with=seq, cpu_milli_each=1001)
+    state.start(other, [0, 2, 3], 0.0, share_with=seq, cpu_milli_each=1000)
     assert state.arrays.node.cpu_free_milli.tolist() == [2000, 0]
 
 
@@ -168,12 +170,12 @@ def test_attained_service_is_counted_by_the_share_of_the_time() -> None:
     second, third = add(state, LIGHT, 2), add(state, LIGHT, 2)
 
     def attained(seq: int, now_s: float) -> float:
-        return attained_gpu_s(job, state.slot_of(seq), now_s)
+        return float(attained_gpu_s(state.arrays, state.slot_of(seq), now_s))
 
-    state.start(second, [0, 1], 100.0, beside=first)
+    state.start(second, [0, 1], 100.0, share_with=first)
     assert attained(first, 100.0) == 200.0
     assert attained(second, 100.0) == 0.0
-    state.start(third, [0, 1], 300.0, beside=first)
+    state.start(third, [0, 1], 300.0, share_with=first)
     assert attained(first, 300.0) == 400.0
     assert attained(second, 300.0) == 200.0
     before = sum(attained(seq, 300.0) for seq in (first, second, third))
@@ -238,7 +240,9 @@ class Sharers(RuleBasedStateMachine):
         if alike:
             other = data.draw(st.sampled_from(alike))
             self.attempt(
-                lambda: state.start(seq, state.gpus_of(other), self.now_s, beside=other, cpu_milli_each=cores)
+                lambda: state.start(
+                    seq, state.gpus_of(other), self.now_s, share_with=other, cpu_milli_each=cores
+                )
             )
 
     def attempt(self, call: Callable[[], None]) -> None:
@@ -287,11 +291,16 @@ class Sharers(RuleBasedStateMachine):
     @invariant()
     def a_rebuild_finds_the_same(self) -> None:
         before, index = self.state.digest(), self.state.arrays.derived
-        old = (index.holes.copy(), index.whole.copy(), index.part.free_gpus.copy(), index.lane.waiting.copy())
+        old = (
+            index.holes.copy(),
+            index.whole.copy(),
+            index.part.free_gpus.copy(),
+            index.class_queue.waiting.copy(),
+        )
         queues = [self.state.waiting(p) for p in range(self.state.num_partitions)]
         kernels.rebuild_index(self.state.arrays)
         assert self.state.digest() == before
-        new = (index.holes, index.whole, index.part.free_gpus, index.lane.waiting)
+        new = (index.holes, index.whole, index.part.free_gpus, index.class_queue.waiting)
         for one, other in zip(old, new, strict=True):
             np.testing.assert_array_equal(one, other)
         assert queues == [self.state.waiting(p) for p in range(self.state.num_partitions)]

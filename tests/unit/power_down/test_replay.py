@@ -150,7 +150,7 @@ def test_slots_take_the_highest_and_bridge_gaps(tmp_path: Path) -> None:
 
 
 def test_headline_on_the_published_series(shared_data: Path) -> None:
-    """The figures of docs/power-down.md: settings chosen before December, and Helios' own demand figures."""
+    """The figures of docs/results.md: settings chosen before December, and Helios' own demand figures."""
     series = NodeDemand.read(shared_data / "facts" / "philly_node_sequence.csv.gz")
     demand, _, first_slot = series.slots()
     assert (len(demand), first_slot) == (10625, DAY_SLOTS)

@@ -12,13 +12,19 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.workload.predict import RunningMean
+from rlsched.workload.predict.at_submission import (
+    AtSubmission,
+    _events,
+    facts_of,
+    predict_at_submission,
+    with_predictions,
+)
 from rlsched.workload.predict.distribution import Floats, bin_of, lognormal
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, MODELS, Predictor
 from rlsched.workload.predict.quality import area_under_curve, quality
 from rlsched.workload.predict.reference import recorded_end_s
-from rlsched.workload.predict.stamp import Stamps, _events, facts_of, stamp_trace, stamped
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
@@ -41,40 +47,42 @@ def drawn(jobs: int, seed: int = 0) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def known() -> tuple[Trace, Stamps]:
+def known() -> tuple[Trace, AtSubmission]:
     trace = drawn(3000)
-    return trace, stamp_trace(trace, recorded_end_s(trace))
+    return trace, predict_at_submission(trace, recorded_end_s(trace))
 
 
-def test_calibrated_where_the_truth_is_known(known: tuple[Trace, Stamps]) -> None:
-    trace, stamps = known
+def test_calibrated_where_the_truth_is_known(known: tuple[Trace, AtSubmission]) -> None:
+    trace, predictions = known
     late = np.arange(len(trace)) >= 1500
-    got = quality(stamps.probabilities[late], trace.duration_s[late], trace.num_gpus[late])
+    got = quality(predictions.probabilities[late], trace.duration_s[late], trace.num_gpus[late])
     assert got["ks"] < 0.07
     assert 0.75 < got["covered_frac"] < 0.88
     for row in got["longer"]:
         assert row["predicted_frac"] == pytest.approx(row["true_frac"], abs=0.03)
 
 
-def test_as_sharp_as_the_truth_allows(known: tuple[Trace, Stamps]) -> None:
+def test_as_sharp_as_the_truth_allows(known: tuple[Trace, AtSubmission]) -> None:
     """P(longer) separates nearly as well as the true distributions of the names would."""
-    trace, stamps = known
+    trace, predictions = known
     late = np.arange(len(trace)) >= 1500
     truth = np.stack([lognormal(*NAMES[name.partition("-")[0]]) for name in trace.job_name[late].tolist()])
     best = quality(truth, trace.duration_s[late], trace.num_gpus[late])
-    got = quality(stamps.probabilities[late], trace.duration_s[late], trace.num_gpus[late])
+    got = quality(predictions.probabilities[late], trace.duration_s[late], trace.num_gpus[late])
     bins = [bin_of(duration_s) for duration_s in trace.duration_s[late].tolist()]
-    mine, ideal = (-np.log(p[np.arange(len(bins)), bins]).mean() for p in (stamps.probabilities[late], truth))
+    mine, ideal = (
+        -np.log(p[np.arange(len(bins)), bins]).mean() for p in (predictions.probabilities[late], truth)
+    )
     assert mine < ideal + 0.15
     for row, best_row in zip(got["longer"], best["longer"], strict=True):
         assert row["auc"] > best_row["auc"] - 0.02
 
 
-def test_bins_of_p_longer_are_right_one_by_one(known: tuple[Trace, Stamps]) -> None:
+def test_bins_of_p_longer_are_right_one_by_one(known: tuple[Trace, AtSubmission]) -> None:
     """Reliability: among the jobs that were given about p, about p were longer."""
-    trace, stamps = known
+    trace, predictions = known
     late = np.arange(len(trace)) >= 1500
-    said, longer = stamps.p_longer[late, 2], trace.duration_s[late] >= 14_400
+    said, longer = predictions.p_longer[late, 2], trace.duration_s[late] >= 14_400
     for low, high in ((0.0, 0.1), (0.1, 0.6), (0.6, 1.01)):
         mine = (said >= low) & (said < high)
         assert mine.sum() > 100
@@ -111,9 +119,9 @@ def test_online_and_replay_are_one() -> None:
     trace = drawn(420, seed=1)
     end_s = recorded_end_s(trace) + np.random.default_rng(1).exponential(3000.0, size=len(trace)).round()
     end_s[7] = math.nan
-    stamps = stamp_trace(trace, end_s)
-    assert stamps.fits >= 1
-    np.testing.assert_allclose(replayed(trace, end_s), stamps.probabilities, rtol=1e-12)
+    predictions = predict_at_submission(trace, end_s)
+    assert predictions.fits >= 1
+    np.testing.assert_allclose(replayed(trace, end_s), predictions.probabilities, rtol=1e-12)
 
 
 @pytest.mark.parametrize("cut_s", [3e4, 1e5])
@@ -124,7 +132,7 @@ def test_no_stamp_knows_what_has_not_ended(cut_s: float) -> None:
     changed = np.where(later, np.maximum(cut_s + 1 - trace.submit_s, 0) + 12_345, trace.duration_s)
     other = dataclasses.replace(trace, duration_s=changed)
     before = trace.submit_s <= cut_s
-    one, two = stamp_trace(trace, end_s), stamp_trace(other, recorded_end_s(other))
+    one, two = predict_at_submission(trace, end_s), predict_at_submission(other, recorded_end_s(other))
     assert before.sum() > 50
     assert later[before].any()
     np.testing.assert_array_equal(one.probabilities[before], two.probabilities[before])
@@ -133,28 +141,28 @@ def test_no_stamp_knows_what_has_not_ended(cut_s: float) -> None:
 
 def test_the_running_mean_among_the_experts_is_the_running_mean() -> None:
     trace = drawn(60)
-    stamps = stamp_trace(trace, np.full(len(trace), math.nan), model="running-mean")
+    predictions = predict_at_submission(trace, np.full(len(trace), math.nan), model="running-mean")
     expected = lognormal(*RunningMean().predict("", 1))
-    for row in stamps.probabilities:
+    for row in predictions.probabilities:
         np.testing.assert_allclose(row, expected)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_gives_distributions(model: str) -> None:
     trace, _ = synthesize("philly", 400, 0.9, 32, seed=5)
-    stamps = stamp_trace(trace, recorded_end_s(trace), model=model)
-    np.testing.assert_allclose(stamps.probabilities.sum(axis=1), 1.0)
-    assert (stamps.probabilities >= 0).all()
-    assert stamps.fits == 0 or model in ("hedge", "boosting")
-    assert stamps.weights.sum(axis=1) == pytest.approx(np.ones(len(trace)))
+    predictions = predict_at_submission(trace, recorded_end_s(trace), model=model)
+    np.testing.assert_allclose(predictions.probabilities.sum(axis=1), 1.0)
+    assert (predictions.probabilities >= 0).all()
+    assert predictions.fits == 0 or model in ("hedge", "boosting")
+    assert predictions.weights.sum(axis=1) == pytest.approx(np.ones(len(trace)))
     if model in EXPERTS and model != "boosting":
-        own = stamps.experts[:, EXPERTS.index(model)]
-        np.testing.assert_allclose(stamps.probabilities, own, atol=1e-6)
+        own = predictions.experts[:, EXPERTS.index(model)]
+        np.testing.assert_allclose(predictions.probabilities, own, atol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_stamps() -> None:
     trace = drawn(300, seed=9)
-    one, two = (stamp_trace(trace, recorded_end_s(trace)).probabilities for _ in range(2))
+    one, two = (predict_at_submission(trace, recorded_end_s(trace)).probabilities for _ in range(2))
     np.testing.assert_array_equal(one, two)
 
 
@@ -188,14 +196,14 @@ def test_a_job_that_ended_without_a_start_and_one_that_went() -> None:
 
 def test_written_columns_come_back(tmp_path: Path) -> None:
     trace = dataclasses.replace(drawn(50), time_limit_s=np.full(50, 1000.0))
-    stamps = stamp_trace(trace, recorded_end_s(trace), model="nearest")
-    for point, column in (("mean", stamps.mean_s), ("median", stamps.median_s)):
-        stamped(trace, stamps, point).write(tmp_path / "t.csv.gz")
+    predictions = predict_at_submission(trace, recorded_end_s(trace), model="nearest")
+    for point, column in (("mean", predictions.mean_s), ("median", predictions.median_s)):
+        with_predictions(trace, predictions, point).write(tmp_path / "t.csv.gz")
         back = Trace.read(tmp_path / "t.csv.gz")
         np.testing.assert_allclose(back.predicted_s, column, atol=0.06)
         assert (back.predicted_s <= 1000).all()
         longer = back.extra["x_p_longer_4h"].astype(np.float64)
-        np.testing.assert_allclose(longer, stamps.p_longer[:, 2], atol=1e-4)
+        np.testing.assert_allclose(longer, predictions.p_longer[:, 2], atol=1e-4)
 
 
 def test_an_unknown_model_lists_the_known_ones() -> None:
@@ -221,11 +229,11 @@ def test_area_under_the_curve_by_hand() -> None:
 
 def test_calibrated_on_a_real_trace(shared_data: Path) -> None:
     trace = Trace.read(shared_data / "traces" / "helios_venus.csv.gz").select(slice(0, 4000))
-    stamps = stamp_trace(trace, recorded_end_s(trace))
+    predictions = predict_at_submission(trace, recorded_end_s(trace))
     late = np.arange(len(trace)) >= 2000
     arguments = trace.duration_s[late], trace.num_gpus[late]
-    got = quality(stamps.probabilities[late], *arguments)
-    mean = quality(stamps.experts[late, 0].astype(np.float64), *arguments)
+    got = quality(predictions.probabilities[late], *arguments)
+    mean = quality(predictions.experts[late, 0].astype(np.float64), *arguments)
     assert got["ks"] < min(0.1, mean["ks"])
     for row, its in zip(got["longer"], mean["longer"], strict=True):
         assert row["predicted_frac"] == pytest.approx(row["true_frac"], abs=0.06)

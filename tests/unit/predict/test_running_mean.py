@@ -1,4 +1,4 @@
-"""Predicted run times: the running mean by hand, and that no stamp knows the future."""
+"""Predicted run times: the running mean by hand, and that no prediction knows the future."""
 
 from __future__ import annotations
 
@@ -116,25 +116,25 @@ class TestStamps:
         trace = trace_of(
             [0, 1], [10, 10], predicted_s=[7, 70], predicted_spread=[0.5, 0.25], time_limit_s=[60, 60]
         )
-        stamps = predict_trace(trace, spec)
-        assert stamps.predicted_s.tolist() == [7, 60]
-        assert stamps.spread.tolist() == [0.5, 0.25]
+        predictions = predict_trace(trace, spec)
+        assert predictions.predicted_s.tolist() == [7, 60]
+        assert predictions.spread.tolist() == [0.5, 0.25]
 
     def test_gaps_in_its_own_are_filled(self) -> None:
         trace = trace_of([0, 1, 19], [10, 10, 10], predicted_s=[7, math.nan, math.nan])
-        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1))
+        predictions = predict_trace(trace, ClusterSpec.uniform(1, 1))
         seen = RunningMean()
         seen.observe("", 1, 10.0)
-        assert stamps.predicted_s.tolist() == [7, pytest.approx(PRIOR_S), seen.predict("", 1)[0]]
+        assert predictions.predicted_s.tolist() == [7, pytest.approx(PRIOR_S), seen.predict("", 1)[0]]
 
     def test_a_prediction_without_a_spread_gets_that_of_the_own_ones(self) -> None:
         """Whether or not other jobs lack a prediction: those count for the running mean alone."""
         e2 = math.e**2
         trace = trace_of([0, 1, 2, 80], [10 * e2, 10, 10, 10], predicted_s=[10, math.nan, 10, 10])
-        stamps = predict_trace(trace, ClusterSpec.uniform(3, 1))
-        assert stamps.spread.tolist() == pytest.approx([2, 2, 2, math.sqrt((5 * 4 + 4) / 7)])
+        predictions = predict_trace(trace, ClusterSpec.uniform(3, 1))
+        assert predictions.spread.tolist() == pytest.approx([2, 2, 2, math.sqrt((5 * 4 + 4) / 7)])
         seen = predict_trace(trace_of([0], [1]), ClusterSpec.uniform(1, 1))
-        assert stamps.spread[1] == seen.spread[0] == PRIOR_SPREAD
+        assert predictions.spread[1] == seen.spread[0] == PRIOR_SPREAD
 
     def test_a_spread_without_a_prediction_is_not_taken(self) -> None:
         trace = trace_of([0], [10], predicted_spread=[0.25])
@@ -155,16 +155,16 @@ class TestStamps:
     def test_recorded_queueing_delays_count(self) -> None:
         delays = {"queue_s": np.array([9.0, math.nan, math.nan])}
         trace = dataclasses.replace(trace_of([0, 15, 20], [10, 10, 10]), extra=delays)
-        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), recorded_until_s=15.0)
+        predictions = predict_trace(trace, ClusterSpec.uniform(1, 1), recorded_until_s=15.0)
         seen = RunningMean()
         seen.observe("", 1, 10.0)
-        assert stamps.predicted_s.tolist() == [*[pytest.approx(PRIOR_S)] * 2, seen.predict("", 1)[0]]
+        assert predictions.predicted_s.tolist() == [*[pytest.approx(PRIOR_S)] * 2, seen.predict("", 1)[0]]
 
     def test_the_oracle_knows_the_truth(self) -> None:
         trace = trace_of([0, 1], [10, 20], predicted_s=[1, 1])
-        stamps = predict_trace(trace, ClusterSpec.uniform(1, 1), "oracle")
-        assert stamps.predicted_s.tolist() == [10, 20]
-        assert stamps.spread.tolist() == [0, 0]
+        predictions = predict_trace(trace, ClusterSpec.uniform(1, 1), oracle=True)
+        assert predictions.predicted_s.tolist() == [10, 20]
+        assert predictions.spread.tolist() == [0, 0]
 
     def test_own_spread_by_hand(self) -> None:
         trace = trace_of([0, 5, 30], [math.e**2 * 10, 10, 10], predicted_s=[10, 10, 10])
@@ -192,5 +192,5 @@ def test_stamps_do_not_know_what_has_not_ended(
     before = trace.submit_s <= now_s
     one = causal_predictions(trace, end_s)
     two = causal_predictions(other, other.submit_s + other.duration_s)
-    for stamp, other_stamp in zip(one, two, strict=True):
-        np.testing.assert_array_equal(stamp[before], other_stamp[before])
+    for prediction, other_stamp in zip(one, two, strict=True):
+        np.testing.assert_array_equal(prediction[before], other_stamp[before])

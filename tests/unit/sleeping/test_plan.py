@@ -1,6 +1,8 @@
-"""Power-down rules in words, and how a cluster's buffers are split."""
+"""Plans of power-down as settings, and how a cluster's buffers are split."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -8,39 +10,68 @@ from rlsched.errors import InputError
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import KeepRule, PowerDownService
 from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
+from rlsched_envs.modelling import Models
+
+
+def read(path: Path, settings: str) -> PowerDownPlan:
+    """The plan of a models file with these settings of it."""
+    (path / "models.toml").write_text(f"power_down = {{ {settings} }}\n")
+    plan = Models.read(path / "models.toml").power_down
+    assert plan is not None
+    return plan
 
 
 @pytest.mark.parametrize(
-    ("text", "forecast", "rule"),
+    ("settings", "forecast", "rule"),
     [
-        ("default", TrailingMaximum(18), KeepRule()),
-        ("trailing:3h,10", TrailingMaximum(18), KeepRule(buffer_nodes=10, wake_buffer_nodes=16)),
-        ("trailing:1.5h,25", TrailingMaximum(9), KeepRule(buffer_nodes=25, wake_buffer_nodes=40)),
-        ("trailing:1d,4,9", TrailingMaximum(144), KeepRule(buffer_nodes=4, wake_buffer_nodes=9)),
+        ("", TrailingMaximum(18), KeepRule()),
+        ("buffer_nodes = 10", TrailingMaximum(18), KeepRule(buffer_nodes=10, wake_buffer_nodes=16)),
         (
-            "trailing:30min,4,9,0",
+            'over = "1.5h", buffer_nodes = 25',
+            TrailingMaximum(9),
+            KeepRule(buffer_nodes=25, wake_buffer_nodes=40),
+        ),
+        (
+            'over = "1d", buffer_nodes = 4, wake_buffer_nodes = 9',
+            TrailingMaximum(144),
+            KeepRule(buffer_nodes=4, wake_buffer_nodes=9),
+        ),
+        (
+            'over = "30m", buffer_nodes = 4, wake_buffer_nodes = 9, ramp_nodes = 0',
             TrailingMaximum(3),
             KeepRule(buffer_nodes=4, wake_buffer_nodes=9, ramp_nodes=0),
         ),
         (
-            "persistence,5,5,1,2",
+            'forecast = "persistence", buffer_nodes = 5, wake_buffer_nodes = 5, ramp_nodes = 1, '
+            "headroom_nodes = 2",
             Persistence(),
             KeepRule(buffer_nodes=5, wake_buffer_nodes=5, ramp_nodes=1, headroom_nodes=2),
         ),
     ],
 )
-def test_rules_in_words(text: str, forecast: object, rule: KeepRule) -> None:
-    plan = PowerDownPlan.parse(text)
-    assert (plan.text, plan.forecast, plan.rule) == (text, forecast, rule)
+def test_plans_as_settings(tmp_path: Path, settings: str, forecast: object, rule: KeepRule) -> None:
+    plan = read(tmp_path, settings)
+    assert (plan.demand_forecast, plan.rule) == (forecast, rule)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "trailing", "trailing:3h", "trailing:3,10", "trailing:7min,10", "boosting:3h,1", "persistence,-1"],
+    ("settings", "message"),
+    [
+        ('over = "3"', "power_down.over: expected a time such as 90s, 30m, 12h or 1.5d, got '3'"),
+        ('over = "7m"', "power_down: over: expected a multiple of 10 minutes"),
+        ('over = "0s"', "power_down: over: expected a multiple of 10 minutes"),
+        ('review = "0s"', "power_down: review: expected a time above 0"),
+        ('forecast = "boosting"', "power_down.forecast: "),
+        ("buffer_nodes = -1", "power_down: buffer_nodes: expected 0 nodes or more, got -1"),
+        ("buffer = 1", "unknown setting 'power_down.buffer'; did you mean 'buffer_nodes'?"),
+    ],
 )
-def test_other_words_are_refused_with_the_form(text: str) -> None:
-    with pytest.raises(InputError, match="trailing:"):
-        PowerDownPlan.parse(text)
+def test_other_settings_are_refused_with_what_was_expected(
+    tmp_path: Path, settings: str, message: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        read(tmp_path, settings)
+    assert message in str(raised.value)
 
 
 def rules_of(plan: PowerDownPlan, sizes: list[int]) -> list[tuple[int, int, int]]:
@@ -56,5 +87,7 @@ def rules_of(plan: PowerDownPlan, sizes: list[int]) -> list[tuple[int, int, int]
 def test_the_default_scales_with_the_cluster_and_given_nodes_are_split() -> None:
     assert rules_of(PowerDownPlan(), [420]) == [(25, 40, 2)]
     assert rules_of(PowerDownPlan(), [210, 42]) == [(13, 20, 1), (3, 4, 1)]
-    assert rules_of(PowerDownPlan.parse("trailing:3h,10,20,4"), [30, 10]) == [(8, 15, 3), (3, 5, 1)]
-    assert rules_of(PowerDownPlan.parse("trailing:3h,0,0,0"), [30, 10]) == [(0, 0, 0), (0, 0, 0)]
+    given = PowerDownPlan(buffer_nodes=10, wake_buffer_nodes=20, ramp_nodes=4)
+    assert rules_of(given, [30, 10]) == [(8, 15, 3), (3, 5, 1)]
+    none = PowerDownPlan(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0)
+    assert rules_of(none, [30, 10]) == [(0, 0, 0), (0, 0, 0)]

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.abilities import read_abilities
-from rlsched.decide.quota_walk import PreemptiveRule
-from rlsched.decide.rules import Rule
-from rlsched.decide.scheduler import load_scheduler
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.rules.steps import CompiledRule
 from rlsched.errors import InputError
 from rlsched.models.power import NodePower
 from rlsched.power_down import Command, Drain, NodeStates, PowerDown, Sleep, Wake
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
-from rlsched_agents.heuristics.queue_order import RULES, QueueOrder
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.lives import LifeRules
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 
+FIRST_COME = Policy("fifo-backfill").rule
 pytestmark = pytest.mark.filterwarnings("error")
 
 KWH = 3.6e6
 IDLE_W, BASE_W, ASLEEP_W = 708.0, 380.0, 10.0
-"""A node with eight V100 that does nothing; the same less its GPUs; asleep. `docs/power-down.md`."""
+"""A node with eight V100 that does nothing; the same less its GPUs; asleep. `docs/how-to/power-down.md`."""
 
 
 class Scripted:
@@ -51,9 +50,8 @@ class Scripted:
         return list(self._script.get(now_s, ()))
 
 
-@dataclass(frozen=True)
-class Script(PowerDownPlan):
-    script: Mapping[float, Sequence[Command]] = field(default_factory=dict)
+class Script(PowerDownPlan, frozen=True, kw_only=True):
+    script: Mapping[float, Sequence[Command]] = msgspec.field(default_factory=dict)
     wakes: bool = True
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
@@ -72,15 +70,15 @@ def engine_of(
     *,
     nodes: int = 2,
     power: NodePower | None = None,
-    rule: Rule = RULES["fifo-backfill"],
+    rule: CompiledRule = FIRST_COME,
 ) -> Engine:
     spec = ClusterSpec.uniform(nodes, 8, gpu_type="V100")
-    models = Models(power_down=plan, power=power or NodePower())
-    return Engine(trace, spec, order=rule.order, information="oracle", models=models)
+    models = Models(power_down=plan, node_power=power or NodePower())
+    return Engine(trace, spec, order=rule.order, oracle=True, models=models)
 
 
 def hand_run(plan: PowerDownPlan, jobs: Sequence[tuple[float, float, float]], **named: NodePower) -> JobTable:
-    return engine_of(trace_of(jobs), plan, **named).run_rule(RULES["fifo-backfill"])
+    return engine_of(trace_of(jobs), plan, **named).run_rule(FIRST_COME)
 
 
 TWO_JOBS = ((0.0, 2000.0, 8.0), (600.0, 100.0, 8.0))
@@ -106,7 +104,7 @@ def test_a_night_by_hand() -> None:
 
 
 def test_it_stays_up_without_the_rule() -> None:
-    table = engine_of(trace_of(TWO_JOBS), None).run_rule(RULES["fifo-backfill"])
+    table = engine_of(trace_of(TWO_JOBS), None).run_rule(FIRST_COME)
     assert table.start_s.tolist() == [0.0, 600.0]
     assert table.slept is None
     assert table.energy is not None
@@ -149,15 +147,15 @@ def calm() -> Trace:
 
 
 GANG = 24
-RULE = PowerDownPlan.parse("trailing:3h,1,2,0")
+RULE = PowerDownPlan(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0)
 
 
 def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
-    table = engine_of(calm(), RULE, nodes=8).run_rule(RULES["fifo-backfill"])
+    table = engine_of(calm(), RULE, nodes=8).run_rule(FIRST_COME)
     queued_s = table.start_s - table.trace.submit_s
     assert queued_s[GANG] == 450.0  # submitted at a review
     assert (np.delete(queued_s, GANG) == 0.0).all()
-    without = engine_of(calm(), None, nodes=8).run_rule(RULES["fifo-backfill"])
+    without = engine_of(calm(), None, nodes=8).run_rule(FIRST_COME)
     assert without.energy is not None
     assert table.energy is not None
     assert table.slept is not None
@@ -171,8 +169,10 @@ def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
 
 
 def test_a_rule_that_keeps_all_nodes_changes_nothing() -> None:
-    keeps = engine_of(calm(), PowerDownPlan.parse("persistence,8"), nodes=8).run_rule(RULES["fifo-backfill"])
-    none = engine_of(calm(), None, nodes=8).run_rule(RULES["fifo-backfill"])
+    keeps = engine_of(calm(), PowerDownPlan(forecast="persistence", buffer_nodes=8), nodes=8).run_rule(
+        FIRST_COME
+    )
+    none = engine_of(calm(), None, nodes=8).run_rule(FIRST_COME)
     np.testing.assert_array_equal(keeps.start_s, none.start_s)
     np.testing.assert_array_equal(keeps.end_s, none.end_s)
     assert keeps.slept is not None
@@ -202,21 +202,16 @@ TWO_KINDS = ClusterSpec(
         NodeGroup(count=2, gpus=8, gpu_type="V100"),
     ),
 )
-SHARING = Rule(
-    name="x",
-    order="predicted_gpu_time",
-    blocks=False,
-    abilities=read_abilities("x", ["share", "slowdown=0.1"]),
-)
+SHARING = Policy("qssf-backfill", name="sharing", share={}, clock={"rule": "slowdown", "slowdown": 0.1})
 
 
 @pytest.mark.parametrize(
-    "rule", [RULES["fifo"], RULES["qssf-backfill"], SHARING], ids=["fifo", "qssf-backfill", "sharing"]
+    "policy", [Policy("fifo"), Policy("qssf-backfill"), SHARING], ids=lambda policy: policy.name
 )
-def test_compiled_and_decision_by_decision_agree(rule: Rule) -> None:
-    named = {"order": rule.order, "information": "oracle", "models": Models(power_down=RULE)}
-    compiled = Engine(busy_weekend(1), TWO_KINDS, **named).run_rule(rule)
-    one_by_one = Engine(busy_weekend(1), TWO_KINDS, **named).run(QueueOrder(rule))
+def test_compiled_and_decision_by_decision_agree(policy: Policy) -> None:
+    rule, named = policy.rule, {"oracle": True, "models": Models(power_down=RULE)}
+    compiled = Engine(busy_weekend(1), TWO_KINDS, order=rule.order, **named).run_rule(rule)
+    one_by_one = Engine(busy_weekend(1), TWO_KINDS, order=rule.order, **named).run(RuleScheduler(policy))
     np.testing.assert_array_equal(compiled.start_s, one_by_one.start_s)
     np.testing.assert_array_equal(compiled.end_s, one_by_one.end_s)
     assert compiled.slept == one_by_one.slept
@@ -230,12 +225,9 @@ def test_compiled_and_decision_by_decision_agree(rule: Rule) -> None:
 
 @pytest.mark.parametrize("name", ["tiresias", "easy"])
 def test_rules_that_preempt_or_look_ahead_meet_sleeping_nodes(name: str) -> None:
-    rule = getattr(load_scheduler(name), "rule", None)
-    assert isinstance(rule, Rule)
-    assert isinstance(rule, PreemptiveRule) == (name == "tiresias")
-    engine = Engine(
-        busy_weekend(2), TWO_KINDS, order=rule.order, information="oracle", models=Models(power_down=RULE)
-    )
+    rule = Policy(name).rule
+    assert rule.options.preempts == (name == "tiresias")
+    engine = Engine(busy_weekend(2), TWO_KINDS, order=rule.order, oracle=True, models=Models(power_down=RULE))
     table = engine.run_rule(rule)
     assert not np.isnan(table.end_s[~table.rejected]).any()
     assert table.slept is not None
@@ -246,6 +238,6 @@ def test_rules_that_preempt_or_look_ahead_meet_sleeping_nodes(name: str) -> None
 
 
 def test_nodes_that_fail_are_refused_beside_nodes_that_sleep() -> None:
-    rules = LifeRules(node_events=(NodeEvent(5.0, 0, NODE_UP),))
+    rules = RunRules(node_events=(NodeEvent(5.0, 0, NODE_UP),))
     with pytest.raises(InputError, match="node events"):
-        Engine(calm(), TWO_KINDS, rules=rules, information="oracle", models=Models(power_down=RULE))
+        Engine(calm(), TWO_KINDS, rules=rules, oracle=True, models=Models(power_down=RULE))

@@ -1,0 +1,117 @@
+"""The outcomes of an evaluation put together into one report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.errors import InputError
+from rlsched.workload.load import offered_load
+from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
+from rlsched_agents.evaluate.modelled import Basis
+from rlsched_agents.evaluate.pairs import compare
+from rlsched_agents.evaluate.report import PolicyUsed, Report
+from rlsched_envs.modelling import Models
+
+if TYPE_CHECKING:
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched.workload.trace import Trace
+    from rlsched_agents.evaluate.run import Outcome
+    from rlsched_agents.evaluate.windows import Window
+    from rlsched_envs.job_table import JobTable
+
+NAMED_JOBS = 5
+"""Rejected jobs that are named for each reason; --jobs-out has all of them."""
+
+
+def build_report(
+    trace: Trace,
+    spec: ClusterSpec,
+    window: Window,
+    seeds: list[int],
+    outcomes: list[Outcome],
+    baseline: str | None = None,
+    models: Models | None = None,
+) -> Report:
+    """Put the outcomes of an evaluation together.
+
+    Args:
+        trace: The whole trace.
+        spec: The cluster that was replayed on.
+        window: Which jobs are measured.
+        seeds: Seeds that were asked for.
+        outcomes: Every policy's, one a seed; a single one stands for all seeds.
+        baseline: The policy to compare with; None: the first.
+        models: Those that the outcomes were run under.
+
+    Raises:
+        InputError: the baseline is not among the policies.
+    """
+    first = outcomes[0].table
+    basis = None if models is None else Basis(first.trace, spec, window.measured(first.trace), models)
+    tables: dict[str, list[JobTable]] = {}
+    metrics: dict[str, list[Metrics]] = {}
+    used: dict[str, PolicyUsed] = {}
+    for outcome in outcomes:
+        measured = window.measured(outcome.table.trace)
+        name = outcome.policy.name
+        used[name] = PolicyUsed(toml=outcome.policy.toml, digest=outcome.policy.digest)
+        tables.setdefault(name, []).append(outcome.table)
+        metrics.setdefault(name, []).append(
+            schedule_metrics(outcome.table, spec.num_gpus, measured, wall_s=outcome.wall_s, basis=basis)
+        )
+    against = baseline or next(iter(tables))
+    if against not in tables:
+        raise InputError(f"baseline {against!r} is not among the policies: {', '.join(tables)}")
+    measured = window.measured(first.trace)
+    load = offered_load(first.trace.select(measured), spec)
+    return Report(
+        trace=trace.name,
+        cluster=spec.name,
+        nodes=spec.num_nodes,
+        gpus=spec.num_gpus,
+        mig_slices=spec.num_slices,
+        devices=spec.num_devices,
+        load_frac=None if math.isnan(load) else load,
+        seeds=seeds,
+        policies={name: mean_over_seeds(runs) for name, runs in metrics.items()},
+        settings=used,
+        since_s=window.since_s if math.isfinite(window.since_s) else None,
+        until_s=window.until_s if math.isfinite(window.until_s) else None,
+        baseline=against,
+        paired={
+            name: compare(*paired_runs(runs, tables[against]), measured)
+            for name, runs in tables.items()
+            if name != against
+        },
+        rejected_reasons=rejected_reasons(first, measured),
+        models=models,
+    )
+
+
+def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:
+    """Runs side by side, seed by seed; a single run stands beside each of the other side's."""
+    seeds = max(len(ours), len(theirs))
+    return (ours * seeds if len(ours) == 1 else ours), (theirs * seeds if len(theirs) == 1 else theirs)
+
+
+def rejected_reasons(table: JobTable, measured: NDArray[np.bool_]) -> dict[str, int]:
+    """Measured jobs that can never run, counted by reason, most frequent first."""
+    jobs = np.flatnonzero(measured & table.rejected)
+    return dict(Counter(str(table.reject_reason[job]) for job in jobs).most_common())
+
+
+def rejected_lines(table: JobTable, measured: NDArray[np.bool_]) -> list[str]:
+    """One line a reason: how many jobs, why, and the first of them by name."""
+    jobs_of: dict[str, list[str]] = {}
+    for job in np.flatnonzero(measured & table.rejected):
+        jobs_of.setdefault(table.reject_reason[job], []).append(str(table.trace.job_id[job]))
+    return [
+        f"{len(jobs)} rejected: {reason} ({', '.join(jobs[:NAMED_JOBS])}"
+        f"{', ...' if len(jobs) > NAMED_JOBS else ''})"
+        for reason, jobs in jobs_of.items()
+    ]

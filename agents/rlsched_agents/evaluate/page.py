@@ -1,0 +1,191 @@
+"""The page of `rlsched evaluate --html`: how policies compare, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched import __version__
+from rlsched.cli.show import in_words, percent
+from rlsched.report.figures import COLOURS, Canvas, Series
+from rlsched.report.markup import Section, cards, document, figure, paragraph, table, write
+from rlsched.report.words import number, or_nan, section
+from rlsched_agents.evaluate.report import Report
+
+if TYPE_CHECKING:
+    from rlsched_agents.evaluate.jobs import Jobs
+
+MOST_DRAWN = len(COLOURS)
+"""Policies in one plot: there are no more colours that can be told apart. Tables have all of them."""
+MOST_OWNERS = 10
+_POINTS = 120
+
+
+def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
+    """Write the page, all of it or nothing.
+
+    Args:
+        report: How the policies compare.
+        jobs: The jobs of each.
+        path: Where to.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    canvas = Canvas()
+    drawn = drawn_policies(report)
+    made = [
+        _overview(report),
+        _waiting(report, drawn, canvas),
+        _tails(report, jobs, drawn, canvas),
+        *_over_time(report, drawn, canvas),
+        *_gains(report, jobs, canvas),
+    ]
+    foot = paragraph(f"Made by rlsched {__version__}, rlsched evaluate --html. For machines: --json.")
+    lead = cards(
+        [
+            ("jobs measured", number(next(iter(report.policies.values())).jobs)),
+            ("nodes", number(report.nodes)),
+            ("GPUs", number(report.gpus)),
+            ("offered load", "-" if report.load_frac is None else f"{report.load_frac:.3f}"),
+            ("compared with", report.baseline),
+        ]
+    )
+    subtitle = f"{len(report.policies)} policies on {report.cluster}; queueing delay ends at the first start."
+    write(document(f"Policies on {report.trace}", subtitle, lead, made, foot), path)
+
+
+def drawn_policies(report: Report) -> list[str]:
+    """Those that plots show: the baseline, and the first others."""
+    others = [name for name in report.policies if name != report.baseline]
+    return [report.baseline, *others[: MOST_DRAWN - 1]]
+
+
+def _overview(report: Report) -> Section:
+    rows = []
+    for name, one in report.policies.items():
+        paired = report.paired.get(name)
+        ratios = (paired.queue_mean_ratio, paired.jct_mean_ratio) if paired else (None, None)
+        times = (one.queue_mean_s, one.queue_p99_s, one.jct_mean_s)
+        shown = ["1" if name == report.baseline else str(ratio or "-") for ratio in ratios]
+        rows.append((name, *map(in_words, times), percent(one.gpu_utilisation_frac), *shown))
+    columns = ("policy", "mean wait", "p99 wait", "mean JCT", "GPUs used", "wait, ratio", "JCT, ratio")
+    note = paragraph(
+        f"Ratios are to {report.baseline}, over the jobs that ended under both; below 1 is better. In "
+        "brackets: the 95 % interval over days of submissions, where there are ten days.",
+        "note",
+    )
+    return section("overview", "Overview", table("All policies", columns, rows, folded=False), note)
+
+
+def _waiting(report: Report, drawn: Sequence[str], canvas: Canvas) -> Section:
+    sizes = list(report.policies[report.baseline].by_gpus)
+    plot = canvas.time_bars(
+        sizes,
+        [
+            Series(name, [or_nan(report.policies[name].by_gpus[size].queue_mean_s, 0.0) for size in sizes])
+            for name in drawn
+        ],
+        "Mean queueing delay by number of GPUs (no bar: 1 s or less).",
+        "GPUs",
+    )
+    rows = [
+        (size, *(in_words(one.by_gpus[size].queue_mean_s) for one in report.policies.values()))
+        for size in sizes
+    ]
+    shown = table("Mean queueing delay by size", ("GPUs", *report.policies), rows)
+    return section("waiting", "Waiting by size", figure(plot), shown)
+
+
+def _tails(report: Report, jobs: Mapping[str, Jobs], drawn: Sequence[str], canvas: Canvas) -> Section:
+    waits = {name: np.sort(jobs[name].queue_s) for name in drawn}
+    waits = {name: known[np.isfinite(known)] for name, known in waits.items()}
+    longest_s = max((float(known[-1]) for known in waits.values() if len(known)), default=1.0)
+    at_s = np.geomspace(1.0, max(longest_s, 10.0), _POINTS)
+    plot = canvas.curves(
+        at_s,
+        [
+            Series(name, np.searchsorted(known, at_s, side="right") / max(len(known), 1))
+            for name, known in waits.items()
+        ],
+        "Share of the jobs that waited no longer than this.",
+        "queueing delay",
+    )
+    keys = ("queue_p50_s", "queue_p90_s", "queue_p99_s", "queue_p999_s", "queue_max_s")
+    rows = [
+        (name, *(in_words(getattr(one, key)) for key in keys), number(one.bounded_slowdown_p99))
+        for name, one in report.policies.items()
+    ]
+    columns = ("policy", "median", "p90", "p99", "p99.9", "longest", "bounded slowdown, p99")
+    return section("tails", "Tails", figure(plot), table("Queueing delay", columns, rows))
+
+
+def _over_time(report: Report, drawn: Sequence[str], canvas: Canvas) -> Iterator[Section]:
+    first = report.policies[report.baseline].over_time
+    if first is None:
+        return
+    edges = [first.from_s + k * first.step_s for k in range(len(first.gpus_allocated))] + [first.to_s]
+    values = {name: report.policies[name].over_time for name in drawn}
+    plot = canvas.steps(
+        [edge / 86400 for edge in edges],
+        [Series(name, one.gpus_allocated) for name, one in values.items() if one is not None],
+        f"GPUs that jobs hold: mean of each {in_words(first.step_s)}, of {report.gpus} GPUs.",
+        "day of the trace",
+        "GPUs",
+    )
+    yield section("utilisation", "Utilisation over time", figure(plot))
+
+
+def _gains(report: Report, jobs: Mapping[str, Jobs], canvas: Canvas) -> Iterator[Section]:
+    """Who waits less than under the baseline, and who longer."""
+    base = jobs[report.baseline]
+    names = [name for name in drawn_policies(report) if name != report.baseline]
+    if not names or not len(base):
+        return
+    say = f"Against {report.baseline}, job by job; a second or less is counted as the same."
+    parts = [paragraph(say)]
+    trace = base.table.trace
+    sizes = np.array([f"{count:g}" for count in base.num_gpus])
+    owners = [(kind, values[base.measured]) for kind, values in (("VC", trace.vc), ("user", trace.user))]
+    for name in names:
+        gained_s = base.queue_s - jobs[name].queue_s
+        order = sorted(set(sizes), key=float)
+        shares = [_shares(gained_s[sizes == size]) for size in order]
+        plot = canvas.bars(
+            order,
+            [
+                Series(label, [one[k] for one in shares])
+                for k, label in enumerate(("waits less", "the same", "longer"))
+            ],
+            f"{name}: share of the jobs that wait less than under {report.baseline}, by number of GPUs.",
+            "GPUs",
+            stacked=True,
+        )
+        parts.append(figure(plot))
+        for kind, whose in owners:
+            if len(set(whose)) > 1:
+                parts.append(_owners(f"{name}: waiting by {kind}", kind, whose, gained_s))
+    yield section("gains", "Who gained and who lost", *parts)
+
+
+def _shares(gained_s: NDArray[np.float64]) -> tuple[float, float, float]:
+    known = gained_s[np.isfinite(gained_s)]
+    if not len(known):
+        return 0.0, 0.0, 0.0
+    less, longer = float(np.mean(known > 1.0)), float(np.mean(known < -1.0))
+    return less, 1.0 - less - longer, longer
+
+
+def _owners(caption: str, kind: str, whose: NDArray[np.str_], gained_s: NDArray[np.float64]) -> str:
+    """The owners whose jobs gained most hours, and those whose jobs lost most."""
+    names, group = np.unique(whose, return_inverse=True)
+    gained_h = np.bincount(group, np.nan_to_num(gained_s), minlength=len(names)) / 3600
+    jobs = np.bincount(group, minlength=len(names))
+    ranked = np.argsort(-gained_h, kind="stable")
+    shown = ranked if len(names) <= 2 * MOST_OWNERS else np.r_[ranked[:MOST_OWNERS], ranked[-MOST_OWNERS:]]
+    rows = [(names[k] or "-", number(int(jobs[k])), f"{gained_h[k]:+,.1f}") for k in shown]
+    return table(caption, (kind, "jobs", "hours of waiting saved"), rows)

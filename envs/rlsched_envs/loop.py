@@ -1,0 +1,159 @@
+"""The event loop, compiled: events move the clock, a rule decides at every instant.
+
+It is specialised for a rule, and for what a run needs (`for_run`): the log of attempts, models of speed and
+power, a note of what it has cost at every instant.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.decide.constants import MODELLED, after, begin, next_look_s, next_move
+from rlsched.decide.options import RuleOptions
+from rlsched.decide.rules.steps import Steps
+from rlsched.jit import kernel, large_kernel, specialise
+from rlsched_envs.attempts import has_room
+from rlsched_envs.constants import (
+    LOGGED,
+    LOOKS,
+    MOVED,
+    NEED_ROOM,
+    RECORDS,
+    SKIPS_QUIET,
+    STOPPED,
+)
+from rlsched_envs.events import next_instant, waiting_jobs
+from rlsched_envs.moves import preempt, start
+from rlsched_envs.sim_arrays import SimArrays
+
+
+class Curve(NamedTuple):
+    """What a run has cost by each of its instants, and how fast that grows then; `length` many are noted."""
+
+    at_s: NDArray[np.float64]  # (I,) the instant
+    cost_s: NDArray[np.float64]  # (I,) queueing and time lost while running so far, job-seconds ...
+    slope: NDArray[np.float64]  # (I,) ... jobs that wait, and time lost a second, from then on
+    energy_j: NDArray[np.float64]  # (I,) energy of the jobs so far; with models, as the next
+    power_w: NDArray[np.float64]  # (I,) their power from then on
+    length: NDArray[np.int64]  # (1,) instants noted, -1: there was no room
+
+
+@kernel
+def _nothing_new(s: StateArrays, p: int) -> bool:
+    """Whether partition `p` is as it was when the rule last had nothing more to do in it."""
+    part = s.derived.part
+    return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
+
+
+@large_kernel
+def decide(sim: SimArrays, o: RuleOptions) -> None:
+    """All decisions of one instant: partition by partition, and again after a pass with a preemption."""
+    s, run, again = sim.state, sim.progress.run[0], True
+    now_s, part = run.now_s, s.derived.part
+    while again:
+        again = False
+        for p in range(part.shape[0]):
+            if part.queue_len[p] > 0 and not (SKIPS_QUIET and _nothing_new(s, p)):
+                begin(s, p, o, now_s)
+                move = next_move(s, p, o, now_s)
+                while move.preempt >= 0 or move.start >= 0:
+                    if move.preempt >= 0:
+                        preempt(sim, move.preempt, move.for_gang)
+                        again = True
+                    elif not start(sim, p, move, o.start):
+                        break
+                    after(s, p, o, move, now_s)
+                    move = next_move(s, p, o, now_s)
+            if SKIPS_QUIET:
+                part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
+    if LOOKS:
+        run.timer_s = math.inf
+        for p in range(part.shape[0]):
+            run.timer_s = min(run.timer_s, next_look_s(s, p, o, now_s))
+
+
+@large_kernel
+def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
+    """Run a rule until the trace is over, or until so many rows have arrived and been decided on.
+
+    Returns STOPPED, or what `next_instant` returns where that is not MOVED, or NEED_ROOM.
+    """
+    run = sim.progress.run[0]
+    while run.next_row < until_row or (LOGGED and sim.log.counters[0].undecided):
+        arrived, started, running, preempted = run.next_row, run.starts, run.heap_len, run.preemptions
+        if not LOGGED or not sim.log.counters[0].undecided:
+            moved = next_instant(sim)
+            if moved != MOVED:
+                return moved
+        if LOGGED:
+            sim.log.counters[0].undecided = 1
+            if not has_room(sim, sim.state.counters[0].live_jobs):
+                return NEED_ROOM
+        decide(sim, o)
+        if LOGGED:
+            sim.log.counters[0].undecided = 0
+        if RECORDS:
+            same = arrived == run.next_row and started == run.starts
+            if not (same and running == run.heap_len and preempted == run.preemptions):
+                _note(sim, curve)  # it was no tick at which the rule had nothing to say
+    return STOPPED
+
+
+@kernel
+def _note(sim: SimArrays, curve: Curve) -> None:
+    """Write down what the run has cost by now."""
+    run, k = sim.progress.run[0], curve.length[0]
+    if k < 0 or k == curve.at_s.shape[0]:
+        curve.length[0] = -1
+        return
+    curve.at_s[k] = run.now_s
+    curve.cost_s[k], curve.slope[k] = run.queued_s, waiting_jobs(sim)
+    if MODELLED and sim.state.config[0].modelled:
+        books = sim.progress.books[0]
+        curve.cost_s[k] += books.lost_s
+        curve.slope[k] += books.lost_rate
+        curve.energy_j[k], curve.power_w[k] = books.jobs_j, books.jobs_w
+    curve.length[0] = k + 1
+
+
+def new_curve(instants: int) -> Curve:
+    """A curve on which nothing is noted, with room for so many instants."""
+    at_s, cost_s, slope, energy_j, power_w = (np.zeros(instants) for _ in range(5))
+    return Curve(at_s, cost_s, slope, energy_j, power_w, np.zeros(1, np.int64))
+
+
+NO_CURVE = new_curve(0)
+"""For runs that note nothing."""
+
+
+@cache
+def for_run(
+    template: Any, steps: Steps | None, *, logged: bool, modelled: bool, records: bool = False
+) -> Any:
+    """A kernel of the simulator for a run.
+
+    Args:
+        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.constants` name.
+        steps: The rule; None where the template asks none.
+        logged: Whether attempts are logged.
+        modelled: Whether there are models.
+        records: Whether its costs are noted.
+    """
+    bound = steps.bound if steps is not None else {}
+    looks = steps is not None and steps.looks
+    skips = steps is not None and steps.skips_quiet
+    return specialise(
+        template,
+        LOGGED=logged,
+        MODELLED=modelled,
+        RECORDS=records,
+        LOOKS=looks,
+        SKIPS_QUIET=skips,
+        **bound,
+    )

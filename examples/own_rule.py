@@ -1,0 +1,42 @@
+"""A rule of one's own: the widest job that fits starts; a job that has waited long goes before.
+
+    rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy examples/own_rule.py
+    rlsched evaluate --trace t.csv.gz --cluster c.toml --policy examples/own_rule.py --set own=[1800]
+    rlsched up --policy examples/own_rule.py
+
+The file is all that it takes. `next_move` is asked again and again at every instant until it does nothing.
+It is compiled, runs as fast as the rules that come with rlsched, and decides online as it is. A rule may have
+three more functions: see `rlsched.decide.rules`.
+"""
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.placement import first_fitting
+from rlsched.decide.move import Move, start_of
+from rlsched.decide.options import RuleOptions
+from rlsched.jit import kernel
+
+PATIENCE_S = 3600.0
+"""A job that has waited longer comes first. `--set own=[1800]` changes it without a change of the file."""
+
+
+@kernel
+def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
+    """Start one job of partition `p`, or nothing.
+
+    Args:
+        s: The cluster: its nodes, GPUs, jobs and queues (`rlsched.cluster.arrays`).
+        p: A partition: the nodes of a virtual cluster.
+        o: The policy's settings; `own` are the numbers that are this rule's.
+        now_s: Now.
+    """
+    patience_s = o.own[0] if o.own.shape[0] else PATIENCE_S
+    queue, widest = s.derived.queue[p], -1
+    position = first_fitting(s, p, 0)
+    while position >= 0:
+        slot = queue[position]
+        if now_s - s.job.submit_s[slot] > patience_s:
+            return start_of(slot, -1)
+        if widest < 0 or s.job.gpus[slot] > s.job.gpus[widest]:
+            widest = slot
+        position = first_fitting(s, p, position + 1)
+    return start_of(widest, -1)

@@ -1,0 +1,95 @@
+"""Waiting jobs by demand class, compiled: a pairing heap a partition and class, first job on top.
+
+Jobs of one class fit or do not fit together, so the first job that fits is the first among the tops of the
+classes that fit: the length of the queue does not matter. Pairing heaps (Fredman et al., 1986) need no room
+of their own: their links are in the slots. A job waits in two heaps at most, `side` 0 of its VC's own
+partition and `side` 1 of the shared one.
+"""
+
+from __future__ import annotations
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.jit import kernel
+
+
+@kernel
+def comes_before(s: StateArrays, a: int, b: int) -> bool:
+    """Whether slot `a` is before slot `b` in the order of the queue."""
+    key = s.derived.slot.key
+    return key[a] < key[b] or (key[a] == key[b] and s.job.seq[a] < s.job.seq[b])
+
+
+@kernel
+def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
+    """One heap of two; -1 is an empty one. The links of the new root are the caller's business."""
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    if comes_before(s, b, a):
+        a, b = b, a
+    slot = s.derived.slot
+    first = slot.child[a, side]
+    slot.next[b, side], slot.back[b, side] = first, a
+    if first >= 0:
+        slot.back[first, side] = b
+    slot.child[a, side] = b
+    return a
+
+
+@kernel
+def _combine(s: StateArrays, side: int, first: int) -> int:
+    """One heap of all siblings from `first` on: in pairs to the right, then together to the left."""
+    slot = s.derived.slot
+    pairs = -1
+    while first >= 0:
+        a, b = first, slot.next[first, side]
+        first = slot.next[b, side] if b >= 0 else -1
+        root = _meld(s, side, a, b)
+        slot.next[root, side] = pairs
+        pairs = root
+    root = -1
+    while pairs >= 0:
+        following = slot.next[pairs, side]
+        root = _meld(s, side, root, pairs)
+        pairs = following
+    return root
+
+
+@kernel
+def _set_root(s: StateArrays, side: int, p: int, c: int, root: int) -> None:
+    s.derived.class_queue.root[p, c] = root
+    if root >= 0:
+        s.derived.slot.next[root, side] = -1
+        s.derived.slot.back[root, side] = -1
+
+
+@kernel
+def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
+    """A slot with its key set comes to wait for partition `p`."""
+    c = s.job.demand[slot]
+    s.derived.slot.child[slot, side] = -1
+    s.derived.slot.next[slot, side] = -1
+    s.derived.slot.back[slot, side] = -1
+    _set_root(s, side, p, c, _meld(s, side, s.derived.class_queue.root[p, c], slot))
+    s.derived.class_queue.waiting[p, c] += 1
+
+
+@kernel
+def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
+    """A slot waits for partition `p` no longer."""
+    c, links = s.job.demand[slot], s.derived.slot
+    below = _combine(s, side, links.child[slot, side])
+    root = s.derived.class_queue.root[p, c]
+    if root == slot:
+        _set_root(s, side, p, c, below)
+    else:
+        back, following = links.back[slot, side], links.next[slot, side]
+        if links.child[back, side] == slot:
+            links.child[back, side] = following
+        else:
+            links.next[back, side] = following
+        if following >= 0:
+            links.back[following, side] = back
+        _set_root(s, side, p, c, _meld(s, side, root, below))
+    s.derived.class_queue.waiting[p, c] -= 1

@@ -1,0 +1,32 @@
+"""Names of GPU types that are MIG slices."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+
+class SliceName(NamedTuple):
+    """A GPU type that is a MIG slice, such as `A100-40GB/3g.20gb`."""
+
+    whole: str  # the type of the GPU that is cut
+    profile: str  # NVIDIA's name of the slice
+
+
+@cache
+def slice_name(gpu_type: str) -> SliceName | None:
+    """The two parts of a slice's type; None: whole GPUs."""
+    found = re.fullmatch(r"(.+)/(\d+g\.\d+gb)", gpu_type)
+    return None if found is None else SliceName(found[1], found[2])
+
+
+def is_slice(gpu_type: str) -> bool:
+    """Whether GPUs of this type are MIG slices."""
+    return slice_name(gpu_type) is not None
+
+
+def whole_type(gpu_type: str) -> str:
+    """The type of the GPU that a slice is cut from; of a whole GPU its own."""
+    name = slice_name(gpu_type)
+    return gpu_type if name is None else name.whole

@@ -1,0 +1,130 @@
+"""SM clocks and CPU cores of a job that is about to start, compiled; both by what models say."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, UNCOUNTED, StateArrays
+from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, energy_weight
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.clocks import best_level, power_at, priced_level
+from rlsched.models.speed import gpu_kind
+
+MOST_PRESSURE: Final = 3.0
+"""A second of GPU time is worth up to so much more where jobs wait for it: the queue's length a node."""
+
+
+@kernel
+def can_set_clocks(s: StateArrays, gpus: NDArray[np.int32]) -> bool:
+    """Whether the SM clocks of all these GPUs can be set."""
+    fixed = 0
+    for position in range(gpus.shape[0]):
+        fixed += s.node.fixed_clock[s.gpu.node[gpus[position]]]
+    return fixed == 0
+
+
+@kernel
+def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> float:
+    """SM clock of a job on these GPUs of partition `p`: 1 where somebody cannot set it on all of them."""
+    if not MODELLED or gpus.shape[0] == 0 or not can_set_clocks(s, gpus):
+        return 1.0
+    return clock_for(s, p, slot, gpu_kind(s, gpus[0]), o)
+
+
+@large_kernel
+def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
+    """SM clock that a rule gives a waiting job on GPUs of this type in partition `p`, of the maximum.
+
+    A job that says itself what energy counts for it has that weighed, whatever the rule does. Where models
+    are there for clocks alone, a rule that says nothing of them goes by what energy counts on the cluster.
+    """
+    if not MODELLED or not s.config[0].modelled or s.models.gpu.sliced[kind]:
+        return 1.0
+    rule, value = o.clock, o.clock_value
+    if s.job.energy_ppm[slot] >= 0:
+        rule, value = WEIGHED, s.job.energy_ppm[slot] / 1e6
+    elif rule == FULL and s.config[0].modelled == CLOCKS_ALONE:
+        rule, value = WEIGHED, energy_weight(s)
+    if rule == FULL:
+        return 1.0
+    jobs = s.derived.part.queue_len[p]
+    if rule == LULL and jobs > 1:
+        return 1.0
+    if rule == FIXED:
+        return value
+    t, w = s.models.trait, s.job.workload[slot]
+    rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
+    if rule == WEIGHED:
+        level = weighed_level(s, p, kind, rho, dynamic_w, value, jobs)
+    else:
+        level = best_level(s.models.gpu, kind, rho, dynamic_w, value)
+    return s.models.gpu.levels_frac[kind, level]
+
+
+@kernel
+def weighed_level(
+    s: StateArrays, p: int, kind: int, clock_bound: float, dynamic_w: float, weight: float, jobs: int
+) -> int:
+    """Level of the clock where time and energy cost least, energy weighed by `weight` (0: the highest clock).
+
+    Both are relative to the full clock. Time counts more the more jobs wait, this one included: others wait
+    for it.
+    """
+    if weight == 0.0:
+        return 0
+    queued = jobs / max(s.derived.part.open_nodes[p], 1)
+    time_price = (1.0 - weight) * (1.0 + min(queued, MOST_PRESSURE))
+    full_w = power_at(s.models.gpu, kind, clock_bound, dynamic_w, 1.0)
+    return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
+
+
+@large_kernel
+def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> int:
+    """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
+
+    What the job asked for; with the ability, what it has a use for: less where that is enough, more where
+    its nodes have cores to spare. Cores that are lent come back when the borrower ends: until then a node may
+    have fewer than its free GPUs were to have, and a job that starts there gets its part of those.
+    """
+    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
+    if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
+        return asked
+    if not s.config[0].modelled or s.demand.plain[s.job.demand[slot]] == 0:
+        return asked
+    needed = 0.0
+    for position in range(gpus.shape[0]):
+        needed = max(needed, s.models.trait.cores_each[s.job.workload[slot], gpu_kind(s, gpus[position])])
+    wanted = math.ceil(needed * 1000.0)
+    position = 0
+    while position < gpus.shape[0]:
+        n, on_node = s.gpu.node[gpus[position]], 0
+        while position < gpus.shape[0] and s.gpu.node[gpus[position]] == n:
+            position, on_node = position + 1, on_node + 1
+        if s.node.cpu_milli[n] < UNCOUNTED:
+            part = min(asked, s.node.cpu_free_milli[n] // max(s.node.free[n], on_node))
+            wanted = min(wanted, part + spare_cpu_milli(s, n) // on_node)
+    return wanted
+
+
+@large_kernel
+def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
+    """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
+
+    Spare ones of the nodes, as many as all of them together lack.
+    """
+    job, cores = s.job, s.models.trait.cores_each
+    if s.demand.cpu_milli_each[job.demand[slot]] == 0:
+        return 0
+    g, held, needed = job.head[share_with] // MAX_TENANTS, 0, cores[job.workload[slot], kind]
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            held += job.cpu_milli_each[other]
+            needed += cores[job.workload[other], kind]
+    return max(min(math.ceil(1000.0 * needed) - held, spare_cpu_milli_each(s, share_with)), 0)

@@ -1,0 +1,23 @@
+"""What kernels of decisions leave open until they are compiled (`rlsched.jit.specialise`).
+
+A cluster without models, without preemption or without reservations compiles none of what these need.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rlsched.jit import compile_time
+
+MODELLED: Final[Any] = compile_time("MODELLED")
+"""Whether models of speed and power may be there (`config.modelled`)."""
+PREEMPTING: Final[Any] = compile_time("PREEMPTING")
+"""Whether running jobs may be preempted (`config.preempts`)."""
+RESERVING: Final[Any] = compile_time("RESERVING")
+"""Whether jobs that do not fit may have reservations (`config.reserve_after_s`)."""
+
+begin: Final[Any] = compile_time("begin")
+"""The four functions of a rule: see `rlsched.decide.rules`."""
+next_move: Final[Any] = compile_time("next_move")
+after: Final[Any] = compile_time("after")
+next_look_s: Final[Any] = compile_time("next_look_s")

@@ -1,0 +1,207 @@
+"""What jobs of one burst tell of each other, compiled: predictions of waiting jobs follow what is seen.
+
+Jobs that are submitted in a row and ask for the same are alike, and so are the errors of their predictions.
+Of a job i, ln(run time / prediction) = u + e_i, normal both: u is common to its burst, e_i its own. A sibling
+that has ended tells u + e_i; one that still runs tells that it is above ln(age / prediction), and so that the
+others will be long too. A prediction is revised to (prediction as submitted) x exp(E[u]), by numerical
+integration: empirical Bayes for a model with one random effect. How much of the variance is common is
+learned, by demand class, from the jobs that have ended; at first it is half of the variance that comes with
+the predictions (`spread`).
+
+Predictions change when a job comes or ends, that of a job also when it is queued again, and at no other time,
+so that the same events give the same ones in a simulator, in a broker, and in a broker that reads its journal
+again. What they are worth is in
+docs/explanation/prediction.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rlsched.cluster.arrays import WAITING, StateArrays
+from rlsched.jit import kernel, large_kernel
+
+SIBLING_GAP_S: Final = 300.0
+"""A job is of the burst of the one before it, of its VC and asking for the same, if it comes so soon."""
+FIRST_SHARE: Final = 0.5
+"""Share of the variance of an error that is taken for common to a burst before any job has ended ..."""
+FIRST_COUNT: Final = 2.0
+"""... which weighs as much as so many jobs that have ended ..."""
+KEPT: Final = 0.999
+"""... of which each next one leaves so much."""
+_MOST_OWN: Final = 0.95
+SHIFT_STEP: Final = 0.1
+"""E[u] counts in steps, so that a queue is not sorted anew for nothing."""
+FIRST_AGE_FRAC: Final = 0.5
+LEAST_S: Final = 60.0
+AGE_STEP: Final = 2.0
+"""A running job is heard at half of its prediction (30 s at least), and at each age twice the one before."""
+_LEAST_SPREAD: Final = 0.1
+_REACH: Final = 4.5
+_POINTS: Final = 31
+_LEAST_TAIL: Final = 1e-30
+
+
+@kernel
+def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """Run time of a running job so far, its earlier attempts too."""
+    return s.job.saved_s[slot] + now_s - s.job.start_s[slot]
+
+
+@kernel
+def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """The last step of age that a running job has come to, seconds; 0 before the first."""
+    age_s = _age_s(s, slot, now_s)
+    step_s = FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
+    if age_s < step_s:
+        return 0.0
+    while step_s * AGE_STEP <= age_s:
+        step_s *= AGE_STEP
+    return step_s
+
+
+@kernel
+def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """When a running job comes to its next step of age."""
+    heard_s = heard_age_s(s, slot, now_s)
+    step_s = (
+        heard_s * AGE_STEP if heard_s > 0.0 else FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
+    )
+    return now_s + step_s - _age_s(s, slot, now_s)
+
+
+@large_kernel
+def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
+    """E[u] of the burst of a live job, by what has ended and what runs; 0 where nothing is known."""
+    job, burst = s.job, s.job.burst[slot]
+    last = -1
+    for position in range(s.derived.running_len[0]):
+        other = s.derived.slot.running[position]
+        heard_s = heard_age_s(s, other, now_s) if job.burst[other] == burst else 0.0
+        if heard_s > 0.0:
+            s.derived.slot.ln_age[other] = math.log(heard_s / max(job.first_predicted_s[other], 1.0))
+            s.derived.slot.next_of_burst[other] = last
+            last = other
+    ended = job.burst_ended[slot]
+    if ended == 0 and last < 0:
+        return 0.0
+    d, c, first = s.demand, job.demand[slot], max(job.burst_spread[slot], _LEAST_SPREAD) ** 2
+    all_square = (d.error_square[c] + FIRST_COUNT * first) / (d.error_count[c] + FIRST_COUNT)
+    own_square = (d.own_square[c] + FIRST_COUNT * FIRST_SHARE * first) / (d.own_count[c] + FIRST_COUNT)
+    own_square = min(own_square, _MOST_OWN * all_square)
+    common, own = math.sqrt(all_square - own_square), math.sqrt(own_square)
+    best, total, moment = -math.inf, 0.0, 0.0
+    ln_age, ln_tail = math.nan, 0.0  # siblings that are heard at the same step of age are of the same weight
+    for k in range(_POINTS):
+        z = _REACH * (2.0 * k / (_POINTS - 1) - 1.0)
+        u = z * common
+        log_weight = -0.5 * z * z
+        if ended > 0:
+            away = (job.burst_ln_sum[slot] / ended - u) / own
+            log_weight -= 0.5 * ended * away * away
+        other, ln_age = last, math.nan
+        while other >= 0:
+            if s.derived.slot.ln_age[other] != ln_age:
+                ln_age = s.derived.slot.ln_age[other]
+                tail = 0.5 * math.erfc((ln_age - u) / own / math.sqrt(2.0))
+                ln_tail = math.log(max(tail, _LEAST_TAIL))
+            log_weight += ln_tail
+            other = s.derived.slot.next_of_burst[other]
+        if log_weight > best:
+            scale = math.exp(best - log_weight)
+            total, moment, best = total * scale, moment * scale, log_weight
+        weight = math.exp(log_weight - best)
+        total, moment = total + weight, moment + weight * u
+    return SHIFT_STEP * math.floor(moment / total / SHIFT_STEP + 0.5)
+
+
+@kernel
+def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
+    """A job's prediction as submitted, shifted; no longer than its time limit."""
+    revised_s, limit_s = s.job.first_predicted_s[slot] * math.exp(shift), s.job.limit_s[slot]
+    return min(revised_s, limit_s) if limit_s == limit_s else revised_s
+
+
+@kernel
+def _last_like(s: StateArrays, slot: int) -> int:
+    """The last live job of the same VC that asked for the same, -1 for none."""
+    job, last = s.job, -1
+    for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
+        other = s.derived.slot.stack[at]
+        if other == slot or job.demand[other] != job.demand[slot]:
+            continue
+        if job.vc[other] == job.vc[slot] and (last < 0 or job.seq[other] > job.seq[last]):
+            last = other
+    return last
+
+
+@large_kernel
+def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
+    """A job that has just got its slot, and is in no queue yet, finds its burst; it is predicted anew."""
+    job, d, c = s.job, s.demand, s.job.demand[slot]
+    last = -1
+    if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
+        goes_on = now_s - d.burst_last_s[c] <= SIBLING_GAP_S
+    else:  # jobs of another VC, that ask for the same, came in between
+        last = _last_like(s, slot)
+        goes_on = last >= 0 and now_s - job.submit_s[last] <= SIBLING_GAP_S
+    if not goes_on:
+        d.burst[c], d.burst_ended[c], d.burst_ln_sum[c] = job.seq[slot], 0, 0.0
+        d.burst_spread[c] = job.spread[slot]
+    elif last >= 0:
+        d.burst[c], d.burst_ended[c] = job.burst[last], job.burst_ended[last]
+        d.burst_ln_sum[c], d.burst_spread[c] = job.burst_ln_sum[last], job.burst_spread[last]
+    d.burst_last_s[c], d.burst_vc[c] = now_s, job.vc[slot]
+    job.burst[slot], job.burst_ended[slot] = d.burst[c], d.burst_ended[c]
+    job.burst_ln_sum[slot], job.burst_spread[slot] = d.burst_ln_sum[c], d.burst_spread[c]
+    if goes_on:
+        job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
+
+
+@large_kernel
+def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
+    """A job has ended after so long, and has no GPUs any more: its siblings learn of it.
+
+    Returns the slot of one of them that waits, -1 if none does: its burst is to be revised.
+    """
+    job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
+    error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))
+    d.error_square[c] = KEPT * d.error_square[c] + error * error
+    d.error_count[c] = KEPT * d.error_count[c] + 1.0
+    ended = job.burst_ended[slot]
+    if ended > 0:
+        away = error - job.burst_ln_sum[slot] / ended
+        d.own_square[c] = KEPT * d.own_square[c] + away * away * ended / (ended + 1.0)
+        d.own_count[c] = KEPT * d.own_count[c] + 1.0
+    if d.burst[c] == job.burst[slot]:
+        d.burst_ended[c] += 1
+        d.burst_ln_sum[c] += error
+    for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
+        other = s.derived.slot.stack[at]
+        if other != slot and job.burst[other] == job.burst[slot]:
+            job.burst_ended[other] += 1
+            job.burst_ln_sum[other] += error
+            if job.status[other] == WAITING:
+                waiting = other
+    return waiting
+
+
+@large_kernel
+def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
+    """The running jobs of a burst are heard as of now. Returns the slot of a waiting sibling, -1 for none."""
+    for position in range(s.derived.running_len[0]):
+        other = s.derived.slot.running[position]
+        if s.job.burst[other] == burst and s.job.look_s[other] <= now_s:
+            s.job.look_s[other] = _next_look_s(s, other, now_s)
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        other = s.derived.slot.stack[at]
+        if s.job.status[other] == WAITING and s.job.burst[other] == burst:
+            return other
+    return -1
+
+
+@kernel
+def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
+    """An attempt of a job begins now: when it is heard first."""
+    s.job.look_s[slot] = _next_look_s(s, slot, now_s)

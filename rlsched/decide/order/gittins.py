@@ -1,0 +1,185 @@
+"""The Gittins index of a job, compiled: the service that its completion costs, by what is known of it.
+
+A job has run for `a` seconds, and its run time is lognormal about its prediction. Of all times d that it
+could be given from now on, one makes E[service used] / P(it ends) least:
+
+    cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
+
+Serving the job of least cost first has the least mean JCT on one machine that interrupts for nothing (Gittins
+1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time times a power of its
+GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which takes the distribution from all jobs
+that have ended. A job that must not be preempted is served to its end once it starts: d is infinite for it,
+and its cost before it starts is its mean.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.jit import kernel
+
+LEAST_SPREAD: Final = 0.1
+SPREAD_STEP: Final = 0.1
+_SPREADS: Final = 45
+LEAST_LOG_AGE: Final = -12.0
+LOG_AGE_STEP: Final = 0.1875
+_AGES: Final = 129
+_FAR: Final = 4.0
+"""Beyond so many standard deviations the cost grows as the age does: nothing is known of what is left."""
+
+
+class Gittins(msgspec.Struct, frozen=True, kw_only=True):
+    """How an index is made.
+
+    Attributes:
+        spread: Standard deviation of ln(run time / prediction) that is added to what comes with each
+            prediction, as the root of the sum of squares.
+        trust: Factor for the one that comes with each prediction.
+        gpus_power: Power of a gang's GPUs that its service is multiplied by.
+        margin: A running job is preempted for one whose cost is less than its own by this, of ln(cost).
+        age_step: Ages count in steps of this factor, so that an index changes seldom.
+        first_age_s: The first of these steps, seconds.
+        tick_s: Where time alone changes an index, it is looked at at multiples of this, seconds.
+        threshold_gpu_s: Where finite, the index is a level alone: 1 with more than this of attained service,
+            else 0, whatever is predicted. The two queues of Tiresias, for what preemption that makes a hole
+            is worth without the index.
+    """
+
+    spread: float = 1.5
+    trust: float = 0.0
+    gpus_power: float = 0.7
+    margin: float = 0.5
+    age_step: float = 2.0
+    first_age_s: float = 60.0
+    tick_s: float = 60.0
+    threshold_gpu_s: float = math.inf
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """`gittins_table`, of which only the rows are filled that this index reads."""
+        if self.trust != 0.0:
+            return gittins_table()
+        row = min(max(int((self.spread - LEAST_SPREAD) / SPREAD_STEP), 0), _SPREADS - 2)
+        return gittins_table(max(row - 1, 0), min(row + 3, _SPREADS))
+
+
+@lru_cache(maxsize=4)
+def gittins_table(first: int = 0, end: int = _SPREADS) -> NDArray[np.float64]:
+    """(_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and by ln(age / median).
+
+    Rows from `first` to `end` alone are filled.
+    """
+    log_ages = LEAST_LOG_AGE + LOG_AGE_STEP * np.arange(_AGES)
+    given = np.exp(np.linspace(-10.0, 14.0, 97))
+    table = np.full((_SPREADS, _AGES), np.nan)
+    for k in range(first, end):
+        spread = LEAST_SPREAD + SPREAD_STEP * k
+        age = np.exp(np.minimum(log_ages, _FAR * spread))[:, None]
+        until = age + given[None, :]
+        alive, alive_then = _survival(age, spread), _survival(until, spread)
+        used = until * alive_then - age * alive + _mean_below(until, spread) - _mean_below(age, spread)
+        ends = alive - alive_then
+        cost = np.where(ends > 1e-13, used / np.maximum(ends, 1e-13), np.inf).min(axis=1)
+        table[k] = np.log(cost) + np.maximum(log_ages - _FAR * spread, 0.0)
+    table.flags.writeable = False
+    return table
+
+
+_erfc: Final = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def _survival(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
+    """P(X > t) of a lognormal X with median 1."""
+    return np.asarray(0.5 * _erfc(np.log(t) / spread / math.sqrt(2.0)))
+
+
+def _mean_below(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
+    """E[X; X <= t] of it."""
+    above = 0.5 * _erfc((np.log(t) / spread - spread) / math.sqrt(2.0))
+    return np.asarray(math.exp(spread**2 / 2.0) * (1.0 - above))
+
+
+@kernel
+def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float:
+    """ln(cost / median), linear between the points of the table and constant beyond its edges."""
+    x = min(max((spread - LEAST_SPREAD) / SPREAD_STEP, 0.0), table.shape[0] - 1.001)
+    y = min(max((log_age - LEAST_LOG_AGE) / LOG_AGE_STEP, 0.0), table.shape[1] - 1.001)
+    i, j = int(x), int(y)
+    x, y = x - i, y - j
+    low = table[i, j] * (1.0 - y) + table[i, j + 1] * y
+    high = table[i + 1, j] * (1.0 - y) + table[i + 1, j + 1] * y
+    return low * (1.0 - x) + high * x
+
+
+@kernel
+def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """Service that a live job has had until now, GPU-seconds: all its time on GPUs, restarts included."""
+    job, attained = s.job, s.job.attained_gpu_s[slot]
+    if job.placed_in[slot] >= 0:
+        attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
+    return attained
+
+
+@kernel
+def age_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """Time on its GPUs that a live job has had until now, seconds; half of it while it shared them by two."""
+    return attained_gpu_s(s, slot, now_s) / max(s.job.gpus[slot], 1)
+
+
+@kernel
+def _is_young(first_age_s: float, age: float) -> bool:
+    """Whether an age has not come to the first step; a hair early, as `_steps`."""
+    return age < first_age_s * (1.0 - 1e-9)
+
+
+@kernel
+def _steps(first_age_s: float, age_step: float, age: float) -> float:
+    """Steps of age behind the first one, of an age that is past it; a hair early, for times are rounded."""
+    return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
+
+
+@kernel
+def _age_at(first_age_s: float, age_step: float, steps: float) -> float:
+    return first_age_s * math.exp(steps * math.log(age_step))
+
+
+@kernel
+def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """When the index of a running job next changes by its age alone; infinite: never."""
+    job, c = s.job, s.order.code[0]
+    if c.threshold_gpu_s < math.inf:
+        left_gpu_s = c.threshold_gpu_s - attained_gpu_s(s, slot, now_s)
+        rate = job.gpus[slot] * job.share_milli[slot] / 1000.0
+        return now_s + left_gpu_s / rate if left_gpu_s >= 0.0 and rate > 0.0 else math.inf
+    age, first_s, factor = age_s(s, slot, now_s), c.first_age_s, c.age_step
+    if _is_young(first_s, age):
+        then = first_s
+    else:
+        then = _age_at(first_s, factor, _steps(first_s, factor, age) + 1.0)
+    return now_s + max(then - age, 0.0) * 1000.0 / job.share_milli[slot]
+
+
+@kernel
+def job_index(s: StateArrays, slot: int, now_s: float) -> float:
+    """ln(cost) of a live job, GPU-seconds where `gpus_power` is 1, or its level; the least goes first."""
+    job, c, table = s.job, s.order.code[0], s.order.cost
+    if c.threshold_gpu_s < math.inf:
+        return 1.0 if attained_gpu_s(s, slot, now_s) > c.threshold_gpu_s else 0.0
+    gpus = max(job.gpus[slot], 1)
+    spread = math.sqrt((c.trust * job.spread[slot]) ** 2 + c.spread**2)
+    median = math.log(max(job.predicted_s[slot], 1.0))
+    size = c.index_gpus_power * math.log(gpus)
+    if job.pinned[slot] and job.placed_in[slot] < 0:
+        return median + 0.5 * spread * spread + size
+    age, first_s, factor = age_s(s, slot, now_s), c.first_age_s, c.age_step
+    if _is_young(first_s, age):
+        return median + log_cost(table, spread, LEAST_LOG_AGE) + size
+    reached_s = _age_at(first_s, factor, _steps(first_s, factor, age))
+    return median + log_cost(table, spread, math.log(reached_s) - median) + size

@@ -1,0 +1,136 @@
+"""`Order`: what a queue goes by, as data; and the compiled key of a job in it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from rlsched.cluster.arrays import ORDER, OrderArrays, Records, StateArrays, records
+from rlsched.decide.order.gittins import Gittins, job_index
+from rlsched.errors import InputError
+from rlsched.jit import kernel
+
+OrderKind = Literal["submit", "area", "remaining", "index"]
+"""Submission; predicted run time x GPUs to a power; predicted run time that is left, less the work saved by
+earlier attempts, plus what the restart costs; the Gittins index (`decide.order.gittins`)."""
+
+SUBMIT: Final = 0
+AREA: Final = 1
+REMAINING: Final = 2
+INDEX: Final = 3
+_CODES: Final[dict[OrderKind, int]] = {
+    "submit": SUBMIT,
+    "area": AREA,
+    "remaining": REMAINING,
+    "index": INDEX,
+}
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue goes by; the least goes first, and of equals the job that came first.
+
+    Attributes:
+        by: Which key.
+        gpus_power: `area`: the power of a gang's GPUs; 0: the predicted run time alone.
+        index: `index`: how it is made.
+        revised: Whether predictions of waiting jobs follow what jobs of their burst do
+            (`decide.order.bursts`).
+        until_declared: From the first submission on of a job that may be preempted the queue goes by the
+            index instead; before, none is.
+    """
+
+    by: OrderKind = "submit"
+    gpus_power: float = 1.0
+    index: Gittins = Gittins()
+    revised: bool = False
+    until_declared: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Order:
+        """An order from its name: `submit`, `predicted`, `area`, `area^0.7`, `remaining`, `index`.
+
+        Raises:
+            InputError: it is none of these.
+        """
+        if text == "predicted":
+            return cls(by="area", gpus_power=0.0)
+        power = re.fullmatch(r"area(?:\^(\d+(?:\.\d+)?))?", text)
+        if power is not None:
+            return cls(by="area", gpus_power=float(power[1] or 1.0))
+        for kind in ("submit", "remaining", "index"):
+            if text == kind:
+                return cls(by=kind)
+        raise InputError(
+            "expected an order: submit, predicted, area, area^POWER (area^0.7), remaining or index, "
+            f"got {text!r}"
+        )
+
+    @property
+    def name(self) -> str:
+        """What `parse` reads; with `until_declared`, both names."""
+        if self.until_declared:
+            return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
+        if self.by != "area":
+            return self.by
+        if self.gpus_power == 0.0:
+            return "predicted"
+        return "area" if self.gpus_power == 1.0 else f"area^{self.gpus_power:g}"
+
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        if self.until_declared:
+            now = msgspec.structs.replace(self, until_declared=False).in_words
+            return f"{now}, and Gittins index once a job may be preempted"
+        if self.by != "area":
+            return {
+                "submit": "submission time",
+                "remaining": "predicted run time that is left",
+                "index": "Gittins index",
+            }[self.by]
+        if self.gpus_power == 0.0:
+            return "predicted run time"
+        return "predicted run time x GPUs" + ("" if self.gpus_power == 1.0 else f"^{self.gpus_power:g}")
+
+    @property
+    def arrays(self) -> OrderArrays:
+        """The order for kernels."""
+        indexed = self.by == "index" or self.until_declared
+        arrays = OrderArrays(
+            records(1, ORDER),
+            records(int(self.until_declared), ORDER),
+            self.index.table if indexed else np.zeros((0, 0)),
+        )
+        self.write(arrays.code)
+        if self.until_declared:
+            msgspec.structs.replace(self, by="index", until_declared=False).write(arrays.later)
+        return arrays
+
+    def write(self, code: Records) -> None:
+        """Fill the entry of an order; the table of an index has to be there."""
+        index = self.index
+        code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
+        for name in ("spread", "trust", "margin", "age_step", "first_age_s", "tick_s", "threshold_gpu_s"):
+            code[name] = getattr(index, name)
+        code["index_gpus_power"] = index.gpus_power
+
+
+@kernel
+def order_key(s: StateArrays, slot: int, now_s: float) -> float:
+    """Key of a live job in the queue's order. *Remaining* and *index* change while the job runs."""
+    job, code = s.job, s.order.code[0]
+    if code.by == SUBMIT:
+        return job.submit_s[slot]
+    if code.by == AREA:
+        if code.gpus_power == 0.0:
+            return job.predicted_s[slot]
+        if code.gpus_power == 1.0:
+            return job.predicted_s[slot] * job.gpus[slot]
+        return job.predicted_s[slot] * max(job.gpus[slot], 1) ** code.gpus_power
+    if code.by == INDEX:
+        return job_index(s, slot, now_s)
+    left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
+    return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])

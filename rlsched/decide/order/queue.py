@@ -1,0 +1,138 @@
+"""How jobs come to wait, compiled: with a prediction and a key that the ledger is handed.
+
+Simulator and broker call these where a job arrives, starts, is queued again and ends.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsched.cluster import kernels as ledger
+from rlsched.cluster.arrays import WAITING, OrderArrays, StateArrays
+from rlsched.decide.order.bursts import (
+    begin_to_look,
+    expected_shift,
+    join_burst,
+    look_at_ages,
+    note_ended,
+    shifted_s,
+)
+from rlsched.decide.order.keys import Order, order_key
+from rlsched.jit import kernel, large_kernel
+
+
+@kernel
+def arrive(s: StateArrays, slot: int, now_s: float) -> None:
+    """A job that has just got its slot comes to wait."""
+    revises = s.order.code[0].revises
+    if revises:
+        s.job.first_predicted_s[slot] = s.job.predicted_s[slot]
+        join_burst(s, slot, now_s)
+    ledger.enqueue(s, slot, order_key(s, slot, now_s))
+    if revises:
+        _hear_ages(s, now_s)
+    if s.order.later.shape[0] and not s.job.pinned[slot] and not s.config[0].preempts:
+        _let_preempt(s, now_s)
+
+
+@large_kernel
+def _let_preempt(s: StateArrays, now_s: float) -> None:
+    """From now on running jobs may be preempted: the queue goes by the index, and nothing is reserved."""
+    s.config[0].preempts, s.config[0].reserve_after_s = 1, np.inf
+    s.order.code[0] = s.order.later[0]
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
+        if s.job.status[slot] == WAITING:
+            ledger.reorder(s, slot, order_key(s, slot, now_s))
+
+
+@kernel
+def started(s: StateArrays, slot: int, now_s: float) -> None:
+    """An attempt of a job has just begun."""
+    if s.order.code[0].revises:
+        begin_to_look(s, slot, now_s)
+
+
+@kernel
+def requeue(s: StateArrays, slot: int, now_s: float) -> None:
+    """A released job waits as its next attempt, predicted with what is known by now."""
+    ledger.wait_again(s, slot)
+    if s.order.code[0].revises:
+        _predict_again(s, slot, now_s)
+    ledger.enqueue(s, slot, order_key(s, slot, now_s))
+
+
+@kernel
+def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+    """A job has ended and been released; before it is forgotten, those of its burst learn of it.
+
+    `run_s`: how long it ran, its earlier attempts too.
+    """
+    if s.order.code[0].revises:
+        _learn_end(s, slot, run_s, now_s)
+
+
+@large_kernel
+def _predict_again(s: StateArrays, slot: int, now_s: float) -> None:
+    s.job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
+
+
+@large_kernel
+def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+    waiting = note_ended(s, slot, run_s)
+    if waiting >= 0:
+        _revise(s, waiting, now_s)
+    _hear_ages(s, now_s)
+
+
+@large_kernel
+def _hear_ages(s: StateArrays, now_s: float) -> None:
+    """Jobs of the bursts of running ones whose age says more by now are predicted anew."""
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.look_s[slot] <= now_s:
+            waiting = look_at_ages(s, s.job.burst[slot], now_s)
+            if waiting >= 0:
+                _revise(s, waiting, now_s)
+
+
+@large_kernel
+def _revise(s: StateArrays, one: int, now_s: float) -> None:
+    """Waiting jobs of the burst of a waiting job are predicted anew."""
+    shift = expected_shift(s, one, now_s)
+    for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
+        slot = s.derived.slot.stack[at]
+        if s.job.status[slot] == WAITING and s.job.burst[slot] == s.job.burst[one]:
+            predicted_s = shifted_s(s, slot, shift)
+            if predicted_s != s.job.predicted_s[slot]:
+                s.job.predicted_s[slot] = predicted_s
+                ledger.reorder(s, slot, order_key(s, slot, now_s))
+
+
+class OrderedQueue:
+    """The queue of a `ClusterState` that goes by an order.
+
+    Attributes:
+        order: What it goes by.
+        arrays: The same for kernels.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.arrays: OrderArrays = order.arrays
+
+    def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """A job that has just got its slot comes to wait."""
+        arrive(s, slot, now_s)
+
+    def started(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """An attempt of a job has just begun."""
+        started(s, slot, now_s)
+
+    def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """A released job waits as its next attempt."""
+        requeue(s, slot, now_s)
+
+    def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+        """A job that has ended and been released is about to be forgotten."""
+        ended(s, slot, run_s, now_s)

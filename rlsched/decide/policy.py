@@ -1,0 +1,284 @@
+"""`Policy`: what decides, as data; by name, from TOML, or from its settings."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rlsched.decide.old_names import new_spelling
+from rlsched.decide.presets import PRESETS, Preset
+from rlsched.decide.settings import Settings, check
+from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.settings import as_table, as_toml, parse_table, read_table, settle
+
+if TYPE_CHECKING:
+    from rlsched.decide.rules.steps import CompiledRule
+
+_DEFAULTS: Final = Settings()
+
+
+class Policy:
+    """What decides.
+
+    Args:
+        base: A preset's name (`presets`), whose settings hold where no other is given; None: none.
+        name: What it is called; the preset's where nothing is changed.
+        **settings: Fields of `Settings`, as a TOML file has them: a table as a dict, a time as text.
+
+    Attributes:
+        name: What it is called.
+        settings: All of its settings.
+
+    Raises:
+        UnknownPolicyError: there is no such preset.
+        InputError: a setting is unknown or wrong: its path, what was expected, what came.
+
+    >>> Policy("easy", order="area^0.7", reserve_after="1h", predictions="revised").settings.order
+    'area^0.7'
+    """
+
+    def __init__(self, base: str | None = None, /, *, name: str = "", **settings: Any) -> None:
+        preset = _preset(base) if base is not None else None
+        self.settings: Settings = _settled(preset, settings, f"policy {name or base or 'without a name'!r}")
+        plain = preset is not None and self.settings == _settled(preset, {}, "")
+        self.name: str = name or (base or "" if plain else f"{base or 'policy'}*")
+
+    # ---- from elsewhere ---------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, text: str | Path | Policy) -> Policy:
+        """A policy from what a person writes for one: a preset's name, `ppo:PATH`, or a TOML or Python file.
+
+        Raises:
+            UnknownPolicyError: it is none of these; the nearest known name is said.
+            InputError: the file cannot be read, or a setting is wrong.
+        """
+        if isinstance(text, Policy):
+            return text
+        if isinstance(text, Path) or str(text).endswith(".toml"):
+            return cls.read(text)
+        if text.endswith(".py"):
+            return cls(name=Path(text).stem, rule=text)
+        base, _, argument = text.partition(":")
+        if base == "ppo" and argument and "+" not in argument:
+            return cls("ppo", name=text, checkpoint=argument)
+        return cls(text)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Policy:
+        """A policy from a TOML file: `base = "easy"`, and settings.
+
+        Raises:
+            InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
+        """
+        return cls._of_table(read_table(path, "policy"), Path(path).stem, str(path))
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "", where: str = "policy") -> Policy:
+        """A policy from the text of a TOML file.
+
+        Raises:
+            InputError: it is not TOML, or a setting is unknown or wrong.
+        """
+        return cls._of_table(parse_table(text, where), name, where)
+
+    @classmethod
+    def _of_table(cls, table: dict[str, Any], name: str, where: str) -> Policy:
+        base = table.pop("base", None)
+        if base is not None and not isinstance(base, str):
+            raise InputError(f"{where}: base: expected a preset's name, got {base!r}")
+        made = cls.__new__(cls)
+        try:
+            preset = _preset(base) if base is not None else None
+        except UnknownPolicyError as error:
+            raise UnknownPolicyError(f"{where}: base: {error}") from None
+        made.settings = _settled(preset, table, where)
+        made.name = name or base or "policy"
+        return made
+
+    def changed(self, changes: Sequence[str]) -> Policy:
+        """The same policy with settings changed by `PATH=VALUE`, such as `share.min_speed=0.5`; by its name
+        with a star.
+
+        Raises:
+            InputError: a setting is unknown or wrong.
+        """
+        if not changes:
+            return self
+        table = as_table(self.settings)
+        for change in changes:
+            path, equals, text = change.partition("=")
+            if not equals:
+                raise InputError(f"--set {change}: expected PATH=VALUE, such as share.min_speed=0.5")
+            _put(table, path.strip(), _value(text.strip()), f"--set {change}")
+        return self._changed_to(table, f"policy {self.name!r}, --set")
+
+    def with_settings(self, **settings: Any) -> Policy:
+        """The same policy with some settings of another value; by its name with a star.
+
+        Raises:
+            InputError: a setting is unknown or wrong.
+        """
+        plain = {
+            name: as_table(value) if isinstance(value, msgspec.Struct) else value
+            for name, value in settings.items()
+        }
+        return self._changed_to(as_table(self.settings) | plain, f"policy {self.name!r}")
+
+    def named(self, name: str) -> Policy:
+        """The same policy by another name."""
+        made = Policy.__new__(Policy)
+        made.settings, made.name = self.settings, name
+        return made
+
+    def _changed_to(self, table: Mapping[str, Any], where: str) -> Policy:
+        made = Policy.__new__(Policy)
+        made.settings = _settled(None, table, where)
+        made.name = self.name if made.settings == self.settings else f"{self.name}*"
+        return made
+
+    # ---- to elsewhere -----------------------------------------------------------------------------
+
+    @property
+    def toml(self) -> str:
+        """All settings that differ from doing nothing, as TOML; `parse` gives the policy back."""
+        table = as_table(self.settings) or {"order": "submit"}
+        return as_toml(table)
+
+    @cached_property
+    def digest(self) -> str:
+        """First 12 hexadecimal digits of the SHA-256 of all settings: equal policies, equal digests."""
+        return hashlib.sha256(msgspec.json.encode(as_table(self.settings))).hexdigest()[:12]
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it is fed the true run times."""
+        return self.settings.predictions == "oracle"
+
+    @property
+    def scheduler(self) -> str:
+        """Name of the scheduler that decides, "" where its settings make a rule."""
+        return self.settings.rule if not self.settings.rule.endswith(".py") else ""
+
+    @cached_property
+    def rule(self) -> CompiledRule:
+        """The rule that its settings make.
+
+        Raises:
+            InputError: a scheduler of its own decides (`scheduler`), or a rule of somebody's own cannot be
+                loaded.
+        """
+        if self.scheduler:
+            raise InputError(f"policy {self.name!r} is no rule: {self.scheduler!r} decides")
+        from rlsched.decide.rules.making import make_rule
+
+        return make_rule(self.settings)
+
+    def check_read(self, *names: str) -> None:
+        """Find out whether the scheduler of this policy reads all that is set.
+
+        Args:
+            *names: The settings that it reads.
+
+        Raises:
+            InputError: another one is set, to what its preset does not say.
+        """
+        preset = PRESETS.get(self.scheduler)
+        usual = as_table(_settled(preset, {}, "")) if preset is not None else {}
+        for name, value in as_table(self.settings).items():
+            if name not in ("rule", *names) and value != usual.get(name):
+                raise InputError(
+                    f"policy {self.name!r}: {name}: {self.scheduler!r} chooses by itself and does not read "
+                    f"it; leave it out, got {value!r}"
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings, "name": self.name}  # without kernels
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Policy({self.name!r}, {self.toml.strip()!r})"
+
+
+def presets() -> dict[str, Preset]:
+    """The presets by name."""
+    return dict(PRESETS)
+
+
+def _preset(name: str) -> Preset:
+    found = PRESETS.get(name)
+    if found is None:
+        raise UnknownPolicyError(unknown(name))
+    return found
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that no preset has."""
+    known = ", ".join(PRESETS)
+    now = new_spelling(name, PRESETS)
+    if now:
+        return f"unknown policy {name!r}: {now}"
+    near = difflib.get_close_matches(name, PRESETS, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"unknown policy {name!r}; {meant}expected one of {known}; or a TOML file (`rlsched policies show "
+        "NAME` prints one)"
+    )
+
+
+# ---- settings -------------------------------------------------------------------------------------
+
+
+def _settled(preset: Preset | None, changes: Mapping[str, Any], where: str) -> Settings:
+    """The settings of a preset with some changed; a table of settings is changed setting by setting."""
+    table = dict(preset.settings) if preset is not None else {}
+    for name, value in changes.items():
+        if name == "order" and value == "submit":
+            table.pop(name, None)  # what it is where nothing else is said
+        elif isinstance(value, Mapping) and isinstance(table.get(name), Mapping):
+            table[name] = {**table[name], **value}
+        elif value is None or value is False:
+            table.pop(name, None)
+        else:
+            table[name] = value
+    settings = settle(table, Settings, where, also=("base",))
+    check(settings, where)
+    if settings.order is not None:
+        from rlsched.decide.order.keys import Order
+
+        try:
+            Order.parse(settings.order)
+        except InputError as error:
+            raise InputError(f"{where}: order: {error}") from None
+    return settings
+
+
+def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set an entry of nested tables."""
+    *parts, last = path.split(".")
+    for name in parts:
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise InputError(f"{where}: {name} is no table of settings")
+        table[name] = table = dict(inner) if inner is None else inner
+    table[last] = value
+
+
+def _value(text: str) -> Any:
+    """A value from a command line: TOML where it is some, else text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,78 @@
+"""The policies that have a name: one line each for people, and their settings."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+
+class Preset(NamedTuple):
+    """A policy that has a name.
+
+    Attributes:
+        line: What it does, in a line.
+        settings: Its settings, as a TOML file has them.
+    """
+
+    line: str
+    settings: dict[str, Any]
+
+
+PRESETS: Final[dict[str, Preset]] = {
+    "fifo": Preset("first come, first served; the queue blocks", {"blocks": True}),
+    "sjf": Preset(
+        "shortest job first, by true run times; the queue blocks",
+        {"order": "predicted", "blocks": True, "predictions": "oracle"},
+    ),
+    "qssf": Preset(
+        "least predicted GPU time first; the queue blocks (Hu et al., SC'21)",
+        {"order": "area", "blocks": True},
+    ),
+    "fifo-backfill": Preset("first come, first served; jobs that do not fit are skipped", {}),
+    "sjf-backfill": Preset(
+        "shortest job first, by true run times; jobs that do not fit are skipped",
+        {"order": "predicted", "predictions": "oracle"},
+    ),
+    "qssf-backfill": Preset(
+        "least predicted GPU time first; jobs that do not fit are skipped (Hu et al., SC'21)",
+        {"order": "area"},
+    ),
+    "easy": Preset(
+        "EASY backfill: the first job that does not fit has a reservation (Lifka, JSSPP 1995)",
+        {"reserve_after": "0s"},
+    ),
+    "reserve": Preset(
+        "least predicted GPU time first; long jobs leave a quarter of the GPUs free",
+        {"order": "area", "leave_free": {"longer_than": "12h", "share": 0.25}},
+    ),
+    "tiresias": Preset(
+        "two levels of attained service, preempts every minute (Gu et al., NSDI'19)",
+        {"preempt": {"by": "quota", "threshold_gpu_s": 18_000.0, "tick": "1m"}},
+    ),
+    "srtf": Preset(
+        "shortest remaining time first, by true run times, preempts (Schrage, 1968)",
+        {"order": "remaining", "predictions": "oracle", "preempt": {"by": "quota", "tick": "0s"}},
+    ),
+    "gittins": Preset(
+        "least service per completion first, preempts (Gittins, 1979)",
+        {"preempt": {"by": "gittins"}},
+    ),
+    "pack": Preset(
+        "qssf-backfill; a job that does not fit shares the GPUs of a running one (needs models)",
+        {"order": "area", "share": {}},
+    ),
+    "lucid": Preset(
+        "Lucid's packing in QSSF order, its profiler charged (Hu et al., ASPLOS'23; needs models)",
+        {"order": "area", "share": {"when": "lucid"}, "profile": {"run": "200s", "max_gpus": 8}},
+    ),
+    "ppo": Preset("the trained policy", {"rule": "ppo"}),
+    "rollout": Preset(
+        "looks ahead in sampled futures, with qssf-backfill to follow (Bertsekas et al., 1997)",
+        {"rule": "rollout", "order": "area"},
+    ),
+    "clairvoyant": Preset(
+        "looks ahead in the future that truly comes: a bound",
+        {"rule": "clairvoyant", "order": "area", "predictions": "oracle"},
+    ),
+    "random": Preset("any legal choice is as likely", {"rule": "random", "order": "area"}),
+}
+"""By name."""

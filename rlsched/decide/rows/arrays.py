@@ -1,0 +1,181 @@
+"""A window's buffers, the reasons why a row is not legal, and what rows of both halves have in common."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records, StateArrays, records
+from rlsched.cluster.choose import host_of
+from rlsched.decide.rows.columns import (
+    FEASIBLE,
+    FREE_AFTER,
+    GPU_TIME,
+    GPUS,
+    GPUS_FRAC,
+    IS_JOB,
+    IS_VARIANT,
+    IS_WAIT,
+    LEFTOVER,
+    NODE_ENDS,
+    OPENS_NODE,
+    PREDICTED,
+    SPREAD,
+)
+from rlsched.decide.rows.features import (
+    OWN,
+    PLACE,
+    PROFILE,
+    place_columns,
+)
+from rlsched.decide.rows.logs import LogArrays, log_arrays
+from rlsched.decide.rows.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
+from rlsched.decide.rules.gittins import CLAIM
+from rlsched.jit import array_kernel, kernel
+
+LEGAL: Final = 0
+TOO_FEW_FREE: Final = 1
+NO_HOLE: Final = 2
+GUARD_HALF_FREE: Final = 3
+GUARD_HOLD: Final = 4
+PADDING: Final = 5
+HELD: Final = 6
+RESERVED: Final = 7
+
+REASON_TEXT: Final = {
+    LEGAL: "can start",
+    TOO_FEW_FREE: "fewer GPUs are free than the gang needs",
+    NO_HOLE: "enough GPUs are free, but not together",
+    GUARD_HALF_FREE: "no waiting while half of the GPUs are free and a job can start",
+    GUARD_HOLD: "another job has been held back for too long",
+    PADDING: "empty row",
+    HELD: "kept back by an earlier wait",
+    RESERVED: "would delay the job that GPUs are reserved for",
+}
+
+NOT_ASKED: Final = -2
+"""Nothing is known yet of where jobs of a demand class would go, or of whether they would delay another."""
+
+
+class WindowArrays(NamedTuple):
+    """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
+
+    `features` may be wider than F = NUM_FEATURES. Columns behind those are the caller's; here they are only
+    set to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
+    """
+
+    slot: NDArray[np.int32]  # (K,) job slot, -1 for *wait* and padding
+    node: NDArray[np.int32]  # (K,) first node of the placement, -1 where there is none
+    reason: NDArray[np.int32]  # (K,) LEGAL or why not
+    features: NDArray[np.float32]  # (K, F or more)
+    info: NDArray[
+        np.int32
+    ]  # (3,) rows in use, row that the reference rule takes, slot of the blocked job or -1
+    clock: NDArray[np.float64]  # (K,) SM clock of each row
+    partner: NDArray[np.int32]  # (K,) slot of the running job that each row shares GPUs with, -1: none
+    out: NDArray[np.int32]  # (K,) slot of the running job that each row preempts first, -1: none
+    picks: Records  # (K,) PICK: scratch
+    logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
+    shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
+    profile: NDArray[np.int64]  # (PROFILE,) scratch
+    places: Records  # (PLACES,) PLACE, by demand class + 1; 0 is for classes beyond: scratch
+    own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
+    claim: Records  # (PREEMPTING_ROWS,) CLAIM: scratch
+
+
+PICK: Final = np.dtype(
+    [
+        ("position", np.int32),  # in the queue, of the job of a row
+        ("state", np.int32),  # what the job is to a window (`rows.picks`)
+        ("ahead", np.int32),  # jobs ahead of it that do not fit
+        ("partner", np.int32),  # slot of the running job whose GPUs it would share, -1: none
+        ("old", np.int32),  # apart from that: positions of jobs to show for their age ...
+        ("old_state", np.int32),
+        ("old_partner", np.int32),
+        ("rest", np.int32),  # ... and of those that do not fit
+        ("rest_state", np.int32),
+    ]
+)
+"""What may be shown, while rows are chosen."""
+PLACES: Final = 33
+"""Jobs of one of the first 32 demand classes share what is said about where they would go."""
+OWN_ENTRIES: Final = 32
+
+
+def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArrays:
+    """Buffers for one window of so many rows that remembers so many jobs (a power of two)."""
+    return WindowArrays(
+        np.full(rows, -1, np.int32),
+        np.full(rows, -1, np.int32),
+        np.full(rows, PADDING, np.int32),
+        np.zeros((rows, NUM_FEATURES), np.float32),
+        np.zeros(3, np.int32),
+        np.ones(rows),
+        np.full(rows, -1, np.int32),
+        np.full(rows, -1, np.int32),
+        records(rows, PICK),
+        log_arrays(2 * rows),
+        np.zeros(NUM_FEATURES, np.float32),
+        np.zeros(PROFILE, np.int64),
+        records(PLACES, PLACE),
+        nobody(records(own, OWN)),
+        records(PREEMPTING_ROWS, CLAIM),
+    )
+
+
+def nobody(own: Records) -> Records:
+    """The same entries, which belong to no job from now on."""
+    own.seq[:] = -1
+    return own
+
+
+@kernel
+def use_rows(w: WindowArrays, rows: int) -> None:
+    """So many rows are in use: behind them is nothing but padding."""
+    for row in range(rows, w.slot.shape[0]):
+        w.slot[row], w.node[row], w.reason[row] = -1, -1, PADDING
+        w.clock[row], w.partner[row], w.out[row] = 1.0, -1, -1
+    row, table = rows, w.features
+    while row < w.slot.shape[0] and table[row, IS_WAIT] + table[row, IS_JOB] + table[row, IS_VARIANT] > 0.0:
+        table[row, :] = 0.0
+        row += 1
+    w.info[0] = rows
+
+
+@kernel
+def set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
+    """Fill the columns that stay with a job, entry `mine` of `own`."""
+    row[PREDICTED] = own.predicted_log[mine]
+    row[SPREAD] = own.spread[mine]
+    row[GPU_TIME] = own.gpu_time_log[mine]
+    row[GPUS] = own.gpus_log[mine]
+    row[GPUS_FRAC] = own.gpus[mine] / max(s.derived.part.open_gpus[p], 1)
+
+
+@array_kernel
+def first_host(s: StateArrays, p: int, slot: int) -> int:
+    """First node that the placement rule would use for a job that fits."""
+    return host_of(s, p, slot, np.empty(s.job.gpus[slot], np.int32))
+
+
+@kernel
+def look_at(s: StateArrays, node: int, gpus: int, now_s: float, places: Records, at: int) -> None:
+    """Fill entry `at` of `places`: a gang of this size would go to this node, -1: nowhere."""
+    if node >= 0:
+        place_columns(s, node, gpus, now_s, places, at)
+    else:
+        places.node[at] = -1
+
+
+@kernel
+def set_place(s: StateArrays, p: int, gpus: int, at: int, places: Records, row: NDArray[np.float32]) -> int:
+    """Fill the columns about where a gang would go, entry `at` of `places`. Returns the node, -1: none."""
+    if places.node[at] >= 0:
+        row[FEASIBLE] = 1.0
+        row[FREE_AFTER] = (s.derived.part.free_gpus[p] - gpus) / max(s.derived.part.open_gpus[p], 1)
+        row[LEFTOVER] = places.leftover[at]
+        row[OPENS_NODE] = places.opens_node[at]
+        row[NODE_ENDS] = places.node_ends[at]
+    return places.node[at]

@@ -1,0 +1,162 @@
+"""The legal candidates of a decision, for Python callers of `rows.windows` and `rows.variants`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster import placement
+from rlsched.cluster.state import ClusterState
+from rlsched.decide import holds, options
+from rlsched.decide.actions import Start, Wait
+from rlsched.decide.compiled import for_state
+from rlsched.decide.record import Half
+from rlsched.decide.rows import arrays as window_arrays
+from rlsched.decide.rows import variants, windows
+from rlsched.decide.start import can_set_clocks, join_action, start_action
+
+
+@dataclass(frozen=True)
+class Window:
+    """The rows of one half of a decision; K rows are in use, padding is cut off.
+
+    Attributes:
+        kind: `job` (row 0 is *wait*, the others jobs) or `how` (each row a variant of one job).
+        seqs: (K,) job numbers, -1 for *wait*.
+        nodes: (K,) first node of the placement, -1 where there is none.
+        reasons: (K,) reason codes of `decide.window_arrays`, LEGAL where the row may be taken.
+        features: (K, F) float32, the actor's columns.
+        reference: Row that the reference rule takes.
+        arrays: The buffers behind them, padded to the full window.
+    """
+
+    kind: str
+    seqs: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    reasons: NDArray[np.int32]
+    features: NDArray[np.float32]
+    reference: int
+    arrays: window_arrays.WindowArrays
+
+    @property
+    def legal(self) -> NDArray[np.bool_]:
+        """(K,) whether each row may be taken."""
+        return self.reasons == window_arrays.LEGAL
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether a *wait* keeps back a job that could start."""
+        rows = len(self.seqs)
+        return bool((self.legal[1:] & (self.arrays.out[1:rows] < 0)).any())
+
+    def action(self, state: ClusterState, partition: int, row: int) -> Start:
+        """The start that a row of the second half stands for.
+
+        Of the one way to start a job, and of a gang over several nodes, the placement rule says where.
+        """
+        seq, partner = int(self.seqs[row]), int(self.arrays.partner[row])
+        if partner >= 0:
+            other = int(state.arrays.job.seq[partner])
+            return join_action(state, partition, seq, other, policy_start(state))
+        slot = state.slot_of(seq)
+        one_way = len(self.seqs) == 1 or variants.has_one_way(state.arrays, partition, slot)
+        node = -1 if one_way else int(self.nodes[row])
+        start = variant_action(state, partition, seq, node)
+        clock = float(self.arrays.clock[row]) if can_set_clocks(state, start.gpus) else 1.0
+        return msgspec.structs.replace(start, sm_clock_frac=clock)
+
+    def half(self, logits: NDArray[np.floating] | None, choice: int) -> Half:
+        """This half for a `DecisionRecord`."""
+        return Half(
+            kind="job" if self.kind == "job" else "how",
+            seqs=self.seqs.tolist(),
+            nodes=self.nodes.tolist(),
+            features=self.features.tobytes(),
+            legal=self.legal.tolist(),
+            reasons=self.reasons.tolist(),
+            logits=[] if logits is None else [float(x) for x in logits],
+            choice=choice,
+            reference=self.reference,
+        )
+
+
+def job_candidates(state: ClusterState, partition: int, now_s: float) -> Window:
+    """First half: *wait* and the jobs of the partition's window."""
+    arrays = window_arrays.empty_window()
+    for_state(windows.job_window, state)(state.arrays, partition, now_s, arrays)
+    return _window("job", state, arrays)
+
+
+def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> Window:
+    """Second half: the ways to start a job that fits this partition now."""
+    arrays = window_arrays.empty_window()
+    slot = state.slot_of(seq)
+    for_state(variants.variant_window, state)(state.arrays, partition, slot, now_s, arrays)
+    return _window("how", state, arrays)
+
+
+def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) -> Window:
+    rows, reference = int(arrays.info[0]), int(arrays.info[1])
+    slots = arrays.slot[:rows]
+    return Window(
+        kind,
+        np.where(slots >= 0, state.arrays.job.seq[slots], -1),
+        arrays.node[:rows],
+        arrays.reason[:rows],
+        arrays.features[:rows],
+        reference,
+        arrays,
+    )
+
+
+def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
+    """Whether this is a decision point: some waiting job can start here now, and is not kept back."""
+    return bool(holds.first_startable(state.arrays, partition, now_s) >= 0)
+
+
+def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
+    """Whether a job's hold in this partition has ended before its time, and the job can start."""
+    return bool(holds.any_released(state.arrays, partition, now_s))
+
+
+def next_hold_end_s(state: ClusterState, now_s: float) -> float:
+    """When the next job that a *wait* keeps back may start: a decision point; infinite if there is none."""
+    return float(holds.next_hold_end_s(state.arrays, now_s))
+
+
+def contested(state: ClusterState, partition: int) -> bool:
+    """Whether there is something to decide: not everything that waits can start at once."""
+    return not placement.all_fit(state.arrays, partition)
+
+
+def policy_start(state: ClusterState) -> options.StartOptions:
+    """How a policy's reference rule starts jobs on this state."""
+    return options.StartOptions(*for_state(options.policy_start, state)(state.arrays))
+
+
+def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
+    """Start a job that fits as a policy would: with models, at the reference's clock, with cores by need."""
+    return start_action(state, partition, seq, node, start=policy_start(state))
+
+
+def weighs_energy(state: ClusterState, seq: int) -> bool:
+    """Whether a clock is chosen for a job: there are models, and energy counts."""
+    if not state.needs.models:
+        return False
+    own = int(state.arrays.job.energy_ppm[state.slot_of(seq)])
+    return own > 0 if own >= 0 else state.energy_weight > 0.0
+
+
+def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:
+    """Number of the first waiting job of the queue order that can start now, -1 if none can."""
+    position = holds.first_startable(state.arrays, partition, now_s)
+    return int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
+
+
+def hold(state: ClusterState, window: Window, now_s: float) -> Wait:
+    """*Wait*: the jobs of this window that fit are passed over from now on."""
+    windows.note_wait(state.arrays, window.arrays, now_s)
+    return Wait()

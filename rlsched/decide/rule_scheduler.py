@@ -1,0 +1,95 @@
+"""A rule as a scheduler: what it says next becomes a decision."""
+
+from __future__ import annotations
+
+import math
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.compiled import for_state
+from rlsched.decide.constants import begin, next_look_s, next_move
+from rlsched.decide.move import Move
+from rlsched.decide.options import NEVER, RuleOptions
+from rlsched.decide.policy import Policy
+from rlsched.decide.recording import Recording
+from rlsched.decide.rows.candidates import Window, job_candidates
+from rlsched.decide.rules.steps import CompiledRule
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import join_action, start_action
+from rlsched.jit import kernel
+
+
+@kernel
+def _first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
+    """What a rule does next in partition `p`, asked for one decision alone."""
+    begin(s, p, o, now_s)
+    return next_move(s, p, o, now_s)
+
+
+@kernel
+def _look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
+    """When a rule may say something new of partition `p` though no event happens until then."""
+    return next_look_s(s, p, o, now_s)
+
+
+class RuleScheduler(Scheduler):
+    """A rule: one preemption or start at a time, then *wait*, until it looks again where it does.
+
+    A rule knows no holds: in a policy's place (`decide.guard`) it may start a job that a *wait* keeps back.
+
+    Args:
+        policy: Its settings make a rule.
+
+    Raises:
+        InputError: they make none, or the rule cannot be loaded.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.rule: CompiledRule = policy.rule
+        self.name = self.policy_id = policy.name
+        self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
+        if policy.settings.rule:  # somebody's own, and may fail
+            self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)
+        self.abilities = Abilities(
+            preempts=rule.options.preempts,
+            reserve_after_s=rule.options.reserve_after_s,
+            migrates=rule.options.migration.wanted,
+            shares=rule.options.start.share != NEVER,
+            needs_models=rule.needs_models,
+        )
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """Preempt or start the rule's next job, or wait."""
+        recording = Recording(state, partition, now_s, wanted=record)
+        window = job_candidates(state, partition, now_s) if record else None
+        action, row = self._act(state, partition, now_s, window)
+        halves = [window.half(None, row)] if window is not None else []
+        return recording.decision(action, "rule", self.policy_id, halves=halves)
+
+    def _act(
+        self, state: ClusterState, partition: int, now_s: float, window: Window | None
+    ) -> tuple[Action, int]:
+        """What the rule says, and the row that shows it, -1 for none."""
+        rule, arrays, number = self.rule, state.arrays, state.arrays.job.seq
+        bound = rule.steps.bound
+        move = Move(*for_state(_first_move, state, **bound)(arrays, partition, rule.options, now_s))
+        if move.preempt >= 0:
+            gang = int(number[move.for_gang]) if move.for_gang >= 0 else -1
+            return Preempt(seq=int(number[move.preempt]), moved_for=gang), -1
+        if move.start < 0:
+            look_s = math.inf
+            if rule.steps.looks:
+                look_s = float(for_state(_look_s, state, **bound)(arrays, partition, rule.options, now_s))
+            return Wait(until_s=look_s if math.isfinite(look_s) else None), 0
+        seq, start = int(number[move.start]), rule.options.start
+        row = row_of(window, seq) if window is not None else -1
+        if move.share_with >= 0:
+            return join_action(state, partition, seq, int(number[move.share_with]), start), row
+        return start_action(state, partition, seq, move.place, start=start), row
+
+
+def row_of(window: Window, seq: int) -> int:
+    """Row of a job in a window; -1 where the window does not show it."""
+    rows = (window.seqs == seq).nonzero()[0]
+    return int(rows[0]) if rows.size else -1

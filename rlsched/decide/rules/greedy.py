@@ -1,0 +1,73 @@
+"""The greedy rules, compiled: the first job of the order starts, or the first that fits.
+
+`fifo`, `sjf` and `qssf` block: the first job of the order starts where it fits, and holds up all behind it
+where not. With backfill the first that fits starts, whatever is before it. Where models say how fast jobs
+run, a job may share the GPUs of a running one.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.class_queues import comes_before
+from rlsched.cluster.placement import class_fits, fits_slot
+from rlsched.decide.move import Move, start_of
+from rlsched.decide.options import BLOCKED, NEVER, RuleOptions, may_share
+from rlsched.decide.sharing import next_to_share
+from rlsched.jit import kernel
+
+SKIPS_QUIET = True
+SORTED_QUEUE = False
+
+
+@kernel
+def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
+    """Nothing is to be worked out beforehand."""
+
+
+@kernel
+def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
+    """Start the next job of the order."""
+    return or_share(s, p, next_in_order(s, p, o.blocks), o)
+
+
+@kernel
+def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
+    """Nothing is to be remembered."""
+
+
+@kernel
+def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
+    """Only events change what the rule says."""
+    return math.inf
+
+
+@kernel
+def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
+    """Slot of the next job that starts on free GPUs in partition `p`, -1 for none.
+
+    The first of the queue order, where it fits, or, for a rule that does not block, the first that fits: the
+    first among the tops of the demand classes that fit.
+    """
+    queues, first = s.derived.class_queue, -1
+    for c in range(queues.shape[1]):
+        top = queues.root[p, c]
+        if top >= 0 and (first < 0 or comes_before(s, top, first)) and (blocks or class_fits(s, p, c)):
+            first = top
+    return first if first < 0 or not blocks or fits_slot(s, p, first) else -1
+
+
+@kernel
+def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions) -> Move:
+    """Start the job in `slot` on free GPUs, or another one on those of a running job.
+
+    Rules that share where jobs are blocked start on free GPUs first; Lucid's takes the first job of the order
+    that can do either, and prefers to share.
+    """
+    if not may_share(s) or o.start.share == NEVER or (slot >= 0 and o.start.share == BLOCKED):
+        return start_of(slot, -1)
+    sharer, partner = next_to_share(s, p, o.blocks, o.start)
+    if slot < 0 or (sharer >= 0 and (sharer == slot or comes_before(s, sharer, slot))):
+        return start_of(sharer, partner)
+    return start_of(slot, -1)

@@ -1,0 +1,50 @@
+"""The rule `reserve`, compiled: a long job may start only if a share of the GPUs stays free after it.
+
+Jobs start by predicted run time x GPUs, those that do not fit are skipped, as under `qssf-backfill`. The
+share that long jobs leave is room in which short jobs and gangs need not wait for days. No paper on GPU
+clusters has the rule, it is the simplest one that is not greedy; holding servers back from one class of
+work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
+Probability in the Engineering and Informational Sciences 4(2), 1990). Ours goes by predicted run time, and
+queues.
+
+A gang that could not leave the share even on the idle partition is exempt, or it would never start. So
+whatever waits can start once the partition is idle, and no job is lost.
+
+Whether a job may start depends on the GPUs that are free, which change with events alone: no timer.
+"""
+
+from __future__ import annotations
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.placement import first_fitting
+from rlsched.decide.move import Move
+from rlsched.decide.options import RuleOptions
+from rlsched.decide.rules.greedy import or_share
+from rlsched.jit import kernel
+
+
+@kernel
+def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
+    """Start the next job of the order that is short, or leaves the share free."""
+    at = next_by_reserve(s, p, o.long_job_s, o.leave_frac)
+    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o)
+
+
+@kernel
+def leaves_share(s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float) -> bool:
+    """Whether a job that fits may start: it is short, leaves the share free, or is exempt."""
+    if s.job.predicted_s[slot] <= longer_than_s:
+        return True
+    gpus, share = s.job.gpus[slot], free_frac * s.derived.part.open_gpus[p]
+    return s.derived.part.free_gpus[p] - gpus >= share or s.derived.part.open_gpus[p] - gpus < share
+
+
+@kernel
+def next_by_reserve(s: StateArrays, p: int, longer_than_s: float, free_frac: float) -> int:
+    """Queue position of the next job that starts in partition `p`, -1 for none."""
+    at = first_fitting(s, p, 0)
+    while at >= 0:
+        if leaves_share(s, p, s.derived.queue[p, at], longer_than_s, free_frac):
+            return at
+        at = first_fitting(s, p, at + 1)
+    return -1

@@ -1,0 +1,242 @@
+"""The quota walk, compiled: which running jobs give way, and which waiting ones take their GPUs.
+
+All jobs that a partition could move, waiting and running together, are gone through in one order; each that
+still fits a quota of GPUs takes its number from it. A running job that finds the quota too small is
+preempted, a waiting job that finds it large enough may start. The walk counts GPUs (a share of one is
+one GPU) and not holes: a job that has quota may still not find a place; its GPUs stay free until it does.
+
+The order is that of the queue, behind the level that attained service gives: jobs
+with more than a threshold of it come after all others, for good. This is the rule of Lucid's simulator
+(Hu et al., ASPLOS'23) for Tiresias and for SRTF. Ours differs in four points: ties go by `seq`; running jobs
+that are not preemptible, or stand on a node that is not up, keep their GPUs, which are then no part of the
+quota; a job that would not fit even if every other job of the walk left gets no quota, so that nobody makes
+room for it in vain; and the walk is made at events and at due ticks alone, since between them it would
+decide the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.placement import fits_in, fits_slot
+from rlsched.decide.move import Move, nothing, preempt_of, start_of
+from rlsched.decide.options import RuleOptions
+from rlsched.decide.order.gittins import attained_gpu_s
+from rlsched.decide.order.keys import order_key
+from rlsched.jit import array_kernel, kernel
+
+LOOKS = True
+
+
+@kernel
+def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
+    """Walk, and note who loses and who has quota; at an instant that is no tick nobody does."""
+    s.scratch[0].outs = s.scratch[0].ins = 0
+    if is_tick(now_s, o.tick_s):
+        walk(s, p, now_s, o.threshold_gpu_s)
+    s.scratch[0].out_at = s.scratch[0].in_at = 0
+
+
+@kernel
+def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
+    """First all preemptions of the walk, then its starts, each that finds a place."""
+    scratch, slot = s.scratch[0], s.derived.slot
+    if scratch.out_at < scratch.outs:
+        scratch.out_at += 1
+        return preempt_of(slot.quota_out[scratch.out_at - 1], -1)
+    while scratch.in_at < scratch.ins:
+        scratch.in_at += 1
+        if fits_slot(s, p, slot.quota_in[scratch.in_at - 1]):
+            return start_of(slot.quota_in[scratch.in_at - 1], -1)
+    return nothing()
+
+
+@kernel
+def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
+    """Walk again where a job has started that must not be preempted: it is no part of the quota any more."""
+    if move.start >= 0 and s.job.pinned[move.start]:
+        begin(s, p, o, now_s)
+
+
+@kernel
+def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
+    """When the walk of partition `p` can next decide something though no event happens until then.
+
+    At an instant that is no tick: the next tick. At a tick: the first tick at which another job has attained
+    more than the threshold. Infinite where nobody waits, or without a tick.
+    """
+    if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
+        return np.inf
+    if not is_tick(now_s, o.tick_s):
+        return _tick_after(now_s, o.tick_s)
+    look_s = np.inf
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        left_gpu_s = o.threshold_gpu_s - attained_gpu_s(s, slot, now_s)
+        if s.job.placed_in[slot] == p and left_gpu_s >= 0.0 and not s.job.pinned[slot]:
+            reached_s = now_s + left_gpu_s * 1000.0 / (s.job.gpus[slot] * s.job.share_milli[slot])
+            look_s = min(look_s, _tick_after(reached_s, o.tick_s))
+    return look_s
+
+
+@kernel
+def _all_up(s: StateArrays, p: int) -> bool:
+    """Whether every node of partition `p` is up."""
+    up = True
+    for n in range(s.node.shape[0]):
+        up = up and (s.node.part_of[n] != p or s.node.status[n] == NODE_UP)
+    return up
+
+
+@kernel
+def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
+    """Whether all GPUs of a running job would be free for others if it left."""
+    place = s.job.head[slot]
+    while place >= 0:
+        g = place // MAX_TENANTS
+        if s.node.status[s.gpu.node[g]] != NODE_UP:
+            return False
+        place = s.gpu.link[g, place % MAX_TENANTS]
+    return True
+
+
+@array_kernel
+def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
+    """(R,) slots that run in partition `p`, may be preempted, and would then leave their GPUs to others."""
+    out = np.empty(s.derived.running_len[0], np.int32)
+    count = 0
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.placed_in[slot] == p and not s.job.pinned[slot] and (all_up or _is_on_up_nodes(s, slot)):
+            out[count] = slot
+            count += 1
+    return out[:count]
+
+
+@array_kernel
+def _in_order(
+    s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
+) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
+    """Running slots by (level, key, seq), their keys, and how many of them are of the first level."""
+    count = slots.shape[0]
+    keys = np.empty(count)
+    for k in range(count):
+        keys[k] = order_key(s, slots[k], now_s)
+    order = np.argsort(keys)
+    for k in range(1, count):  # ties, which that leaves in any order
+        moved, at = order[k], k
+        while (
+            at > 0
+            and keys[order[at - 1]] == keys[moved]
+            and s.job.seq[slots[order[at - 1]]] > s.job.seq[slots[moved]]
+        ):
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = moved
+    out, out_keys = np.empty(count, np.int32), np.empty(count)
+    at = first_level = 0
+    for level in range(2):
+        for k in order:
+            if (attained_gpu_s(s, slots[k], now_s) > threshold_gpu_s) == (level == 1):
+                out[at], out_keys[at] = slots[k], keys[k]
+                at += 1
+        if level == 0:
+            first_level = at
+    return out, out_keys, first_level
+
+
+@array_kernel
+def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What `Index.holes` and `Index.whole` of partition `p` would be if all of `movable` left; (M + 1,)."""
+    free = s.node.free.copy()
+    for slot in movable:
+        place = s.job.head[slot]
+        while place >= 0:
+            g = place // MAX_TENANTS
+            n = s.gpu.node[g]
+            free[n] = min(free[n] + 1, s.node.gpus[n])
+            place = s.gpu.link[g, place % MAX_TENANTS]
+    holes, whole = np.zeros_like(s.derived.holes[p]), np.zeros_like(s.derived.whole[p])
+    for n in range(s.node.shape[0]):
+        if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
+            holes[free[n]] += 1
+            whole[s.node.gpus[n]] += free[n] == s.node.gpus[n]
+    return holes, whole
+
+
+@kernel
+def _smallest_waiting(s: StateArrays, p: int) -> int:
+    """GPUs of the smallest job that waits for partition `p`; there is one."""
+    classes, smallest = s.derived.class_queue, s.gpu.shape[0]
+    for c in range(classes.shape[1]):
+        if classes.waiting[p, c] > 0:
+            smallest = min(smallest, s.demand.gpus[c])
+    return smallest
+
+
+@array_kernel
+def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
+    """Note in the scratch whom of partition `p` to preempt now, and who has quota; in the walk's order.
+
+    First all of the former are to be preempted, then those of the latter that fit are to be started. Neither
+    changes what a second walk at the same instant says of the others - unless a job starts that cannot be
+    preempted: then walk again. A job that started at this very instant is not preempted.
+    """
+    queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
+    if waiting == 0:
+        return
+    movable = _movable_running(s, p, _all_up(s, p))
+    running, keys, first_level = _in_order(s, movable, now_s, threshold_gpu_s)
+    holes, whole = _room(s, p, movable)
+    quota = s.derived.part.free_gpus[p] + s.job.gpus[movable].sum()
+    smallest = _smallest_waiting(s, p)
+    preempt, start = s.derived.slot.quota_out, s.derived.slot.quota_in
+    preempts = starts = r = 0
+    for level in range(2):
+        q, until = 0, first_level if level == 0 else running.shape[0]
+        while True:
+            if quota < smallest:
+                q = waiting
+            while q < waiting:
+                slot = queue[q]
+                if (
+                    s.job.gpus[slot] <= quota
+                    and (s.job.attained_gpu_s[slot] > threshold_gpu_s) == (level == 1)
+                    and fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
+                ):
+                    break
+                q += 1
+            if q < waiting and (
+                r == until
+                or s.derived.slot.key[queue[q]] < keys[r]
+                or (s.derived.slot.key[queue[q]] == keys[r] and s.job.seq[queue[q]] < s.job.seq[running[r]])
+            ):
+                start[starts] = queue[q]
+                starts += 1
+                quota -= s.job.gpus[queue[q]]
+                q += 1
+            elif r < until:
+                if s.job.gpus[running[r]] <= quota:
+                    quota -= s.job.gpus[running[r]]
+                elif s.job.start_s[running[r]] < now_s:
+                    preempt[preempts] = running[r]
+                    preempts += 1
+                r += 1
+            else:
+                break
+    s.scratch[0].outs, s.scratch[0].ins = preempts, starts
+
+
+@kernel
+def is_tick(now_s: float, tick_s: float) -> bool:
+    """Whether decisions may be taken now: always without a tick, else at multiples of it."""
+    return tick_s <= 0.0 or np.floor(now_s / tick_s + 0.5) * tick_s == now_s
+
+
+@kernel
+def _tick_after(at_s: float, tick_s: float) -> float:
+    """First tick after this time."""
+    k = np.floor(at_s / tick_s) + 1.0
+    return k * tick_s if k * tick_s > at_s else (k + 1.0) * tick_s

@@ -1,0 +1,165 @@
+"""The rule that the settings of a policy make."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import numpy as np
+
+from rlsched.decide.options import (
+    BLOCKED,
+    FIXED,
+    FULL,
+    KEEP_FRAC,
+    LUCID,
+    LULL,
+    NEVER,
+    NO_MIGRATION,
+    SLOWDOWN,
+    WEIGHED,
+    MigrationOptions,
+    RuleOptions,
+    StartOptions,
+)
+from rlsched.decide.order.gittins import Gittins
+from rlsched.decide.order.keys import Order
+from rlsched.decide.rules.steps import RULES, CompiledRule, Steps
+from rlsched.decide.settings import Clock, Preempt, Settings
+from rlsched.errors import InputError
+from rlsched.jit import Kernel
+
+_CLOCKS = {"fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHED}
+
+
+def make_rule(settings: Settings) -> CompiledRule:
+    """The rule that settings make.
+
+    Raises:
+        InputError: a rule of somebody's own cannot be loaded.
+    """
+    steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
+    profile = settings.profile
+    return CompiledRule(
+        steps,
+        _options(settings),
+        order_of(settings),
+        profile_s=float(profile.run) if profile else 0.0,
+        profile_max_gpus=float(profile.max_gpus) if profile else math.inf,
+    )
+
+
+def order_of(settings: Settings) -> Order:
+    """What the queue of a policy goes by."""
+    revised, preempt = settings.predictions == "revised", settings.preempt
+    indexed = preempt is not None and preempt.by != "quota"
+    declared = preempt is not None and preempt.declared
+    order = Order(by="index") if indexed and not declared else Order.parse(settings.order or "submit")
+    return msgspec.structs.replace(
+        order,
+        index=_index(preempt) if preempt is not None and indexed else order.index,
+        revised=revised,
+        until_declared=declared,
+    )
+
+
+def _kind(settings: Settings) -> str:
+    if settings.preempt is not None and settings.preempt.declared:
+        return "declared"
+    if settings.preempt is not None:
+        return "las" if settings.preempt.by == "quota" else "gittins"
+    if settings.reserve_after is not None:
+        return "backfill"
+    return "keep-free" if settings.leave_free is not None else "greedy"
+
+
+def _index(preempt: Preempt) -> Gittins:
+    return Gittins(
+        spread=preempt.spread,
+        trust=preempt.trust,
+        gpus_power=preempt.gpus_power,
+        margin=preempt.margin,
+        age_step=preempt.age_step,
+        first_age_s=float(preempt.first_age),
+        tick_s=float(preempt.tick),
+        threshold_gpu_s=preempt.threshold_gpu_s if preempt.by == "service" else math.inf,
+    )
+
+
+def _options(settings: Settings) -> RuleOptions:
+    preempt, leave, move = settings.preempt, settings.leave_free, settings.migrate
+    after = settings.reserve_after
+    return RuleOptions(
+        blocks=settings.blocks,
+        reserve_after_s=math.inf if after is None else float(after),
+        long_job_s=float(leave.longer_than) if leave else math.inf,
+        leave_frac=float(leave.share) if leave else 0.0,
+        threshold_gpu_s=float(preempt.threshold_gpu_s) if preempt else math.inf,
+        tick_s=float(preempt.tick) if preempt else 0.0,
+        preempts=preempt is not None,
+        start=_start(settings),
+        migration=MigrationOptions(True, float(move.dwell), float(move.gain), move.first)
+        if move
+        else NO_MIGRATION,
+        own=np.array(settings.own, np.float64),
+    )
+
+
+def _start(settings: Settings) -> StartOptions:
+    share, clock = settings.share, settings.clock
+    return StartOptions(
+        share=NEVER if share is None else LUCID if share.when == "lucid" else BLOCKED,
+        max_jobs=share.max_jobs if share else 2,
+        min_speed=float(share.min_speed) if share else KEEP_FRAC,
+        clock=FULL if clock is None else _CLOCKS[clock.rule],
+        clock_value=_clock_value(clock),
+        cores=settings.cores,
+    )
+
+
+def _clock_value(clock: Clock | None) -> float:
+    if clock is None:
+        return 1.0
+    if clock.rule == "fixed":
+        return float(clock.at)
+    return float(clock.energy_weight if clock.rule == "weighed" else clock.slowdown)
+
+
+def own_steps(path: str) -> Steps:
+    """The rule that a Python file defines (`rlsched.decide.rules`).
+
+    Raises:
+        InputError: there is no such file, it cannot be run, or it defines no rule.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"{path}: there is no such file; expected a Python file that defines next_move")
+    module = _module(file)
+    if not isinstance(getattr(module, "next_move", None), Kernel):
+        raise InputError(
+            f"{path}: expected a kernel `next_move(s, p, o, now_s)`, got none; see examples/own_rule.py"
+        )
+    return Steps.of(module)
+
+
+def _module(file: Path) -> ModuleType:
+    """A file as a module, run once for what it holds."""
+    name = f"rlsched_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever is in somebody's file
+        del sys.modules[name]
+        raise InputError(f"{file}: this rule cannot be loaded: {type(error).__name__}: {error}") from error
+    return module

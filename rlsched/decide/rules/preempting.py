@@ -1,0 +1,91 @@
+"""What rules that preempt by keys have in common, compiled: the next job, and whom it may claim GPUs from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.placement import class_fits
+from rlsched.decide.move import Move, nothing, preempt_of, start_of
+from rlsched.decide.options import NEVER, RuleOptions, may_share
+from rlsched.decide.rules.migration_plan import FAR
+from rlsched.decide.rules.victims import find_victims
+from rlsched.decide.sharing import LOOK_AT, best_partner
+from rlsched.jit import array_kernel, kernel
+
+
+@kernel
+def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
+    """The other partition that a job of partition `p` waits for, -1 for none."""
+    own = s.job.own_partition[slot]
+    return s.job.shared_partition[slot] if own == p else own
+
+
+@kernel
+def may_claim(s: StateArrays, p: int, slot: int) -> bool:
+    """Whether jobs of partition `p` may be preempted for this one: nobody is, where it fits elsewhere."""
+    other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
+    return s.demand.plain[demand] and (other < 0 or not class_fits(s, other, demand))
+
+
+@kernel
+def most_preemptible(s: StateArrays) -> float:
+    """The highest `slot.leave` of all running jobs, -inf where none may leave."""
+    most = -math.inf
+    for position in range(s.derived.running_len[0]):
+        most = max(most, s.derived.slot.leave[s.derived.slot.running[position]])
+    return most
+
+
+@array_kernel
+def next_by_key(s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions, preempts: bool) -> Move:
+    """The next move where waiting jobs go by `key` (J,), the least first, and running ones by `slot.leave`.
+
+    What fits, and what room can be made, is the same for all jobs that ask for the same and wait for the
+    same partitions: once the first of them has found nothing, the others are passed over. Without `preempts`
+    nobody gives way.
+    """
+    queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
+    left, kind = np.empty(waiting), np.empty(waiting, np.int64)
+    for position in range(waiting):
+        slot = queue[position]
+        left[position] = key[slot]
+        kind[position] = s.job.demand[slot] * (partitions + 1) + _elsewhere(s, p, slot) + 1
+    passed = np.zeros(s.demand.shape[0] * (partitions + 1), np.bool_)
+    most = most_preemptible(s) if preempts else -math.inf
+    failed, looked = FAR, 0
+    while True:
+        at, least = -1, math.inf
+        for position in range(waiting):
+            if left[position] < least and not passed[kind[position]]:
+                at, least = position, left[position]
+        if at < 0:
+            return nothing()
+        slot, demand = queue[at], s.job.demand[queue[at]]
+        if class_fits(s, p, demand):
+            return start_of(slot, -1)
+        if may_share(s) and o.start.share != NEVER and looked < LOOK_AT:
+            looked += 1
+            partner = best_partner(s, p, slot, o.start)
+            if partner >= 0:
+                return start_of(slot, partner)
+            left[at] = math.inf
+        else:
+            passed[kind[at]] = True
+        if least < most and s.job.gpus[slot] < failed and may_claim(s, p, slot):
+            out = find_victims(s, p, s.job.gpus[slot], s.derived.slot.leave, least)[0]
+            if out >= 0:
+                return preempt_of(out, -1)
+            failed = s.job.gpus[slot]
+
+
+@kernel
+def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
+    """The first tick after now that is not before `look_s`; infinite where that is."""
+    if look_s == math.inf:
+        return look_s
+    tick = np.ceil(look_s / tick_s) * tick_s
+    return tick if tick > now_s else tick + tick_s

@@ -1,0 +1,178 @@
+"""What the cluster will look like, compiled: a copy of nodes and GPUs on which running jobs can be let end.
+
+Rules that promise GPUs to a job that does not fit yet look ahead with it. The copy is handled by the
+ledger's own `vacate` and `occupy`, so that whether something fits there is asked as it is of the cluster now.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Index, StateArrays
+from rlsched.cluster.choose import choose
+from rlsched.cluster.kernels import occupy, vacate
+from rlsched.cluster.placement import fits_slot
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.remaining import remaining_s
+from rlsched.jit import array_kernel, kernel
+from rlsched.models.speed import present_speed, speed_alone
+
+UNKNOWN: Final = 0
+_LEAVES_ROOM: Final = 1
+_DELAYS: Final = 2
+
+
+@array_kernel
+def copy_nodes(s: StateArrays) -> StateArrays:
+    """The same state with nodes and GPUs of its own; jobs and queues are shared, and only to be read."""
+    old = s.derived
+    index = Index(
+        old.slot,
+        old.part.copy(),
+        old.holes.copy(),
+        old.whole.copy(),
+        old.by_free.copy(),
+        old.by_whole.copy(),
+        old.class_queue.copy(),
+        old.queue,
+        old.running_len,
+    )
+    return StateArrays(
+        s.node.copy(),
+        s.gpu.copy(),
+        s.job,
+        s.demand,
+        index,
+        s.config,
+        s.counters,
+        s.scratch,
+        s.order,
+        s.models,
+    )
+
+
+@kernel
+def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
+    """When a running job is predicted to end.
+
+    Start + prediction while that is not past; a job that has outlived its prediction is given a new one,
+    `remaining_s` from now: half of the time that it has run. With models the prediction is stretched by the
+    speed that the job is predicted to have where it is now, as if it had had it since its start.
+    """
+    run_s = s.job.predicted_s[slot]
+    if MODELLED and s.config[0].modelled:
+        run_s /= present_speed(s, slot)
+    end_s = s.job.start_s[slot] + run_s
+    return end_s if end_s >= now_s else now_s + remaining_s(s, slot, now_s)
+
+
+@array_kernel
+def predicted_run_s(s: StateArrays, p: int, slot: int) -> float:
+    """How long a waiting job that fits is predicted to run if it starts now.
+
+    With models: alone, at full clock, on GPUs of the type that it would be given.
+    """
+    run_s = s.job.predicted_s[slot]
+    if MODELLED and s.config[0].modelled:
+        gpus = np.empty(s.job.gpus[slot], np.int32)
+        host = choose(s, p, slot, -1, gpus)
+        if host >= 0 and gpus.shape[0]:
+            run_s /= speed_alone(s, slot, s.node.kind[host])
+    return run_s
+
+
+@kernel
+def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at: int) -> None:
+    """Let entry `at` of a heap by end sink to its place."""
+    while True:
+        child = 2 * at + 1
+        if child >= count:
+            return
+        if child + 1 < count and ends_s[child + 1] < ends_s[child]:
+            child += 1
+        if ends_s[at] <= ends_s[child]:
+            return
+        ends_s[at], ends_s[child] = ends_s[child], ends_s[at]
+        slots[at], slots[child] = slots[child], slots[at]
+        at = child
+
+
+@array_kernel
+def let_end_until_fits(future: StateArrays, p: int, slot: int, now_s: float) -> float:
+    """Let the jobs of partition `p` end as predicted until the job in `slot`, which does not fit, does.
+
+    Jobs that are predicted to end at one time end together. `future` (`copy_nodes`) is then the partition at
+    that time; where the job would not fit even the idle partition it is that, and the time is infinite.
+    R running jobs cost O(R + k log R), where k have to end.
+    """
+    running = future.derived.running_len[0]
+    ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
+    count = 0
+    for position in range(running):
+        other = future.derived.slot.running[position]
+        if future.job.placed_in[other] == p:
+            ends_s[count], slots[count] = predicted_end_s(future, other, now_s), other
+            count += 1
+    for at in range(count // 2 - 1, -1, -1):
+        _sink(ends_s, slots, count, at)
+    while count > 0:
+        end_s = ends_s[0]
+        while count > 0 and ends_s[0] == end_s:
+            job, ended = future.job, slots[0]
+            vacate(future, ended, job.head[ended], job.host[ended], p, job.share_milli[ended])
+            count -= 1
+            ends_s[0], slots[0] = ends_s[count], slots[count]
+            _sink(ends_s, slots, count, 0)
+        if fits_slot(future, p, slot):
+            return end_s
+    return np.inf
+
+
+@array_kernel
+def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
+    """Whether jobs of each demand class may run past a reservation: nothing is known yet. (C,)"""
+    return np.full(s.demand.shape[0], UNKNOWN, np.int8)
+
+
+@array_kernel
+def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int) -> bool:
+    """Whether the job in `slot` fits `future` although the job in `other` has started now and still runs.
+
+    `other` is put on the GPUs that it would be given now. `future` is left as it was.
+    """
+    gpus = np.empty(s.job.gpus[other], np.int32)
+    host = choose(s, p, other, -1, gpus)
+    if host < 0:
+        return False
+    head = occupy(future, other, gpus, host, p, s.job.share_milli[other])
+    fits_still = fits_slot(future, p, slot)
+    vacate(future, other, head, host, p, s.job.share_milli[other])
+    return fits_still
+
+
+@kernel
+def leaves_alone(
+    s: StateArrays,
+    future: StateArrays,
+    p: int,
+    reserved: int,
+    shadow_s: float,
+    slot: int,
+    now_s: float,
+    verdicts: NDArray[np.int8],
+) -> bool:
+    """Whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
+
+    It can if it is predicted to end by `shadow_s`, the time of the reservation, or if `reserved` fits
+    `future`, the partition at that time, beside it. Jobs of one class would be given the same GPUs now, so
+    `verdicts` (`no_verdicts`) keeps the answer by class; it holds until something starts.
+    """
+    if now_s + predicted_run_s(s, p, slot) <= shadow_s:
+        return True
+    c = s.job.demand[slot]
+    if verdicts[c] == UNKNOWN:
+        verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot) else _DELAYS
+    return verdicts[c] == _LEAVES_ROOM

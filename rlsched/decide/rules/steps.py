@@ -1,0 +1,99 @@
+"""`Steps`: a rule as its four functions, and the rules that there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from rlsched.decide.options import NEVER, PLAIN_START, RuleOptions
+from rlsched.decide.order.keys import Order
+from rlsched.decide.rules import backfill, declared, gittins, greedy, keep_free, las
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A rule.
+
+    Attributes:
+        begin, next_move, after, next_look_s: See `rlsched.decide.rules`.
+        looks: Whether `next_look_s` is ever finite.
+        skips_quiet: Whether a partition in which nothing has changed since the rule had nothing more to do
+            there need not be asked.
+        sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes will do.
+    """
+
+    begin: Any
+    next_move: Any
+    after: Any
+    next_look_s: Any
+    looks: bool = False
+    skips_quiet: bool = False
+    sorted_queue: bool = True
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Steps:
+        """The rule that a module defines: the four functions, or those of `greedy` where it has none; and
+        `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they are not as above."""
+        functions = {
+            name: getattr(module, name, getattr(greedy, name))
+            for name in ("begin", "next_move", "after", "next_look_s")
+        }
+        return cls(
+            **functions,
+            looks=getattr(module, "LOOKS", False),
+            skips_quiet=getattr(module, "SKIPS_QUIET", False),
+            sorted_queue=getattr(module, "SORTED_QUEUE", True),
+        )
+
+    @cached_property
+    def bound(self) -> dict[str, Any]:
+        """The four functions by the names that templates leave open."""
+        return {
+            "begin": self.begin,
+            "next_move": self.next_move,
+            "after": self.after,
+            "next_look_s": self.next_look_s,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRule:
+    """A rule with its options: all that a compiled loop needs.
+
+    Attributes:
+        steps: Its four functions.
+        options: What they are told.
+        order: What the queue goes by.
+        profile_s: What a profiler costs: jobs that run longer begin by so much work that is lost ...
+        profile_max_gpus: ... if they have no more GPUs than this.
+    """
+
+    steps: Steps
+    options: RuleOptions
+    order: Order
+    profile_s: float = 0.0
+    profile_max_gpus: float = math.inf
+
+    @property
+    def sorted_queue(self) -> bool:
+        """Whether it reads the sorted queue."""
+        return self.steps.sorted_queue or self.options.start.share != NEVER
+
+    @property
+    def needs_models(self) -> bool:
+        """Whether it does what models alone make legal."""
+        return self.options.start != PLAIN_START
+
+
+RULES = {
+    "greedy": Steps.of(greedy),
+    "backfill": Steps.of(backfill),
+    "declared": Steps.of(declared),
+    "keep-free": Steps.of(keep_free),
+    "gittins": Steps.of(gittins),
+    "las": Steps.of(las),
+}
+"""The rules by the name that a policy has for them."""

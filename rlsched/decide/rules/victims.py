@@ -1,0 +1,177 @@
+"""The cheapest jobs to preempt so that another one fits, compiled.
+
+What may give way is looked at GPU by GPU: jobs that share GPUs leave them together, and a GPU whose jobs
+may not all be preempted stays taken. A gang that one node holds is given the node where those who leave hold
+fewest GPUs in all, wherever those are; a larger gang is given whole nodes of the largest size, one after the
+other, in the same way, and a node for the rest. On a node those with the highest index go first, and nobody
+goes in vain.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.jit import array_kernel, kernel
+
+_MORE_GPUS = 1 << 30
+
+
+@kernel
+def _last_tenant(s: StateArrays, g: int) -> int:
+    """The slot in the last place of GPU `g` that is taken, -1 where none is."""
+    last = -1
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            last = s.gpu.tenant[g, k]
+    return last
+
+
+@array_kernel
+def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(G,) least index of the jobs on each GPU; infinite where it is free."""
+    worst = np.full(s.gpu.shape[0], math.inf)
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        place = s.job.head[slot]
+        while place >= 0:
+            g = place // MAX_TENANTS
+            worst[g] = min(worst[g], index[slot])
+            place = s.gpu.link[g, place % MAX_TENANTS]
+    return worst
+
+
+@kernel
+def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
+    """The group on GPU `g` leaves, or stays after all: its jobs have all of its GPUs in common."""
+    place = s.job.head[_last_tenant(s, g)]
+    while place >= 0:
+        free[place // MAX_TENANTS] = mark
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+
+
+@kernel
+def _free_on(s: StateArrays, n: int, free: NDArray[np.bool_]) -> int:
+    """GPUs of node `n` that would be wholly free."""
+    count = 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        count += free[g]
+    return count
+
+
+@kernel
+def _clear_node(
+    s: StateArrays,
+    n: int,
+    needed: int,
+    worst: NDArray[np.float64],
+    above: float,
+    free: NDArray[np.bool_],
+    gone: NDArray[np.int32],
+) -> int:
+    """Choose who leaves node `n` so that `needed` of its GPUs are free, beside those who are leaving anyway.
+
+    The GPUs of those chosen are marked in `free` (G,), and stand in `gone` (one GPU of each group). `worst`
+    (G,): the index of each GPU. Returns how many groups that are, -1 (and nothing is marked) where it cannot
+    be done.
+    """
+    first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
+    count, could, frees = 0, 0, _free_on(s, n, free)
+    for g in range(first, end):
+        could += free[g] or worst[g] > above
+    if could < needed:
+        return -1
+    while frees < needed:
+        at, most = first, above
+        for g in range(first, end):
+            if not free[g] and worst[g] > most:
+                at, most = g, worst[g]
+        _mark(s, at, free, True)
+        gone[count] = at
+        count, frees = count + 1, _free_on(s, n, free)
+    k = count - 2  # the last one was needed; those before it may not be any more
+    while k >= 0:
+        _mark(s, gone[k], free, False)
+        if _free_on(s, n, free) >= needed:
+            count -= 1
+            for other in range(k, count):
+                gone[other] = gone[other + 1]
+        else:
+            _mark(s, gone[k], free, True)
+        k -= 1
+    return count
+
+
+@kernel
+def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
+    """GPUs that the groups on these GPUs hold in all, wherever they are."""
+    held = 0
+    for k in range(gone.shape[0]):
+        held += s.job.gpus[_last_tenant(s, gone[k])]
+    return held
+
+
+@kernel
+def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]) -> bool:
+    """Whether a gang fits nodes with so much free: `size` GPUs on each but the last one."""
+    wholes, rest, holding, enough = gpus // size, gpus % size, 0, 0
+    for n in range(s.node.shape[0]):
+        if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
+            count = _free_on(s, n, free)
+            holding += count >= size
+            enough += count >= rest
+    return holding >= wholes and (rest == 0 or enough > wholes)
+
+
+@array_kernel
+def find_victims(
+    s: StateArrays, p: int, gpus: int, index: NDArray[np.float64], above: float
+) -> tuple[int, int, float]:
+    """Who gives way to a gang of `gpus` GPUs in partition `p`.
+
+    Args:
+        s: The state.
+        p: The partition.
+        gpus: GPUs of the gang, whole ones; it does not fit now.
+        index: (J,) what speaks for preempting each slot; -inf: it must not be.
+        above: Only jobs with an index above this leave.
+
+    Returns:
+        (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all who have to leave
+        hold, one job of each group counted; the least index of their GPUs).
+    """
+    worst = _worst(s, index)
+    size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
+    if size == 0 or not _holds(s, p, gpus, size, worst > above):
+        return -1, 0, 0.0
+    free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
+    gone = np.empty(max(s.derived.part.node_size[p], 1), np.int32)
+    plan = np.empty(s.gpu.shape[0], np.int32)
+    while left > 0:
+        needed, node, least = min(left, size), -1, _MORE_GPUS
+        for n in range(s.node.shape[0]):
+            in_part = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.gpus[n] >= needed
+            if in_part and not chosen[n] and needed - _free_on(s, n, free) < least:
+                count = _clear_node(s, n, needed, worst, above, free, gone)
+                if count >= 0 and _gpus_held(s, gone[:count]) < least:
+                    node, least = n, _gpus_held(s, gone[:count])
+                for k in range(count):
+                    _mark(s, gone[k], free, False)
+        if node < 0:
+            return -1, 0, 0.0
+        chosen[node] = True
+        count = _clear_node(s, node, needed, worst, above, free, gone)
+        plan[groups : groups + count] = gone[:count]
+        groups, left = groups + count, left - needed
+    first, held, lowest = -1, 0, math.inf
+    for k in range(groups - 1, -1, -1):  # one that leaves for a later node may make room on an earlier one
+        _mark(s, plan[k], free, False)
+        if not _holds(s, p, gpus, size, free):
+            _mark(s, plan[k], free, True)
+            first = _last_tenant(s, plan[k])
+            held += s.job.gpus[first]
+            lowest = min(lowest, worst[plan[k]])
+    return first, held, lowest

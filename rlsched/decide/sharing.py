@@ -1,0 +1,164 @@
+"""Whose GPUs a waiting job had best share, compiled.
+
+All of it goes by predicted speeds (`rlsched.models.speed`), which a policy sees too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
+from rlsched.cluster.capacity import takes_gpus_of
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import tenants_of
+from rlsched.decide.clocks import join_cores
+from rlsched.decide.options import BLOCKED, LUCID, NEVER, StartOptions, may_share, policy_start
+from rlsched.jit import kernel, large_kernel
+from rlsched.models.memory import fits_memory
+from rlsched.models.speed import (
+    asked_feed,
+    cores_given,
+    feed,
+    gpu_kind,
+    shared_on,
+    shared_with,
+)
+
+LOOK_AT: Final = 16
+"""Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""
+LUCID_MAX_GPUS: Final = 8
+LUCID_SCORES: Final = 2
+"""Lucid packs jobs of up to 8 GPUs whose scores (0 tiny, 1 medium, 2 jumbo) add up to 2 at most ..."""
+LUCID_LONGER: Final = 2.0
+"""... with a job whose predicted GPU-time is at least half of theirs (its artifact's `policy/lucid.py`)."""
+LUCID_MEDIUM_UTIL: Final = 0.5
+LUCID_JUMBO_UTIL: Final = 0.85
+"""Lucid learns its scores by a decision tree over profiles; ours are cut by solo GPU utilisation alone, where
+a pair of equals keeps nearly all of its speed (0.5) and where each falls below 0.85 of it."""
+
+
+@kernel
+def _score(s: StateArrays, slot: int, kind: int) -> int:
+    """Lucid's sharing score of a job: 0 tiny, 1 medium, 2 jumbo."""
+    util = s.models.trait.util_frac[s.job.workload[slot], kind]
+    return (util > LUCID_MEDIUM_UTIL) + (util > LUCID_JUMBO_UTIL)
+
+
+@kernel
+def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> float:
+    """Predicted speed that is gained, and the running job's, if a waiting job joins a running one.
+
+    That is the speed of both for a pair; beside several, the waiting job's, and one less what they lose.
+    0 where it may not join.
+    """
+    job = s.job
+    if job.gpus[slot] != job.gpus[share_with]:
+        return 0.0
+    g = job.head[share_with] // MAX_TENANTS
+    if job.share_milli[share_with] < WHOLE_GPU_MILLI:
+        return _group_value(s, slot, share_with, o) if o.max_jobs > 2 and o.share == BLOCKED else 0.0
+    kind, demand = gpu_kind(s, g), job.demand[slot]
+    if s.demand.memory_mib_each[demand] > 0:
+        return 0.0
+    t, mine, theirs = s.models.trait, job.workload[slot], job.workload[share_with]
+    memory_mib = s.models.gpu.memory_mib[kind]
+    if not fits_memory(memory_mib, t.memory_mib[theirs, kind], 1, t.memory_mib[mine, kind]):
+        return 0.0
+    if o.share == LUCID:
+        own, other = (
+            job.predicted_s[slot] * job.gpus[slot],
+            job.predicted_s[share_with] * job.gpus[share_with],
+        )
+        if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
+            return 0.0
+        small = _score(s, slot, kind) + _score(s, share_with, kind) <= LUCID_SCORES
+        return 1.0 * (small and takes_gpus_of(s, demand, share_with))
+    one, two = t.beside[mine, kind, theirs], t.beside[theirs, kind, mine]
+    if min(one, two) < o.min_speed or not takes_gpus_of(s, demand, share_with):
+        return 0.0
+    held = (job.cpu_milli_each[share_with] + join_cores(s, slot, share_with, kind)) / 1000.0
+    needed = t.cores_each[mine, kind] + t.cores_each[theirs, kind]
+    met = min(1.0, held / needed)
+    one = min(one, feed(s, slot, kind, t.cores_each[mine, kind] * met)) / asked_feed(s, slot, kind)
+    two = min(two, feed(s, share_with, kind, t.cores_each[theirs, kind] * met)) / asked_feed(
+        s, share_with, kind
+    )
+    return one + two if min(one, two) >= o.min_speed else 0.0
+
+
+@large_kernel
+def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> float:
+    """`pair_value` where the running job shares its GPUs already."""
+    job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
+    kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
+    if tenants >= o.max_jobs or s.demand.share_milli[job.demand[share_with]] < WHOLE_GPU_MILLI:
+        return 0.0
+    needed = t.cores_each[job.workload[slot], kind]
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            used_mib += t.memory_mib[job.workload[other], kind]
+            needed += t.cores_each[job.workload[other], kind]
+            held += job.cpu_milli_each[other]
+    mine_mib = t.memory_mib[job.workload[slot], kind]
+    if s.demand.memory_mib_each[job.demand[slot]] > 0 or not takes_gpus_of(s, job.demand[slot], share_with):
+        return 0.0
+    if not fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib):
+        return 0.0
+    met = min(1.0, (held + join_cores(s, slot, share_with, kind)) / 1000.0 / needed)
+    value, slowest = 1.0, 1.0
+    for k in range(-1, MAX_TENANTS):
+        one = slot if k < 0 else s.gpu.tenant[g, k]
+        if one >= 0:
+            speed = shared_with(s, one, slot, g)
+            cores = t.cores_each[job.workload[one], kind] * met
+            speed = min(speed, feed(s, one, kind, cores)) / asked_feed(s, one, kind)
+            slowest = min(slowest, speed)
+            value += speed
+            if k >= 0:
+                before = min(shared_on(s, one, g), feed(s, one, kind, cores_given(s, one, kind)))
+                value -= before / asked_feed(s, one, kind)
+    return value if slowest >= o.min_speed else 0.0
+
+
+@large_kernel
+def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions) -> int:
+    """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none.
+
+    Best is the highest speed of both together, then the job that came first.
+    """
+    if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
+        return -1
+    found, most = -1, 0.0
+    for position in range(s.derived.running_len[0]):
+        share_with = s.derived.slot.running[position]
+        if s.job.placed_in[share_with] == p and s.job.gpus[share_with] == s.job.gpus[slot]:
+            value = pair_value(s, slot, share_with, o)
+            better = value > most or (
+                value == most and found >= 0 and s.job.seq[share_with] < s.job.seq[found]
+            )
+            if value > 0.0 and better:
+                found, most = share_with, value
+    return found
+
+
+@large_kernel
+def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions) -> tuple[int, int]:
+    """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
+
+    The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
+    """
+    if o.share == NEVER or not may_share(s):
+        return -1, -1
+    queue = s.derived.queue[p]
+    for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
+        share_with = best_partner(s, p, queue[position], o)
+        if share_with >= 0:
+            return queue[position], share_with
+    return -1, -1
+
+
+@kernel
+def partner_of(s: StateArrays, p: int, slot: int) -> int:
+    """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
+    return best_partner(s, p, slot, policy_start(s)) if may_share(s) else -1

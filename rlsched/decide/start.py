@@ -1,0 +1,60 @@
+"""Starts as actions: on which GPUs, at which clock, with how many cores; for Python callers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlsched.cluster.choose import choose
+from rlsched.cluster.state import ClusterState
+from rlsched.decide import clocks
+from rlsched.decide.actions import Start
+from rlsched.decide.compiled import for_state
+from rlsched.decide.options import PLAIN_START, StartOptions
+from rlsched.models.speed import gpu_kind
+
+
+def start_action(
+    state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
+) -> Start:
+    """Start a job that fits: on this node, or where the placement rule puts it (`node` -1).
+
+    `start`: what chooses its clock and its cores.
+    """
+    arrays, slot = state.arrays, state.slot_of(seq)
+    gpus = np.zeros(int(arrays.job.gpus[slot]), np.int32)
+    host = int(choose(arrays, partition, slot, node, gpus))
+    clock, cores = 1.0, -1
+    if gpus.size and state.needs.models:
+        clock = float(for_state(clocks.clock_on, state)(arrays, partition, slot, gpus, start))
+        if start != PLAIN_START:
+            cores = int(for_state(clocks.cores_for, state)(arrays, slot, gpus, start))
+    return Start(
+        seq=seq,
+        gpus=tuple(int(g) for g in gpus),
+        share_milli=int(arrays.job.share_milli[slot]),
+        sm_clock_frac=clock,
+        node=-1 if gpus.size else host,
+        cpu_milli_each=cores,
+    )
+
+
+def join_action(state: ClusterState, partition: int, seq: int, share_with: int, start: StartOptions) -> Start:
+    """Start a job on all the GPUs of the running job `share_with`."""
+    arrays, slot, other = state.arrays, state.slot_of(seq), state.slot_of(share_with)
+    gpus = state.gpus_of(share_with)
+    kind = int(gpu_kind(arrays, gpus[0]))
+    return Start(
+        seq=seq,
+        gpus=tuple(gpus),
+        share_milli=int(arrays.job.share_milli[slot]),
+        sm_clock_frac=float(for_state(clocks.clock_for, state)(arrays, partition, slot, kind, start)),
+        share_with=share_with,
+        cpu_milli_each=int(for_state(clocks.join_cores, state)(arrays, slot, other, kind)),
+    )
+
+
+def can_set_clocks(state: ClusterState, gpus: Sequence[int]) -> bool:
+    """Whether the SM clocks of all these GPUs can be set."""
+    return not state.arrays.node.fixed_clock[state.arrays.gpu.node[list(gpus)]].any()

@@ -1,0 +1,207 @@
+"""What `Predictor` would have said of each job of a trace at its submission, given a reference history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.predict.distribution import (
+    BINS,
+    Floats,
+    p_longer,
+    point_and_spread,
+    quantile_s,
+    spread_around,
+)
+from rlsched.workload.predict.facts import JobFacts
+from rlsched.workload.predict.history import Query
+from rlsched.workload.predict.predictor import EXPERTS, Predictor
+from rlsched.workload.trace import Trace
+
+_END, _SUBMIT, _START, _END_AT_ONCE = range(4)
+_BATCH: Final = 4000
+
+LONGER: Final = ("10min", "1h", "4h", "1d")
+"""What the columns of `THRESHOLDS_S` are called."""
+
+Progress = Callable[[float], None]
+"""Called with how much of the trace is done (0 to 1)."""
+
+
+@dataclass(frozen=True)
+class AtSubmission:
+    """What was predicted of J jobs at their arrivals.
+
+    Attributes:
+        probabilities: (J, BINS) the distributions.
+        experts: (J, EXPERTS, BINS) float32, what each of the predictors said.
+        weights: (J, EXPERTS) the hedge's weights at that time.
+        limit_s: (J,) the user's limits, nan where there is none: no time below is longer.
+        fits: How often boosting was fitted.
+    """
+
+    probabilities: Floats
+    experts: NDArray[np.float32]
+    weights: Floats
+    limit_s: Floats
+    fits: int
+
+    @property
+    def mean_s(self) -> Floats:
+        """(J,) expected run times, s."""
+        return point_and_spread(self.probabilities, self.limit_s)[0]
+
+    @property
+    def median_s(self) -> Floats:
+        """(J,) median run times, s."""
+        return np.asarray(np.fmin(quantile_s(self.probabilities, 0.5), self.limit_s))
+
+    @property
+    def spread(self) -> Floats:
+        """(J,) root mean square of ln(true / mean)."""
+        return point_and_spread(self.probabilities, self.limit_s)[1]
+
+    @property
+    def p_longer(self) -> Floats:
+        """(J, 4) P(longer than 10 min, 1 h, 4 h, 1 day)."""
+        return p_longer(self.probabilities)
+
+
+def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "mean") -> Trace:
+    """The trace with predictions: `predicted_duration` (`mean` or `median`), its spread, and `x_` columns.
+
+    P(longer) and the median are no columns of the normal form, because no policy reads them: they pass
+    through as text, `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
+    """
+    predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
+    extra = dict(trace.extra)
+    extra["x_predicted_median_s"] = np.array([f"{value:.1f}" for value in predictions.median_s.tolist()])
+    for name, column in zip(LONGER, predictions.p_longer.T.tolist(), strict=True):
+        extra[f"x_p_longer_{name}"] = np.array([f"{value:.4f}" for value in column])
+    return replace(
+        trace,
+        predicted_s=predicted_s.round(1),
+        predicted_spread=spread_around(predictions.probabilities, predicted_s).round(3),
+        extra=extra,
+    )
+
+
+def facts_of(trace: Trace) -> list[JobFacts]:
+    """The facts of every job, in order of submission; a column `x_command` is its command line."""
+    command = trace.extra.get("x_command", np.full(len(trace), ""))
+    columns = (
+        trace.job_id, trace.num_gpus, trace.vc, trace.user, trace.job_name, command, trace.time_limit_s,
+    )  # fmt: skip
+    return [JobFacts(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def predict_at_submission(
+    trace: Trace,
+    end_s: Floats,
+    *,
+    model: str = "hedge",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AtSubmission:
+    """Predict every job at its arrival with what was known by then.
+
+    Args:
+        trace: J jobs.
+        end_s: (J,) when each ended in the reference history, nan where it never did; it ran from its end
+            less its duration on.
+        model: One of `MODELS`.
+        seed: Of the fits.
+        progress: Told how far it is.
+
+    Raises:
+        InputError: an unknown model, or scikit-learn is missing and the model needs it.
+    """
+    return _Run(trace, end_s, Predictor(model, seed), progress).run()
+
+
+class _Run:
+    """Batches of events: the history first, then boosting for all submissions at once, then the hedge."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        end_s: Floats,
+        predictor: Predictor,
+        progress: Progress | None,
+    ) -> None:
+        self._facts = facts_of(trace)
+        self._duration_s = trace.duration_s.tolist()
+        self._limit_s = trace.time_limit_s
+        self._predictor = predictor
+        self._say = progress
+        self._events = _events(trace, end_s)
+        self._queries: list[tuple[int, Query]] = []
+        self._done: list[tuple[float, int, int]] = []
+        self._out = np.empty((len(trace), BINS))
+        self._experts = np.empty((len(trace), len(EXPERTS), BINS), np.float32)
+        self._weights = np.empty((len(trace), len(EXPERTS)))
+        self._fits = 0
+
+    def run(self) -> AtSubmission:
+        """Go through all events."""
+        predictor = self._predictor
+        for count, (now_s, kind, row) in enumerate(self._events):
+            if predictor.fit_due():
+                self._settle()
+                predictor.install(predictor.training(now_s).fit())
+                self._fits += 1
+            job = self._facts[row]
+            if kind == _SUBMIT:
+                self._queries.append((row, predictor.enquire(job, now_s)))
+            elif kind == _START:
+                predictor.note_start(job.job_id, now_s)
+            else:
+                predictor.note_end(job.job_id, self._duration_s[row], now_s)
+            self._done.append((now_s, kind, row))
+            if len(self._queries) == _BATCH:
+                self._settle()
+            if self._say is not None and count % 1000 == 0:
+                self._say(count / len(self._events))
+        self._settle()
+        return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
+
+    def _settle(self) -> None:
+        """Let boosting and the hedge catch up with the history."""
+        predictor, hedge = self._predictor, self._predictor.hedge
+        if self._queries:
+            said = predictor.said([query for _, query in self._queries])
+        number = 0
+        for now_s, kind, row in self._done:
+            hedge.settle(now_s)
+            job = self._facts[row]
+            if kind == _SUBMIT:
+                _, query = self._queries[number]
+                self._weights[row] = hedge.weights(job.gpus)
+                self._experts[row] = said[number]
+                self._out[row] = predictor.mix(query.job, said[number])
+                number += 1
+            elif kind == _START:
+                hedge.start(job.job_id, now_s)
+            else:
+                hedge.end(job.job_id, self._duration_s[row])
+        self._queries.clear()
+        self._done.clear()
+
+
+def _events(trace: Trace, end_s: Floats) -> list[tuple[float, int, int]]:
+    """(time, kind, row) in order: at one instant ends, then arrivals, then starts, then ends of no length."""
+    rows = np.arange(len(trace))
+    ran = np.flatnonzero(np.isfinite(end_s))
+    start_s = np.maximum(end_s[ran] - trace.duration_s[ran], trace.submit_s[ran])
+    at_once = end_s[ran] <= start_s
+    time_s = np.concatenate([trace.submit_s, start_s, np.maximum(end_s[ran], start_s)])
+    kind = np.concatenate(
+        [np.full(len(rows), _SUBMIT), np.full(len(ran), _START), np.where(at_once, _END_AT_ONCE, _END)]
+    )
+    row = np.concatenate([rows, ran, ran])
+    order: NDArray[np.intp] = np.lexsort((row, kind, time_s))
+    return list(zip(time_s[order].tolist(), kind[order].tolist(), row[order].tolist(), strict=True))

@@ -1,0 +1,1 @@
+"""What the source looks like, counted."""

@@ -1,0 +1,188 @@
+"""What is found in the source without running it: loops, bodies, classes, names, imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from rlsched.decide.presets import PRESETS
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = ("rlsched", "envs/rlsched_envs", "agents/rlsched_agents", "node_daemon/rlsched_node")
+KERNELS: Final = {"kernel", "large_kernel", "array_kernel"}
+ASKED: Final = re.compile(r"scheduler|policy|fallback", re.IGNORECASE)
+SENTENCE: Final = re.compile(r"([a-z][a-z-]*)(?::[^\s:]+|\+[a-z][^\s+]*)+")
+BEHIND: Final = re.compile(r"--policy[ =]+[`'\"]?([\w.:+=,/-]+)")
+QUOTED: Final = re.compile(r"`([^`\s]+)`")
+
+
+@cache
+def sources() -> dict[str, tuple[Path, ast.Module]]:
+    """Every module of the product: its file and its tree."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to((ROOT / package).parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = path, ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every function, with the module that it is in."""
+    for name, (_, tree) in sources().items():
+        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def calls(node: ast.AST) -> set[str]:
+    """Names of what is called by its name alone."""
+    found = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
+    return {func.id for func in found if isinstance(func, ast.Name)}
+
+
+def called_in_loops(node: ast.AST) -> set[str]:
+    """The same, of what stands in a loop."""
+    return {name for one in ast.walk(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
+
+
+def _last_name(node: ast.AST) -> str:
+    """`c` of `a.b.c`, and of `c`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def clock_loops() -> list[str]:
+    """Functions whose own loop moves the clock of a run."""
+
+    def moves_it(node: ast.FunctionDef) -> bool:
+        used = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "now_s"]
+        used = [one for one in used if _last_name(one.value) != "self"]
+        return {type(one.ctx) for one in used} == {ast.Load, ast.Store}
+
+    every = list(functions())
+    movers, before = {node.name for _, node in every if moves_it(node)}, set[str]()
+    while movers != before:
+        before = set(movers)
+        movers |= {
+            node.name for _, node in every if movers & calls(node) and not movers & called_in_loops(node)
+        }
+    return [f"{module}.{node.name}" for module, node in every if movers & called_in_loops(node)]
+
+
+def deciding_bodies() -> list[str]:
+    """Kernels that ask a rule what to do, or start jobs in a loop."""
+    starting = {
+        name
+        for name, (_, tree) in sources().items()
+        for one in ast.walk(tree)
+        if isinstance(one, ast.ImportFrom) and one.module == "rlsched_envs.moves"
+        if any(alias.name == "start" for alias in one.names)
+    }
+    return [
+        f"{module}.{node.name}"
+        for module, node in functions()
+        if any(_last_name(one) in KERNELS for one in node.decorator_list) and ".rules." not in module
+        if "next_move" in calls(node) or (module in starting and "start" in called_in_loops(node))
+    ]
+
+
+def adapters() -> list[str]:
+    """Classes that make a scheduler of a rule."""
+    return [
+        f"{module}.{node.name}"
+        for module, (_, tree) in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and module.startswith("rlsched.decide.")
+        if any(isinstance(one, ast.FunctionDef) and one.name == "decide" for one in node.body)
+        if any(isinstance(one, ast.Attribute) and _is_own_rule(one) for one in ast.walk(node))
+    ]
+
+
+def _is_own_rule(node: ast.Attribute) -> bool:
+    return node.attr == "rule" and isinstance(node.ctx, ast.Store) and _last_name(node.value) == "self"
+
+
+def probes() -> list[str]:
+    """Where a scheduler or a policy is asked for something by its name."""
+    return [
+        f"{module}:{node.lineno}"
+        for module, (_, tree) in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _last_name(node.func) in ("getattr", "hasattr")
+        if ASKED.search(_last_name(node.args[0])) and not module.startswith("rlsched_node")
+    ]
+
+
+def index_constants() -> list[str]:
+    """Numbers with a name that arrays are subscripted with."""
+    defined, used = set[str](), set[str]()
+    for module, (_, tree) in sources().items():
+        from_where = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+                names = [_last_name(name) for one in targets for name in ast.walk(one)]
+                defined |= {f"{module}.{name}" for name in names if name and _is_index(node.value)}
+        for one in ast.walk(tree):
+            if isinstance(one, ast.Subscript):
+                entries = one.slice.elts if isinstance(one.slice, ast.Tuple) else [one.slice]
+                said = [name for entry in entries if (name := _last_name(entry)).isupper()]
+                used |= {from_where.get(name, f"{module}.{name}") for name in said}
+    return sorted(defined & used)
+
+
+def _is_index(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(map(_is_index, node.elts))
+    number = isinstance(node, ast.Constant) and type(node.value) is int
+    return number or (isinstance(node, ast.Call) and _last_name(node.func) in ("column", "range"))
+
+
+def spellings() -> list[str]:
+    """Sentences in the place of policies, in tests and pages."""
+    found: list[tuple[Path, int, str]] = []
+    for path in sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("studies/tests/**/*.py")]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [(path, node.lineno, text) for text in (node.value, *BEHIND.findall(node.value))]
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("studies/**/*.md")]
+    for path in sorted(pages):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found += [(path, number, text) for text in (*BEHIND.findall(line), *QUOTED.findall(line))]
+    return [f"{path.relative_to(ROOT)}:{line}: {text}" for path, line, text in found if _is_sentence(text)]
+
+
+def _is_sentence(text: str) -> bool:
+    found = SENTENCE.fullmatch(text)
+    checkpoint = text.startswith("ppo:") and "+" not in text
+    return found is not None and found[1] in (*PRESETS, "sgf-age") and not checkpoint
+
+
+def circles() -> list[str]:
+    """Modules that import each other, by one another or at once."""
+    after = {name: _imported(tree) - {name} for name, (_, tree) in sources().items()}
+    reach = {name: set(others) for name, others in after.items()}
+    for middle in reach:
+        for name in reach:
+            if middle in reach[name]:
+                reach[name] |= reach[middle]
+    return sorted(name for name, others in reach.items() if name in others)
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            each = {one.name: f"{node.module}.{one.name}" for one in node.names}
+            found |= {inner if inner in sources() else node.module for inner in each.values()}
+    return found & sources().keys()

@@ -1,0 +1,56 @@
+"""What a rule may be given beside its own settings, under short names: sharing, clocks, cores, ..."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from rlsched.decide.policy import Policy
+
+
+class Ability(NamedTuple):
+    """Some settings with a short name.
+
+    Attributes:
+        label: What stands behind the name of a policy that has it.
+        settings: As a TOML file has them.
+    """
+
+    label: str
+    settings: dict[str, Any]
+
+
+CORES: Final = Ability("cores", {"cores": True})
+REVISED: Final = Ability("revised", {"predictions": "revised"})
+MIGRATING: Final = Ability("migrating", {"migrate": {}})
+SHARING: Final = Ability("share", {"share": {}})
+
+
+def share(min_speed: float, **more: Any) -> Ability:
+    """Jobs share GPUs where all keep so much of their speed; `more`: other settings of sharing."""
+    return Ability(f"share {min_speed:g}", {"share": {"min_speed": min_speed, **more}})
+
+
+def fixed_clock(at: float) -> Ability:
+    """One SM clock for all jobs, of the maximum."""
+    return Ability(f"clock {at:g}", {"clock": {"rule": "fixed", "at": at}})
+
+
+def slowdown(most: float) -> Ability:
+    """The clock of least energy within a slowdown."""
+    return Ability(f"slowdown {most:g}", {"clock": {"rule": "slowdown", "slowdown": most}})
+
+
+def lull(most: float) -> Ability:
+    """The same while no other job waits."""
+    return Ability(f"lull {most:g}", {"clock": {"rule": "lull", "slowdown": most}})
+
+
+def weighed(weight: float) -> Ability:
+    """The clock where time and energy, weighed against each other, cost least."""
+    return Ability(f"weight {weight:g}", {"clock": {"rule": "weighed", "energy_weight": weight}})
+
+
+def able(policy: Policy, *more: Ability) -> Policy:
+    """A policy with abilities; their labels stand behind its name."""
+    settings = {key: value for one in more for key, value in one.settings.items()}
+    return policy.with_settings(**settings).named(" ".join((policy.name, *(one.label for one in more))))

@@ -1,0 +1,107 @@
+"""The counts of the house: small sources by hand, and the targets that hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from studies.house import counts, in_source
+
+HOLD = {"loops that move the clock", "adapter classes", "probes"}
+"""What is kept from here on."""
+OPTION = "--policy"
+SIMULATOR = """
+from rlsched_envs.moves import start
+COLUMN, OTHER = range(2)
+UNUSED = 3
+
+def pass_time(run, at_s):
+    run.seconds = at_s - run.now_s
+    run.now_s = at_s
+
+def next_instant(run):
+    pass_time(run, 1.0)
+
+def replay(run):
+    while next_instant(run):
+        pass
+
+def outside(run):
+    replay(run)
+    return hasattr(run.scheduler, "preempts")
+
+@kernel
+def decide(s, a):
+    for p in a[COLUMN]:
+        start(s, p)
+
+@kernel
+def ask(s):
+    return next_move(s)
+
+class Adapter:
+    def decide(self):
+        self.rule = a[0, OTHER]
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A product of a few lines, with a test and a page."""
+    texts = {
+        "rlsched/decide/one.py": SIMULATOR,
+        "rlsched/two.py": "import rlsched.three\n",
+        "rlsched/three.py": "def late():\n    from rlsched import two\n",
+        "rlsched/four.py": "from rlsched import two\n",
+        "tests/test_one.py": f'A = ["easy", "easy:size", "ppo:mine.zip", "a:b", "run {OPTION} fifo+share"]\n',
+        "README.md": f"`easy:size+revise`, `easy`, see `a.py:3`; rlsched evaluate {OPTION} gittins:2\n",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(in_source, "ROOT", tmp_path)
+    monkeypatch.setattr(in_source, "PACKAGES", ("rlsched",))
+    in_source.sources.cache_clear()
+    yield
+    in_source.sources.cache_clear()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_small_source_is_counted_as_by_hand() -> None:
+    one = "rlsched.decide.one"
+    assert in_source.clock_loops() == [f"{one}.replay"]
+    assert in_source.deciding_bodies() == [f"{one}.decide", f"{one}.ask"]
+    assert in_source.adapters() == [f"{one}.Adapter"]
+    assert in_source.probes() == [f"{one}:19"]
+    assert in_source.index_constants() == [f"{one}.COLUMN", f"{one}.OTHER"]
+    assert in_source.circles() == ["rlsched.three", "rlsched.two"]
+    assert in_source.spellings() == [
+        "tests/test_one.py:1: easy:size",
+        "tests/test_one.py:1: fifo+share",
+        "README.md:1: gittins:2",
+        "README.md:1: easy:size+revise",
+    ]
+
+
+def test_the_table_has_every_count_and_targets_that_hold_go_on_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["counts", "--json"])
+    assert counts.main() == 0
+    found = {one["what"]: one for one in json.loads(capsys.readouterr().out)}
+    assert list(found) == [what for what, _, _ in counts.COUNTED]
+    assert all(one["now"] == len(one["places"]) for one in found.values())
+    over = {what for what, one in found.items() if one["now"] > one["target"]}
+    assert not over & HOLD, {what: found[what]["places"] for what in over & HOLD}
+    passed = found["files that a trace row passes"]["places"]
+    for path in ("rlsched/workload/trace.py", "envs/rlsched_envs/engine.py", "rlsched/decide/record.py"):
+        assert path in passed
+    monkeypatch.setattr("sys.argv", ["counts"])
+    assert counts.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| what | now | target |"
+    assert len(lines) == 2 + len(found)

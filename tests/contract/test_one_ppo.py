@@ -1,0 +1,121 @@
+"""`ppo` does what cluster and jobs permit: reserves until a job may be preempted, goes by the index after."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Journal
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.permissions import Permissions
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.attempt_arrays import PREEMPTED
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
+from tests.unit.broker_machine.hand import LIMITS, hello, submit
+
+UNTRAINED = Policy("ppo", checkpoint="untrained")
+"""A network before training decides as its reference."""
+FOLLOWED = Permissions(reservations=True, declared=True).reference()
+JOBS = 260
+
+
+def workload(declared: str) -> tuple[Trace, ClusterSpec]:
+    """A busy cluster; `declared`: which jobs say that they may be preempted."""
+    trace, spec = synthesize("philly", JOBS, 1.2, 32, gpus_per_node=4, seed=6)
+    says = {
+        "none": np.full(JOBS, ""),
+        "refused": np.full(JOBS, "false"),
+        "all": np.full(JOBS, "true"),
+        "late": np.where(np.arange(JOBS) >= 120, np.where(np.arange(JOBS) % 3, "true", "false"), ""),
+    }[declared]
+    return replace(trace, extra={**trace.extra, "preemptible": says}), spec
+
+
+def run(policy: Policy, declared: str, preemptible: str = "declared", compiled: bool = True) -> JobTable:
+    trace, spec = workload(declared)
+    spec = msgspec.structs.replace(spec, preemptible=preemptible)
+    scheduler = load_scheduler(policy)
+    engine = Engine(trace, spec, order=scheduler.order)
+    if compiled and scheduler.rule is not None:
+        return engine.run_rule(scheduler.rule)
+    return engine.run(scheduler)
+
+
+def attempts_of(table: JobTable) -> list[tuple[int, float, float, int]]:
+    a = table.attempts
+    return sorted(zip(a.job.tolist(), a.start_s.tolist(), a.end_s.tolist(), a.reason.tolist(), strict=True))
+
+
+def preempted(table: JobTable) -> set[int]:
+    """Jobs of which an attempt was preempted."""
+    return set(table.attempts.job[table.attempts.reason == PREEMPTED].tolist())
+
+
+@pytest.mark.parametrize("declared", ["none", "refused"])
+def test_without_a_declared_job_it_reserves_and_preempts_nobody(declared: str) -> None:
+    easy = Policy("easy", order="area^0.7", reserve_after="1h")
+    table = run(UNTRAINED, declared)
+    assert table.start_s.tolist() == run(easy, declared).start_s.tolist()
+    assert not preempted(table)
+
+
+@pytest.mark.parametrize(("declared", "preemptible"), [("all", "declared"), ("none", "all")])
+def test_where_all_may_be_preempted_it_is_gittins(declared: str, preemptible: str) -> None:
+    table = run(UNTRAINED, declared, preemptible)
+    assert attempts_of(table) == attempts_of(run(Policy("gittins"), declared, preemptible))
+    assert len(preempted(table)) > 5
+
+
+def test_the_first_declared_job_changes_what_it_follows() -> None:
+    trace, _ = workload("late")
+    table, before = run(UNTRAINED, "late"), run(UNTRAINED, "none")
+    first_s = trace.submit_s[120:][trace.extra["preemptible"][120:] == "true"].min()
+    early = before.start_s < first_s
+    assert 60 < early.sum() < JOBS
+    assert table.start_s[early].tolist() == before.start_s[early].tolist()
+    assert table.start_s.tolist() != before.start_s.tolist()
+    says = trace.extra["preemptible"]
+    assert preempted(table)
+    assert {str(says[job]) for job in preempted(table)} == {"true"}
+
+
+@pytest.mark.parametrize("declared", ["none", "late", "all"])
+def test_compiled_one_by_one_and_as_a_network_it_is_the_same(declared: str) -> None:
+    compiled = attempts_of(run(FOLLOWED, declared))
+    assert attempts_of(run(FOLLOWED, declared, compiled=False)) == compiled
+    assert attempts_of(run(UNTRAINED, declared)) == compiled
+
+
+def test_a_broker_changes_with_the_first_submission_and_keeps_to_it(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        broker = HandBroker(load_scheduler(UNTRAINED), journal, limits=LIMITS)
+        broker.says("n0", hello("n0", gpus=4))
+        config = broker.book.cluster.arrays.config
+        broker.ask(submit(4))
+        broker.ask(submit(4))
+        assert (config[0].preempts, config[0].reserve_after_s) == (0, 3600.0)
+        broker.ask(submit(2, preemptible=True))
+        assert (config[0].preempts, config[0].reserve_after_s) == (1, np.inf)
+        again = HandBroker(load_scheduler(UNTRAINED), journal, limits=LIMITS)
+        config = again.book.cluster.arrays.config
+        assert (config[0].preempts, config[0].reserve_after_s) == (1, np.inf)
+        assert again.book.cluster.digest() == broker.book.cluster.digest()
+
+
+def test_its_order_is_not_the_users_to_choose() -> None:
+    with pytest.raises(InputError, match="order: what the queue of ppo goes by follows from the cluster"):
+        Policy("ppo", order="area")
+    for gone in ("ppo+preempt", "ppo+reserve"):
+        with pytest.raises(InputError, match="there is one `ppo`"):
+            Policy(gone)

@@ -1,0 +1,88 @@
+"""Reservations where models say how fast jobs run: ends are predicted at predicted speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rules.reservation import predicted_end_s, predicted_run_s
+from rlsched.jit import specialise
+from rlsched.models.clocks import relative_time
+from rlsched.models.speed import present_speed
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.modelling import Models
+from tests.unit.models.board import CATALOGUE, add, modelled, node, running
+
+COMPUTE, MEMORY = "bert-base-squad-b16", "vit-tiny"
+"""Workloads that a lower clock slows much, and little."""
+ONE_NODE = ClusterSpec(name="one", nodes=(NodeGroup(count=1, gpus=4, gpu_type="V100"),))
+
+
+def starts(policy: Policy, *, compiled: bool, workloads: list[str], run_s: list[float]) -> list[float]:
+    """Of a job of three GPUs, of one that needs all four, and of a last one that might pass it."""
+    trace = Trace.from_columns(
+        name="hand",
+        submit_s=[0, 1, 2],
+        duration_s=run_s,
+        num_gpus=[3, 4, 1],
+        extra={"workload": np.array(workloads)},
+    )
+    predictions = Predictions(trace.duration_s.copy(), np.zeros(3))
+    engine = Engine(
+        trace, ONE_NODE, order=policy.rule.order, predictions=predictions, models=Models(noise=False)
+    )
+    table = engine.run_rule(policy.rule) if compiled else engine.run(load_scheduler(policy))
+    return table.start_s.tolist()
+
+
+def slowed(workload: str, clock: float) -> float:
+    """How many times as long a workload takes at a clock on a V100."""
+    bound = CATALOGUE.arrays(("V100",)).trait.clock_bound[CATALOGUE.number(workload), 0]
+    return float(relative_time(bound, clock))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_slow_job_leaves_time_for_another_before_the_reservation(compiled: bool) -> None:
+    """At half clock the first job takes nearly twice as long: 1,200 s fit before the reservation."""
+    jobs: Mapping[str, Any] = {"workloads": [COMPUTE, COMPUTE, MEMORY], "run_s": [1000.0, 50.0, 1200.0]}
+    assert slowed(COMPUTE, 0.5) > 1.9
+    ends_s = 1000 * slowed(COMPUTE, 0.5)
+    half = starts(Policy("easy", clock={"rule": "fixed", "at": 0.5}), compiled=compiled, **jobs)
+    assert half == pytest.approx([0, ends_s, 2])
+    full = starts(Policy("easy"), compiled=compiled, **jobs)
+    assert full == pytest.approx([0, 1000, 1050])
+
+
+def test_predicted_ends_follow_clocks_and_co_tenants() -> None:
+    end_s = specialise(predicted_end_s, MODELLED=True)
+    state = modelled(node("a", 4))
+    alone = running(state, COMPUTE, [0], clock=1.0)
+    slow = running(state, COMPUTE, [1], clock=0.5)
+    first = running(state, MEMORY, [2])
+    state.start(add(state, MEMORY), [2], 0.0, share_milli=500, share_with=first)
+    s, slot = state.arrays, state.slot_of
+    s.gpu.clock_frac[1] = 0.5  # as the simulator notes it
+    s.gpu.clock_frac[[0, 2]] = 1.0
+    assert end_s(s, slot(alone), 10.0) == 100.0
+    assert end_s(s, slot(slow), 10.0) == pytest.approx(100.0 * slowed(COMPUTE, 0.5))
+    assert end_s(s, slot(first), 10.0) == pytest.approx(100.0 / present_speed(s, slot(first)))
+    assert present_speed(s, slot(first)) < 1.0
+
+
+def test_a_start_is_predicted_on_the_gpus_it_would_get() -> None:
+    run_s = specialise(predicted_run_s, MODELLED=True)
+    state = modelled(node("a", 2, "V100"), node("b", 2, "A100-40GB"))
+    state.start(add(state, COMPUTE, 2), [0, 1], 0.0)
+    seq = add(state, COMPUTE, 1)
+    slot = state.slot_of(seq)
+    state.arrays.job.reference_kind[slot] = state.kind_names.index("V100")
+    faster = CATALOGUE.arrays(state.kind_names).trait.speed[CATALOGUE.number(COMPUTE)]
+    assert faster[1] > faster[0]
+    assert run_s(state.arrays, 0, slot) == pytest.approx(100.0 * faster[0] / faster[1])

@@ -1,0 +1,245 @@
+"""Rules with start options twice over: compiled, and one decision at a time; models that change nothing.
+
+What a schedule under models has to keep, whoever made it, stands here too; that energy adds up is
+`tests/property/test_conservation.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.options import BLOCKED, LUCID
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.settings import Profile
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.engine import Engine, Predictions, predict_trace
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+
+PROFILE = Profile()
+GREEDY = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill")
+POLICIES = {
+    "pack": Policy("pack"),
+    "lucid": Policy("lucid"),
+    "easy, share": Policy("easy", share={}),
+    "share": Policy("qssf-backfill", share={}),
+    "share, blocking": Policy("qssf", share={"min_speed": 0.6}),
+    "clock": Policy("fifo-backfill", clock={"rule": "fixed", "at": 0.75}),
+    "slowdown": Policy("qssf-backfill", clock={"rule": "slowdown", "slowdown": 0.05}),
+    "lull": Policy("sjf-backfill", clock={"rule": "lull", "slowdown": 0.1}),
+    "cores": Policy("qssf-backfill", cores=True),
+    "all": Policy(
+        "fifo-backfill", share={"min_speed": 0.7}, clock={"rule": "slowdown", "slowdown": 0.1}, cores=True
+    ),
+    "share and lull": Policy("qssf-backfill", share={}, clock={"rule": "lull", "slowdown": 0.05}),
+    "weight": Policy("qssf-backfill", clock={"rule": "weighed", "energy_weight": 0.5}),
+    "share more and lull": Policy(
+        "fifo-backfill", share={"min_speed": 0.7}, clock={"rule": "lull", "slowdown": 0.2}
+    ),
+}
+MORE = {
+    **POLICIES,
+    "pack, cores": Policy("pack", cores=True),
+    "lucid, slowdown": Policy("lucid", clock={"rule": "slowdown", "slowdown": 0.05}),
+}
+
+
+@cache
+def workload(like: str, jobs: int = 400) -> tuple[Trace, ClusterSpec, Predictions]:
+    """Jobs on 32 V100 with 6 cores each, and their predictions."""
+    trace, spec = synthesize(like, jobs=jobs, load=1.1, gpus=32, seed=7)
+    spec = ClusterSpec(name="v", nodes=(NodeGroup(count=4, gpus=8, gpu_type="V100", cpus=48),))
+    return trace, spec, predict_trace(trace, spec)
+
+
+def engine(like: str, policy: Policy, models: Models | None, rules: RunRules | None = None) -> Engine:
+    trace, spec, predictions = workload(like)
+    if policy.oracle:
+        predictions = predict_trace(trace, spec, oracle=True)
+    return Engine(trace, spec, order=policy.rule.order, predictions=predictions, models=models, rules=rules)
+
+
+def run_rule(like: str, policy: Policy, models: Models | None, rules: RunRules | None = None) -> JobTable:
+    return engine(like, policy, models, rules).run_rule(policy.rule)
+
+
+def check_equal(one: JobTable, two: JobTable) -> None:
+    np.testing.assert_array_equal(one.start_s, two.start_s)
+    np.testing.assert_array_equal(one.end_s, two.end_s)
+    assert one.gpus == two.gpus
+    assert one.energy is not None
+    assert two.energy is not None
+    np.testing.assert_array_equal(one.energy.job_j, two.energy.job_j)
+    assert one.energy.cluster_j == two.energy.cluster_j
+    assert one.log is not None
+    assert two.log is not None
+    assert one.log.books is not None
+    assert two.log.books is not None
+    for mine, theirs in zip(one.log.books, two.log.books, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def check_books(table: JobTable) -> None:
+    """Attempts' energy is their jobs', shares of a GPU never exceed it, and a gang is whole."""
+    log, energy, trace = table.log, table.energy, table.trace
+    assert log is not None
+    assert log.books is not None
+    assert energy is not None
+    books, length_s = log.books, log.end_s - log.start_s
+    per_job = np.bincount(log.job, books.energy_j, minlength=len(trace))
+    np.testing.assert_allclose(per_job, energy.job_j, rtol=1e-9)
+    assert (np.diff(log.gpu_at) == trace.num_gpus[log.job]).all()
+    for integral in (books.share_s, books.used_s, books.clock_s):
+        assert (integral <= length_s * (1 + 1e-9)).all()
+        assert (integral >= 0).all()
+    assert (books.used_s <= length_s * (1 + 1e-9)).all()
+    done_s = np.bincount(log.job, log.useful_s, minlength=len(trace))
+    np.testing.assert_allclose(done_s[~table.rejected], trace.duration_s[~table.rejected], rtol=1e-9)
+
+
+@pytest.mark.parametrize("like", ["helios", "philly"])
+@pytest.mark.parametrize("name", MORE)
+def test_compiled_equals_one_decision_at_a_time(name: str, like: str) -> None:
+    policy = MORE[name]
+    compiled = run_rule(like, policy, Models())
+    stepped = engine(like, policy, Models()).run(RuleScheduler(policy))
+    check_equal(compiled, stepped)
+    check_books(compiled)
+    if policy.settings.order == "area" and not policy.settings.cores:
+        plain = run_rule(like, Policy("qssf-backfill"), Models())
+        assert (plain.start_s != compiled.start_s).any() or (plain.end_s != compiled.end_s).any()
+
+
+SIZES = st.sampled_from([1, 1, 1, 2, 2, 4, 8])
+JOB = st.tuples(
+    st.integers(0, 40), st.integers(1, 30), SIZES, st.integers(1, 40), st.sampled_from(["", "a", "b"])
+)
+GROUP = st.tuples(
+    st.integers(1, 2),
+    st.integers(1, 4),
+    st.sampled_from(["V100", "P100"]),
+    st.sampled_from([0, 4, 16]),
+    st.sampled_from([None, None, "a"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(JOB, min_size=2, max_size=20),
+    st.lists(GROUP, min_size=1, max_size=3),
+    st.sampled_from([Policy("lucid", profile={"run": 3.0}), *POLICIES.values()]),
+    st.integers(0, 5),
+)
+def test_both_ways_on_random_jobs_and_mixed_clusters(
+    jobs: list[tuple[int, ...]], groups: list[tuple[int, ...]], policy: Policy, seed: int
+) -> None:
+    submit, duration, gpus, predicted, vc = (list(column) for column in zip(*jobs, strict=True))
+    trace = Trace.from_columns(
+        name="random", submit_s=submit, duration_s=duration, num_gpus=gpus, predicted_s=predicted, vc=vc
+    )
+    spec = ClusterSpec(
+        name="c",
+        nodes=tuple(
+            NodeGroup(count=count, gpus=each, gpu_type=kind, cpus=cpus, vc=owner)
+            for count, each, kind, cpus, owner in groups
+        ),
+    )
+    predictions = Predictions(trace.predicted_s.copy(), np.ones(len(trace)))
+    if policy.oracle:
+        predictions = Predictions(trace.duration_s.copy(), np.zeros(len(trace)))
+    compiled, stepped = (
+        Engine(
+            trace, spec, order=policy.rule.order, predictions=predictions, models=Models(workload_seed=seed)
+        )
+        for _ in range(2)
+    )
+    check_equal(compiled.run_rule(policy.rule), stepped.run(RuleScheduler(policy)))
+
+
+@pytest.mark.parametrize("like", ["helios", "philly"])
+@pytest.mark.parametrize("name", [*GREEDY, "easy", "reserve", "srtf", "tiresias"])
+def test_models_without_start_options_change_no_start_and_no_end(name: str, like: str) -> None:
+    """One GPU type, nobody shares, full clock, its fair cores: a job's run time is the trace's."""
+    policy = Policy(name)
+    without = run_rule(like, policy, None)
+    under = run_rule(like, policy, Models(), RunRules(costs=PreemptionCosts()))
+    if policy.rule.options.preempts:  # work is counted by rates instead of by the clock on the wall
+        np.testing.assert_allclose(under.start_s, without.start_s, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(under.end_s, without.end_s, rtol=0, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(under.start_s, without.start_s)
+        np.testing.assert_array_equal(under.end_s, without.end_s)
+    assert under.gpus == without.gpus
+    assert under.energy is not None
+    assert (under.energy.job_j[~under.rejected] > 0).all()
+    check_books(under)
+
+
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf"])
+def test_the_published_schedules_hold_under_models(shared_data: Path, name: str) -> None:
+    """Lucid's simulator on a week of Philly, job for job, as in `test_fidelity`."""
+    folder, policy = shared_data / "fidelity", Policy(name)
+    trace = Trace.read(folder / "philly_week.csv.gz")
+    spec = ClusterSpec.read(folder / "philly_week.cluster.toml")
+    made = Engine(trace, spec, order=policy.rule.order, oracle=policy.oracle, models=Models())
+    table = made.run_rule(policy.rule)
+    with gzip.open(folder / f"expected_{name}_60.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        expected = {row["job_id"]: (row["start_time"], row["end_time"]) for row in csv.DictReader(file)}
+    times = np.array([expected[job] for job in trace.job_id.tolist()], np.float64)
+    np.testing.assert_array_equal(table.start_s, times[:, 0])
+    np.testing.assert_array_equal(table.end_s, times[:, 1])
+
+
+def test_random_choices_share_and_set_clocks_and_are_valid() -> None:
+    """Every candidate that is legal under models can be acted on."""
+    draws, qssf = load_scheduler("random", seed=3), Policy("qssf-backfill")
+    models = Models(energy_weight=0.5)  # without a weight of energy no clock is offered
+    table = engine("helios", qssf, models).run(draws)
+    check_books(table)
+    assert table.log is not None
+    assert table.log.books is not None
+    length_s = table.log.end_s - table.log.start_s
+    assert (table.log.books.share_s < 0.9 * length_s).any()
+    assert (table.log.books.clock_s < 0.9 * length_s).any()
+    again = engine("helios", qssf, models).run(load_scheduler("random", seed=3))
+    check_equal(table, again)
+
+
+def test_the_profiler_of_lucid_is_charged_to_longer_jobs_of_up_to_eight_gpus() -> None:
+    trace = Trace.from_columns(
+        name="p",
+        submit_s=[0.0, 10_000.0, 20_000.0],
+        duration_s=[PROFILE.run, PROFILE.run + 1, 1000.0],
+        num_gpus=[1.0, PROFILE.max_gpus, PROFILE.max_gpus + 8],
+    )
+    spec = ClusterSpec(name="v", nodes=(NodeGroup(count=2, gpus=8, gpu_type="V100", cpus=48),))
+    lucid = Policy("lucid")
+    for table in (
+        Engine(trace, spec, order=lucid.rule.order, models=Models()).run_rule(lucid.rule),
+        Engine(trace, spec, order=lucid.rule.order, models=Models()).run(RuleScheduler(lucid)),
+    ):
+        lasted_s = table.end_s - table.start_s
+        assert lasted_s.tolist() == [PROFILE.run, 2 * PROFILE.run + 1, 1000.0]
+    assert Policy("lucid", profile={"run": "80s"}).rule.profile_s == 80.0
+
+
+def test_a_rule_that_shares_keeps_doing_so_with_more_settings() -> None:
+    assert Policy("pack", clock={"rule": "fixed", "at": 0.8}).rule.options.start.share == BLOCKED
+    lucid = Policy("lucid", cores=True)
+    assert lucid.rule.options.start.share == LUCID
+    assert lucid.rule.profile_s == PROFILE.run
+    share = Policy("qssf-backfill", share={})
+    check_equal(run_rule("helios", Policy("pack"), Models()), run_rule("helios", share, Models()))

@@ -1,0 +1,112 @@
+"""The examples run as they stand, each in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import rlsched as rs
+from rlsched.decide.registry import load_scheduler
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+DEADLINE_S = 180.0
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """What a user's shell would have: `rlsched` on the path, and a home and a port of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    home = str(tmp_path / "home")
+    return {**os.environ, "PATH": path, "RLSCHED_HOME": home, "RLSCHED_BROKER": address}
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    """What a command says on standard output."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    return done.stdout
+
+
+@contextmanager
+def cluster(folder: Path, environment: dict[str, str], *options: str) -> Iterator[None]:
+    """A local cluster that is ready."""
+    with (folder / "up.log").open("wb") as log:
+        up = subprocess.Popen(["rlsched", "up", *options], env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while "ready" not in (folder / "up.log").read_text():
+            assert up.poll() is None, (folder / "up.log").read_text()
+            assert time.monotonic() < deadline, "the cluster did not come up"
+            time.sleep(0.05)
+        yield
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(60)
+
+
+def test_replay_and_compare(tmp_path: Path, environment: dict[str, str]) -> None:
+    said = run([sys.executable, str(EXAMPLES / "replay_and_compare.py")], tmp_path, environment)
+    report = json.loads((tmp_path / "runs.json").read_text())
+    assert list(report["policies"]) == ["fifo", "qssf", "ours", "ppo"]
+    assert report["baseline"] == "qssf"
+    assert "ratios to qssf" in said
+    assert 'reserve_after = "30m"' in said
+    assert len((tmp_path / "ours.csv").read_text().splitlines()) == 2001
+
+
+def test_submit_jobs(tmp_path: Path, environment: dict[str, str]) -> None:
+    with cluster(tmp_path, environment, "--nodes", "1", "--gpus", "4", "--policy", "fifo-backfill"):
+        said = run([sys.executable, str(EXAMPLES / "submit_jobs.py")], tmp_path, environment)
+    for trial in range(4):
+        assert f"completed on n0: trial {trial} on GPUs " in said
+    assert said.splitlines()[4].startswith("job 4: ")
+
+
+def test_a_rule_of_ones_own_is_one_file_and_runs_compiled() -> None:
+    """While one job holds all four GPUs, others of 1, 2 and 4 come; of these the widest goes first."""
+    file = EXAMPLES / "own_rule.py"
+    assert len(file.read_text().splitlines()) <= 60
+    trace = rs.Trace.from_columns(
+        name="four", submit_s=[0, 1, 2, 3], duration_s=[100, 50, 50, 50], num_gpus=[4, 1, 2, 4]
+    )
+    policy = rs.Policy.of(str(file))
+    assert load_scheduler(policy).rule is not None  # simulators run it in the compiled loop
+    hasty = policy.with_settings(own=[10.0])
+    runs = rs.simulate(trace, rs.Cluster.uniform(1, 4), {"own": policy, "hasty": hasty})
+    assert runs["own"].jobs.start_s.tolist() == [0, 150, 150, 100]
+    assert runs["hasty"].jobs.start_s.tolist() == [0, 100, 100, 150]
+
+
+def test_a_rule_of_ones_own_decides_online(tmp_path: Path, environment: dict[str, str]) -> None:
+    rule = str(EXAMPLES / "own_rule.py")
+    with cluster(tmp_path, environment, "--nodes", "1", "--gpus", "2", "--policy", rule):
+        run(["rlsched", "submit", "--gpus", "2", "--wait", "--", "true"], tmp_path, environment)
+        said = json.loads(run(["rlsched", "queue", "--all", "--json"], tmp_path, environment))
+    assert [(job["state"], job["decided_by"]) for job in said] == [("completed", "rule")]
+
+
+@pytest.mark.slow
+def test_train_and_serve(tmp_path: Path, environment: dict[str, str]) -> None:
+    said = run([str(EXAMPLES / "train_and_serve.sh"), "8192"], tmp_path, environment)
+    assert "ppo:ours.zip" in said
+    assert "job 1: " in said

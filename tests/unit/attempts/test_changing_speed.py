@@ -1,0 +1,251 @@
+"""Jobs that change speed and what they draw, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.arrays import NODE_DOWN, NODE_UP
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.order.keys import Order
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.models.catalogue import load_catalogue
+from rlsched.models.power import NodePower
+from rlsched.models.sharing import stranger_speed
+from rlsched_envs.attempt_arrays import ENDED, TIMEOUT
+from rlsched_envs.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.engine import Engine
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+from rlsched_envs.node_events import NodeEvent
+from tests.unit.attempts.play import trace_of
+
+GPT2, LIGHT, INPUT_BOUND = "gpt2-b4", "a2c-b64", "resnet18-imagenet-b128"
+CATALOGUE = load_catalogue()
+ONE_V100 = (NodeGroup(gpus=1, gpu_type="V100"),)
+NO_NOISE = Models(noise=False)
+FREE_RESTARTS = PreemptionCosts(restart_s=0.0, restart_large_s=0.0)
+
+
+class Script(Scheduler):
+    """Does what it is told, when it is told to."""
+
+    name = policy_id = "script"
+    order = Order()
+    oracle = True
+    abilities = Abilities(preempts=True, shares=True)
+
+    def __init__(self, actions: Mapping[float, Sequence[Action]]) -> None:
+        self._actions = {at: list(todo) for at, todo in actions.items()}
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """The next action of this time; else wait for the next time."""
+        del state, partition, record
+        if self._actions.get(now_s):
+            return Decision(action=self._actions[now_s].pop(0), source="rule")
+        until_s = min((at for at in self._actions if at > now_s), default=None)
+        return Decision(action=Wait(until_s=until_s), source="rule")
+
+
+def play(
+    jobs: Sequence[tuple[float, float, float]],
+    workloads: Sequence[str],
+    actions: Mapping[float, Sequence[Action]],
+    *,
+    nodes: Sequence[NodeGroup] = ONE_V100,
+    events: Sequence[NodeEvent] = (),
+    models: Models = NO_NOISE,
+    costs: PreemptionCosts | None = FREE_RESTARTS,
+    **columns: Sequence[Any],
+) -> JobTable:
+    trace = trace_of(jobs, workload=list(workloads), **columns)
+    engine = Engine(
+        trace,
+        ClusterSpec(name="hand", nodes=tuple(nodes)),
+        order=Order(),
+        oracle=True,
+        models=models,
+        rules=RunRules(costs=costs, node_events=tuple(events)),
+    )
+    return engine.run(Script(actions))
+
+
+def trait(name: str, field: str, kind: str = "V100") -> float:
+    cell = CATALOGUE.cell(name, kind, field)
+    assert cell is not None
+    return cell.value
+
+
+def paired(name: str, other: str) -> float:
+    return float(stranger_speed(trait(name, "util_frac"), trait(other, "util_frac")))
+
+
+def slower(name: str, x: float) -> float:
+    rho = trait(name, "clock_bound")
+    return float(((rho / x) ** 5 + 1 - rho**5) ** 0.2)
+
+
+V100 = CATALOGUE.arrays(["V100"]).gpu[0]
+
+
+def draws(name: str, x: float = 1.0) -> float:
+    """Power of a V100 with this job alone, W."""
+    v = 1 + V100.voltage_slope * (max(x, V100.knee_frac) - 1)
+    work = V100.theta / slower(name, x) + (1 - V100.theta) * x
+    return float(np.clip(V100.static_w + trait(name, "dynamic_w") * work * v * v, V100.idle_w, V100.tdp_w))
+
+
+def test_two_that_share_slow_each_other_while_both_are_there() -> None:
+    """Both do 60 s of work at the shared speed; then the second has 40 s to itself."""
+    speed = paired(GPT2, GPT2)
+    assert speed < 0.7
+    table = play(
+        [(0, 100, 1), (0, 100, 1)], [GPT2, GPT2], {0: [Start(0, (0,))], 40: [Start(1, (0,), share_with=0)]}
+    )
+    assert table.start_s.tolist() == [0, 40]
+    np.testing.assert_allclose(table.end_s, [40 + 60 / speed, 40 + 60 / speed + 40], rtol=1e-12)
+
+
+def test_a_time_limit_is_wall_time() -> None:
+    """The first is killed at 70 s though it has work left; the second is alone from then on."""
+    speed = paired(GPT2, GPT2)
+    table = play(
+        [(0, 100, 1), (0, 100, 1)],
+        [GPT2, GPT2],
+        {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]},
+        time_limit_s=[70.0, math.nan],
+    )
+    assert table.ended_by is not None
+    assert table.ended_by.tolist() == [TIMEOUT, ENDED]
+    np.testing.assert_allclose(table.end_s, [70, 70 + 100 - 70 * speed], rtol=1e-12)
+    assert table.log is not None
+    np.testing.assert_allclose(table.log.useful_s, [70 * speed, 100], rtol=1e-12)
+
+
+def test_a_limit_that_full_speed_would_keep_kills_a_slow_job() -> None:
+    table = play([(0, 100, 1)], [GPT2], {0: [Start(0, (0,), sm_clock_frac=0.5)]}, time_limit_s=[100.0])
+    assert table.ended_by is not None
+    assert (table.ended_by.tolist(), table.end_s.tolist()) == ([TIMEOUT], [100.0])
+    same = play([(0, 100, 1)], [GPT2], {0: [Start(0, (0,))]}, time_limit_s=[100.0])
+    assert same.ended_by is not None
+    assert (same.ended_by.tolist(), same.end_s.tolist()) == ([ENDED], [100.0])
+
+
+def test_a_lower_clock_takes_longer_and_draws_less() -> None:
+    for x in (1.0, 0.75, 0.5):
+        table = play([(5, 100, 1)], [GPT2], {5: [Start(0, (0,), sm_clock_frac=x)]})
+        lasts_s = 100 * slower(GPT2, x)
+        assert table.end_s[0] == pytest.approx(5 + lasts_s, rel=1e-12)
+        energy, node_w = table.energy, NodePower().idle_w(0, 1, 0.0)
+        assert energy is not None
+        assert energy.job_j[0] == pytest.approx(draws(GPT2, x) * lasts_s, rel=1e-12)
+        assert energy.idle_j == pytest.approx(node_w * lasts_s, rel=1e-12)
+        assert energy.cluster_j == pytest.approx((draws(GPT2, x) + node_w) * lasts_s, rel=1e-12)
+    assert play([(0, 100, 1)], [GPT2], {0: [Start(0, (0,))]}).end_s[0] == 100.0
+
+
+def test_a_change_of_clock_costs_those_who_run() -> None:
+    """The second job raises the clock of both; when it has gone the clock falls again. Each costs time."""
+    x, y = 0.6, 1.0
+    table = play(
+        [(0, 1000, 1), (0, 50, 1)],
+        [LIGHT, LIGHT],
+        {0: [Start(0, (0,), sm_clock_frac=x)], 100: [Start(1, (0,), sm_clock_frac=y, share_with=0)]},
+    )
+    speed, switch_s = paired(LIGHT, LIGHT), float(V100.switch_s)
+    assert switch_s > 0.1
+    first_left_at = 100 + 50 / speed  # the newcomer pays nothing
+    low = 1 / slower(LIGHT, x)
+    done = (100 - switch_s) * low + 50 - switch_s * speed
+    np.testing.assert_allclose(table.end_s, [first_left_at + (1000 - done) / low, first_left_at], rtol=1e-9)
+
+
+def test_shared_power_is_split_and_adds_up() -> None:
+    """Two alike that share from the start: each has half of all, and both end together."""
+    speed = paired(GPT2, GPT2)
+    table = play([(0, 100, 1)] * 2, [GPT2, GPT2], {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]})
+    busy_w = min(V100.static_w + 2 * speed * trait(GPT2, "dynamic_w"), V100.tdp_w)
+    np.testing.assert_allclose(table.end_s, 100 / speed, rtol=1e-9)
+    assert table.energy is not None
+    np.testing.assert_allclose(table.energy.job_j, busy_w * 50 / speed, rtol=1e-9)
+
+
+def test_a_preempted_job_keeps_what_it_did_not_how_long_it_took() -> None:
+    table = play(
+        [(0, 100, 1), (60, 10, 1)],
+        [GPT2, LIGHT],
+        {0: [Start(0, (0,), sm_clock_frac=0.5)], 60: [Preempt(0), Start(1, (0,))], 70: [Start(0, (0,))]},
+    )
+    done = 60 / slower(GPT2, 0.5)
+    assert done < 45
+    assert table.end_s[0] == pytest.approx(70 + 100 - done, rel=1e-12)
+    assert table.log is not None
+    np.testing.assert_allclose(table.log.useful_s, [done, 10, 100 - done], rtol=1e-12)
+
+
+def test_fewer_cores_feed_less_and_more_feed_more() -> None:
+    """It needs 8.66 cores and asked for 4: its trace's time is one with 4."""
+    node = (NodeGroup(gpus=1, gpu_type="V100", cpus=16),)
+    need = trait(INPUT_BOUND, "cores_each")
+    for cores, speed in ((4000, 1.0), (2000, 0.5**0.83), (8000, 2**0.83), (16_000, (need / 4) ** 0.83)):
+        table = play(
+            [(0, 100, 1)],
+            [INPUT_BOUND],
+            {0: [Start(0, (0,), cpu_milli_each=cores)]},
+            nodes=node,
+            num_cpus=[4.0],
+        )
+        assert table.end_s[0] == pytest.approx(100 / speed, rel=1e-9)
+        frac = min(speed * (4 / need) ** 0.83, 1.0)
+        gpu_w = max(V100.idle_w, V100.static_w + trait(INPUT_BOUND, "dynamic_w") * frac)
+        assert table.energy is not None
+        used = min(cores / 1000, need * frac)
+        core_w = NodePower().cpu_active_w_per_core - NodePower().cpu_idle_w_per_core
+        assert table.energy.job_j[0] == pytest.approx((gpu_w + used * core_w) * 100 / speed, rel=1e-9)
+
+
+def test_a_gang_over_more_nodes_than_it_needs_is_slower() -> None:
+    two = (NodeGroup(count=2, gpus=2, gpu_type="V100"),)
+    near = play([(0, 100, 2)], [GPT2], {0: [Start(0, (0, 1))]}, nodes=two)
+    far = play([(0, 100, 2)], [GPT2], {0: [Start(0, (0, 2))]}, nodes=two)
+    whole = play([(0, 100, 4)], [GPT2], {0: [Start(0, (0, 1, 2, 3))]}, nodes=two)
+    assert near.end_s[0] == whole.end_s[0] == 100.0
+    assert far.end_s[0] == pytest.approx(100 * (1 + trait(GPT2, "node_penalty")), rel=1e-12)
+
+
+def test_the_type_of_gpu_changes_the_speed() -> None:
+    """Run times are of the cluster's most common type, or of the one that a job asks for."""
+    mixed = (NodeGroup(count=3, gpus=1, gpu_type="V100"), NodeGroup(gpus=1, gpu_type="A100"))
+    ratio = trait(GPT2, "speed", "A100") / trait(GPT2, "speed", "V100")
+    assert ratio > 1.2
+    for g, gpu_type, lasts_s in ((0, "", 100.0), (3, "", 100 / ratio), (3, "A100", 100.0)):
+        table = play([(0, 100, 1)], [GPT2], {0: [Start(0, (g,))]}, nodes=mixed, gpu_type=[gpu_type])
+        assert table.end_s[0] == pytest.approx(lasts_s, rel=1e-12)
+
+
+def test_what_happened_before_the_first_submission_has_happened_by_then() -> None:
+    """A node that went down before the first job draws nothing, and the clock never runs backwards."""
+    two = (NodeGroup(count=2, gpus=1, gpu_type="V100"),)
+    table = play(
+        [(100, 10, 1)],
+        [GPT2],
+        {100: [Start(0, (0,))]},
+        nodes=two,
+        events=[NodeEvent(0.0, 1, NODE_DOWN), NodeEvent(104.0, 1, NODE_UP)],
+    )
+    node_w = NodePower().idle_w(0, 1, 0.0)
+    assert table.energy is not None
+    assert table.energy.idle_j == pytest.approx(10 * node_w + 6 * (node_w + V100.idle_w), rel=1e-12)
+    assert table.energy.cluster_j == pytest.approx(table.energy.idle_j + 10 * draws(GPT2), rel=1e-12)
+
+
+def test_ends_as_recorded_and_models_exclude_each_other() -> None:
+    trace = trace_of([(0, 10, 1)])
+    with pytest.raises(ValueError, match="exclude each other"):
+        Engine(trace, ClusterSpec.uniform(1, 1), fixed_end_s=np.array([10.0]), models=Models())

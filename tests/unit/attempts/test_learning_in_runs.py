@@ -1,0 +1,197 @@
+"""What a run learns of pairs, when, and that nothing else teaches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Start
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.models.catalogue import load_catalogue
+from rlsched.workload.synth import synthesize
+from rlsched_agents.heuristics.rollout import Rollout
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.fleet import Fleet
+from rlsched_envs.lessons import WATCH_S
+from rlsched_envs.modelling import Models
+from rlsched_envs.physics import true_share
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from tests.unit.attempts.play import trace_of
+from tests.unit.attempts.test_changing_speed import Script
+
+CATALOGUE = load_catalogue()
+LIGHT, HEAVY = "a2c-b64", "gpt2-b4"
+SHARING = Policy("qssf-backfill", share={})
+A, B = CATALOGUE.number(LIGHT), CATALOGUE.number(HEAVY)
+
+
+def together(
+    since_s: float, looks: list[float], *, lasts_s: float = 5000.0, **models: Any
+) -> list[dict[str, float]]:
+    """Two jobs on one V100, the second from `since_s` on: what is predicted of them at these times.
+
+    At each of them a third job comes to another GPU, so that there is something to happen.
+    """
+    jobs = [(0, lasts_s, 1), (0, 5000, 1), *((at, 0.5, 1) for at in looks)]
+    trace = trace_of(jobs, workload=[LIGHT, HEAVY, *([LIGHT] * len(looks))])
+    cluster = ClusterSpec(name="hand", nodes=(NodeGroup(count=2, gpus=1, gpu_type="V100"),))
+    engine = Engine(trace, cluster, order=Order(), oracle=True, models=Models(workload_seed=1, **models))
+    todo: dict[float, list[Action]] = {0: [Start(0, (0,))]}
+    todo.setdefault(since_s, []).append(Start(1, (0,), share_with=0))
+    for k, at in enumerate(looks):
+        todo[at] = [Start(2 + k, (1,))]
+    script = Script(todo)
+    seen: list[dict[str, float]] = []
+
+    def look(now_s: float) -> None:
+        if now_s in looks:
+            t = engine.state.arrays.models.trait
+            true = true_share(engine.arrays.progress, engine.state.arrays, 0, 0)
+            seen.append(
+                {
+                    "one": float(t.beside[A, 0, B]),
+                    "two": float(t.beside[B, 0, A]),
+                    "modelled": float(t.modelled[A, 0, B]),
+                    "true": float(true),
+                    "times": float(t.times_seen.sum()),
+                }
+            )
+
+    engine.run(script, on_instant=look)
+    return seen
+
+
+def test_a_pair_reveals_both_speeds_after_it_was_watched() -> None:
+    early, late = together(100, [100 + WATCH_S - 1, 100 + WATCH_S])
+    assert (early["one"], early["times"], late["times"]) == (early["modelled"], 0, 2)
+    assert late["true"] != pytest.approx(late["modelled"], rel=0.02)
+    assert late["one"] == pytest.approx(late["true"], rel=0.02)
+
+
+def test_a_pair_is_seen_once_however_long_it_lasts() -> None:
+    assert [look["times"] for look in together(0, [400.0, 3000.0])] == [2, 2]
+
+
+def test_a_pair_that_parts_sooner_teaches_nothing() -> None:
+    assert [look["times"] for look in together(10, [2000.0], lasts_s=200.0)] == [0]
+
+
+@pytest.mark.parametrize("off", [{"learning": False}, {"noise": False}])
+def test_nothing_is_learnt_where_it_is_not_wanted_or_nothing_is_unknown(off: dict[str, bool]) -> None:
+    [look] = together(0, [4000.0], **off)
+    assert (look["times"], look["one"]) == (0, look["modelled"])
+
+
+def test_a_job_that_its_cores_hold_up_says_nothing_of_the_gpu() -> None:
+    """Half of the cores that feed it: its speed is that of its cores, its partner's that of the GPU."""
+    fed = next(n for n in CATALOGUE.names if CATALOGUE.cell(n, "V100", "cores_each").value >= 6)  # type: ignore[union-attr]
+    trace = trace_of([(0, 5000, 1), (0, 5000, 1)], workload=[fed, LIGHT], num_cpus=[1.0, 1.0])
+    cluster = ClusterSpec(name="hand", nodes=(NodeGroup(gpus=1, gpu_type="V100", cpus=2),))
+    engine = Engine(trace, cluster, order=Order(), oracle=True, models=Models())
+    engine.run(Script({0: [Start(0, (0,)), Start(1, (0,), share_with=0)], 400: []}))
+    seen = engine.state.arrays.models.trait.times_seen
+    assert seen[CATALOGUE.number(fed), 0].sum() == 0
+
+
+def crowd() -> tuple[Any, ClusterSpec, Any]:
+    trace, spec = synthesize("helios", jobs=500, load=1.2, gpus=32, seed=7)
+    return trace, spec, predict_trace(trace, spec)
+
+
+def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
+    trace, spec, predictions = crowd()
+    rule = SHARING.rule
+    compiled, stepwise, blind = (
+        Engine(trace, spec, order=rule.order, predictions=predictions, models=Models(learning=learn))
+        for learn in (True, True, False)
+    )
+    one, other = compiled.run_rule(rule), stepwise.run(RuleScheduler(SHARING))
+    np.testing.assert_array_equal(one.end_s, other.end_s)
+    learnt = compiled.state.arrays.models.trait
+    assert learnt.times_seen.sum() > 20
+    assert learnt.tobytes() == stepwise.state.arrays.models.trait.tobytes()
+    assert (one.end_s != blind.run_rule(rule).end_s).any(), "decisions go by what was learnt"
+
+
+class Peeking(Scheduler):
+    """Decides as another scheduler does, and looks ahead before each decision, for nothing."""
+
+    def __init__(self, inner: Scheduler) -> None:
+        self._inner, self._rollout, self.looked = inner, Rollout(2, 0), 0
+        self.name, self.policy_id, self.order = inner.name, inner.policy_id, inner.order
+        self.abilities = inner.abilities
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """What the other decides."""
+        self.looked += self._rollout.decide(state, partition, now_s).source == "rule"
+        return self._inner.decide(state, partition, now_s, record=record)
+
+
+def test_what_is_imagined_teaches_nothing() -> None:
+    """Beside jobs that share and teach, starts are tried on copies by the hundred."""
+    trace, spec, predictions = crowd()
+    few, known = trace.select(slice(0, 200)), type(predictions)(*(one[:200] for one in predictions))
+    scheduler = RuleScheduler(SHARING)
+    peeking = Peeking(scheduler)
+    plain, peeked = (
+        Engine(few, spec, order=scheduler.order, predictions=known, models=Models()) for _ in range(2)
+    )
+    np.testing.assert_array_equal(plain.run(scheduler).end_s, peeked.run(peeking).end_s)
+    assert peeking.looked > 5
+    learnt = plain.state.arrays.models.trait
+    assert learnt.times_seen.sum() > 0
+    assert learnt.tobytes() == peeked.state.arrays.models.trait.tobytes()
+
+
+def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
+    source = EpisodeSource.from_trace(*synthesize("helios", jobs=3000, load=1.0, gpus=64, seed=5))
+    config = EpisodeConfig(
+        warmup_jobs=128,
+        agent_jobs=128,
+        tail_jobs=64,
+        nodes_low=4,
+        nodes_high=4,
+        modelled_frac=1.0,
+        load_low=1.1,
+        learning=True,
+    )
+    fleet = Fleet([source], 2, config, 1)
+    trait = fleet._arrays.sim.state.models.trait
+    for k in range(2):
+        fleet.begin(k)
+    assert trait.shape[0] == 2
+    assert trait.times_seen.sum() > 0, "pairs of the warm-up"
+    assert (trait.times_seen[0] != trait.times_seen[1]).any()
+    kept = fleet._arrays.sim.state.models.trait[0].copy()
+    rows = np.zeros(2, np.int64)
+    for _ in range(40):
+        fleet.sample_rows(rows)
+        fleet.step(rows)
+    first = np.random.default_rng([1, 0]).bit_generator.state
+    fleet._rngs[0].bit_generator.state = first
+    fleet.begin(0)
+    assert trait[0].tobytes() == kept.tobytes(), "an episode knows nothing of those before it"
+
+
+def test_without_learning_clusters_share_what_is_known() -> None:
+    source = EpisodeSource.from_trace(*synthesize("helios", jobs=3000, load=1.0, gpus=64, seed=5))
+    config = EpisodeConfig(
+        warmup_jobs=64,
+        agent_jobs=64,
+        tail_jobs=0,
+        nodes_low=4,
+        nodes_high=4,
+        modelled_frac=1.0,
+    )
+    fleet = Fleet([source], 2, config, 1)
+    fleet.begin(0)
+    trait = fleet._arrays.sim.state.models.trait
+    assert trait.shape[0] == 1
+    assert trait.times_seen.sum() == 0

@@ -1,0 +1,419 @@
+"""How rules start jobs: whose GPUs they share, at which clock, with how many cores; worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.clocks import clock_for, cores_for, join_cores
+from rlsched.decide.compiled import for_state
+from rlsched.decide.move import BY_OPTIONS, Move
+from rlsched.decide.options import (
+    BLOCKED,
+    FIXED,
+    LUCID,
+    LULL,
+    PLAIN,
+    PLAIN_START,
+    SLOWDOWN,
+    WEIGHED,
+    StartOptions,
+)
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.rules import greedy
+from rlsched.decide.sharing import LOOK_AT, best_partner, next_to_share, pair_value
+from rlsched.decide.start import join_action, start_action
+from rlsched.models.sharing import shared_speed, stranger_speed
+from tests.unit.models.board import CATALOGUE, add, modelled, node, running
+
+SHARE = PLAIN_START._replace(share=BLOCKED)
+ANY = SHARE._replace(min_speed=0.0)
+FOUR = SHARE._replace(max_jobs=4)
+BY_LUCID = PLAIN_START._replace(share=LUCID)
+CORES = PLAIN_START._replace(cores=True)
+LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
+"""Of which no pair is measured; solo utilisation 0.03, 0.57 and 0.96 on a V100."""
+
+
+def value(state: ClusterState, waiting: int, holder: int, o: StartOptions = SHARE) -> float:
+    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(holder), o))
+
+
+def partner(state: ClusterState, waiting: int, o: StartOptions = SHARE) -> int:
+    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), o))
+    return int(state.arrays.job.seq[slot]) if slot >= 0 else -1
+
+
+def pair(state: ClusterState, o: StartOptions = SHARE, *, blocks: bool = False) -> tuple[int, int]:
+    one, other = for_state(next_to_share, state)(state.arrays, 0, blocks, o)
+    seq = state.arrays.job.seq
+    return (int(seq[one]), int(seq[other])) if one >= 0 else (-1, -1)
+
+
+def move(state: ClusterState, o: StartOptions) -> Move:
+    """What `fifo-backfill` does next."""
+    next_move = for_state(greedy.next_move, state)
+    return Move(*next_move(state.arrays, 0, PLAIN._replace(start=o), 1.0))
+
+
+def trait(name: str, field: str) -> float:
+    cell = CATALOGUE.cell(name, "V100", field)
+    assert cell is not None
+    return cell.value
+
+
+# ---- whom to share with ---------------------------------------------------------------------------
+
+
+def test_a_measured_pair_counts_as_measured() -> None:
+    known = next(one for one in CATALOGUE.pairs if one.gpu_type == "V100" and one.a != one.b)
+    state = modelled(node("n0", 1))
+    holder, waiting = running(state, known.b, [0]), add(state, known.a)
+    low = min(known.speed_a, known.speed_b)
+    both = value(state, waiting, holder, SHARE._replace(min_speed=low - 1e-9))
+    assert both == pytest.approx(known.speed_a + known.speed_b, abs=1e-12)
+    assert value(state, waiting, holder, SHARE._replace(min_speed=low + 1e-9)) == 0.0
+
+
+def test_strangers_count_by_the_formula() -> None:
+    state = modelled(node("n0", 1))
+    holder, waiting = running(state, MEDIUM, [0]), add(state, LIGHT)
+    u, v = trait(LIGHT, "util_frac"), trait(MEDIUM, "util_frac")
+    expected = stranger_speed(u, v) + stranger_speed(v, u)
+    assert value(state, waiting, holder) == pytest.approx(expected, abs=1e-12)
+    assert 1.9 < expected < 2.0
+
+
+def test_two_heavy_jobs_do_not_share_unless_little_is_asked() -> None:
+    state = modelled(node("n0", 1))
+    holder, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
+    assert value(state, waiting, holder) == 0.0
+    assert partner(state, waiting) == -1
+    assert value(state, waiting, holder, SHARE._replace(min_speed=0.5)) > 1.0
+
+
+def test_memory_admits_all_but_a_tenth() -> None:
+    state = modelled(node("n0", 1))
+    big = "bert-large-squad-b8"
+    holder = running(state, big, [0])
+    limit = 0.9 * float(state.arrays.models.gpu.memory_mib[0])
+    assert trait(big, "memory_mib") + trait(LIGHT, "memory_mib") > limit
+    assert value(state, add(state, LIGHT), holder, ANY) == 0.0
+    state.arrays.models.trait.memory_mib[CATALOGUE.number(big), 0] = limit - trait(LIGHT, "memory_mib")
+    assert value(state, add(state, LIGHT), holder, ANY) > 1.0
+
+
+def test_who_is_no_partner() -> None:
+    state = modelled(node("n0", 2), node("n1", 2), node("n2", 2, "A100"), node("n3", 4))
+    two = running(state, LIGHT, [0, 1])
+    assert value(state, add(state, LIGHT), two) == 0.0  # another number of GPUs
+    half = add(state, LIGHT, share_milli=500)
+    state.start(half, [2], 0.0)
+    assert value(state, add(state, LIGHT), half) == 0.0  # a share of its own
+    assert partner(state, add(state, LIGHT, share_milli=500)) == -1
+    assert value(state, add(state, LIGHT, memory_mib=5), running(state, LIGHT, [3])) == 0.0
+    picky = add(state, LIGHT, 2, gpu_types=("A100",))
+    assert value(state, picky, two) == 0.0
+    assert value(state, picky, running(state, LIGHT, [4, 5])) > 1.9
+    waiting = add(state, LIGHT, 2)
+    assert partner(state, waiting) == two
+    state.drain_node(0)
+    assert value(state, waiting, two) == 0.0  # it takes no new jobs
+    state.resume_node(0)
+    state.start(add(state, LIGHT, 2), [0, 1], 1.0, share_with=two)
+    assert value(state, waiting, two) == 0.0  # pairs only
+
+
+def test_the_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
+    state = modelled(node("n0", 4))
+    medium = running(state, MEDIUM, [0])
+    first, second = running(state, LIGHT, [2]), running(state, LIGHT, [1])
+    waiting = add(state, MEDIUM)
+    assert value(state, waiting, first) == value(state, waiting, second) > value(state, waiting, medium)
+    assert partner(state, waiting) == first
+    state.release(first, 1.0)
+    assert partner(state, waiting) == second
+    state.release(second, 1.0)
+    assert partner(state, waiting) in (medium, -1)
+
+
+def test_more_than_two_share_where_they_may_and_all_keep_enough() -> None:
+    """Four light jobs, a gang of two GPUs each: the fifth finds the GPUs full."""
+    state = modelled(node("n0", 2))
+    first = running(state, LIGHT, [0, 1])
+    numbers = CATALOGUE.number(LIGHT), state.kind_names.index("V100")
+    for others in (1, 2, 3):
+        waiting = add(state, LIGHT, 2)
+        speeds = [
+            shared_speed(state.arrays.models, numbers[1], numbers[0], np.full(3, numbers[0]), count)
+            for count in (others - 1, others)
+        ]
+        gained = 1 + speeds[1] - others * (speeds[0] - speeds[1])
+        assert value(state, waiting, first, FOUR) == pytest.approx(gained, abs=1e-12)
+        assert (value(state, waiting, first, SHARE) > 0) == (others == 1)
+        assert partner(state, waiting, FOUR) == first
+        strict = FOUR._replace(min_speed=speeds[1] + 1e-9)
+        assert value(state, waiting, first, strict) == 0.0
+        state.start(waiting, [0, 1], 0.0, share_with=first)
+    assert value(state, add(state, LIGHT, 2), first, FOUR) == 0.0
+
+
+def test_memory_holds_all_who_share() -> None:
+    state = modelled(node("n0", 1))
+    four = FOUR._replace(min_speed=0.0)
+    memory = {name: trait(name, "memory_mib") for name in CATALOGUE.names}
+    capacity = 0.9 * state.arrays.models.gpu.memory_mib[0]
+    name = min(memory, key=lambda one: abs(memory[one] - capacity / 2.5))
+    assert 2 * memory[name] < capacity < 3 * memory[name]
+    first = running(state, name, [0])
+    state.start(add(state, name), [0], 0.0, share_with=first)
+    assert value(state, add(state, name), first, four) == 0.0
+    assert value(state, add(state, LIGHT), first, four) > 0.0 or memory[LIGHT] + 2 * memory[name] > capacity
+
+
+def test_cores_of_all_who_share_are_counted() -> None:
+    """Two bring all that they need. A third brings what it needs, if the node has it."""
+    needs = trait(MEDIUM, "cores_each")
+    state = modelled(node("n0", 1, cpus=math.ceil(3 * needs) + 1))
+    first = running(state, MEDIUM, [0], cores=needs)
+    slot = state.slot_of(first)
+    second = add(state, MEDIUM, cores=needs)
+    brings = int(join_cores(state.arrays, state.slot_of(second), slot, 0))
+    assert brings == pytest.approx(1000 * needs, abs=2)
+    state.start(second, [0], 0.0, share_with=first, cpu_milli_each=brings)
+    third = add(state, MEDIUM, cores=needs)
+    assert join_cores(state.arrays, state.slot_of(third), slot, 0) == pytest.approx(1000 * needs, abs=4)
+
+
+def test_short_cores_are_shared_by_need_and_can_keep_jobs_apart() -> None:
+    """Both need 5.56 cores; with 8 for the two of them each has 8 / 11.12 of what it needs."""
+    state = modelled(node("n0", 1, cpus=8))
+    need = trait(MEDIUM, "cores_each")
+    holder, waiting = running(state, MEDIUM, [0], cores=8), add(state, MEDIUM, cores=8)
+    fed = (8 / (2 * need)) ** 0.83
+    alone = stranger_speed(trait(MEDIUM, "util_frac"), trait(MEDIUM, "util_frac"))
+    assert fed < alone
+    expected = 2 * fed
+    assert value(state, waiting, holder, ANY) == pytest.approx(expected, abs=1e-9)
+    assert value(state, waiting, holder, SHARE._replace(min_speed=fed + 1e-6)) == 0.0
+
+
+def test_lucid_packs_up_to_a_score_of_two() -> None:
+    """0 tiny + 2 jumbo is allowed, 1 medium + 2 jumbo is not; the cuts are 0.5 and 0.85."""
+    state = modelled(node("n0", 3))
+    light, medium, heavy = (running(state, name, [g]) for g, name in enumerate((LIGHT, MEDIUM, HEAVY)))
+    for name, allowed in (
+        (LIGHT, (True, True, True)),
+        (MEDIUM, (True, True, False)),
+        (HEAVY, (True, False, False)),
+    ):
+        waiting = add(state, name)
+        got = tuple(value(state, waiting, other, BY_LUCID) == 1.0 for other in (light, medium, heavy))
+        assert got == allowed, name
+
+
+def test_lucid_packs_with_a_job_at_least_half_as_long() -> None:
+    state = modelled(node("n0", 1))
+    holder = running(state, LIGHT, [0], predicted_s=100.0)
+    assert value(state, add(state, LIGHT, predicted_s=200.0), holder, BY_LUCID) == 1.0
+    assert value(state, add(state, LIGHT, predicted_s=200.1), holder, BY_LUCID) == 0.0
+
+
+def test_lucid_packs_up_to_eight_gpus() -> None:
+    for gpus, allowed in ((8, True), (9, False)):
+        state = modelled(node("n0", gpus))
+        holder, waiting = running(state, LIGHT, range(gpus)), add(state, LIGHT, gpus)
+        assert (value(state, waiting, holder, BY_LUCID) > 0.0) == allowed
+
+
+def test_the_first_of_the_order_that_has_a_partner() -> None:
+    state = modelled(node("n0", 1))
+    holder = running(state, LIGHT, [0])
+    add(state, LIGHT, 2)
+    second = add(state, LIGHT)
+    assert pair(state) == (second, holder)
+    assert pair(state, blocks=True) == (-1, -1)  # the first has nobody
+    assert pair(state, PLAIN_START) == (-1, -1)
+
+
+def test_only_so_many_jobs_are_looked_at() -> None:
+    for before, found in ((LOOK_AT - 1, True), (LOOK_AT, False)):
+        state = modelled(node("n0", 1))
+        holder = running(state, LIGHT, [0])
+        for _ in range(before):
+            add(state, LIGHT, 2)
+        last = add(state, LIGHT)
+        assert pair(state) == ((last, holder) if found else (-1, -1))
+
+
+def test_free_gpus_come_first_but_for_lucid() -> None:
+    for o, joins in ((SHARE, False), (BY_LUCID, True)):
+        state = modelled(node("n0", 2))
+        holder, waiting = running(state, LIGHT, [0]), add(state, LIGHT)
+        found = move(state, o)
+        assert found.start == state.slot_of(waiting)
+        assert found.share_with == (state.slot_of(holder) if joins else -1)
+        state.start(add(state, HEAVY), [1], 0.0)
+        found = move(state, o)
+        assert (found.start, found.share_with) == (state.slot_of(waiting), state.slot_of(holder))
+
+
+# ---- clocks ---------------------------------------------------------------------------------------
+
+
+def chosen_clock(state: ClusterState, seq: int, o: StartOptions) -> float:
+    return float(for_state(clock_for, state)(state.arrays, 0, state.slot_of(seq), 0, o))
+
+
+def by(rule: int, value: float) -> StartOptions:
+    """Options that choose clocks by a rule."""
+    return PLAIN_START._replace(clock=rule, clock_value=value)
+
+
+def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> float:
+    """By the formulas of the model, over all levels."""
+    g = state.arrays.models.gpu[0]
+    rho, dynamic_w = trait(name, "clock_bound"), trait(name, "dynamic_w")
+    costs = {}
+    for x in g.levels_frac.tolist():
+        time = ((rho / x) ** 5 + 1 - rho**5) ** 0.2
+        v = max(1 + g.voltage_slope * (x - 1), 1 + g.voltage_slope * (g.knee_frac - 1))
+        power_w = g.static_w + dynamic_w * (g.theta / time + (1 - g.theta) * x) * v * v
+        if time <= 1 + slowdown:
+            costs[x] = max(g.idle_w, min(power_w, g.tdp_w)) * time
+    return min(costs, key=lambda x: costs[x])
+
+
+def test_clocks_by_rule() -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, HEAVY)
+    assert chosen_clock(state, seq, by(FIXED, 0.63)) == 0.63
+    levels = state.arrays.models.gpu.levels_frac[0].tolist()
+    for slowdown in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0):
+        expected = level_of_least_energy(state, HEAVY, slowdown)
+        assert chosen_clock(state, seq, by(SLOWDOWN, slowdown)) == expected
+        assert chosen_clock(state, seq, by(LULL, slowdown)) == expected
+    assert chosen_clock(state, seq, by(SLOWDOWN, 0.0)) == 1.0
+    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
+    assert set(levels) >= {chosen_clock(state, seq, by(SLOWDOWN, 0.1))}
+    add(state, LIGHT)  # somebody waits behind it
+    assert chosen_clock(state, seq, by(LULL, 1.0)) == 1.0
+    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
+    assert chosen_clock(state, seq, SHARE) == 1.0
+
+
+def test_weighing_time_and_energy() -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, HEAVY)
+    clocks = [chosen_clock(state, seq, by(WEIGHED, weight)) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert clocks[0] == 1.0
+    assert clocks == sorted(clocks, reverse=True)
+    assert clocks[-1] == level_of_least_energy(state, HEAVY, 9.0) < 1.0
+
+
+# ---- cores ----------------------------------------------------------------------------------------
+
+
+def given(state: ClusterState, seq: int, gpus: list[int], o: StartOptions = CORES) -> int:
+    return int(for_state(cores_for, state)(state.arrays, state.slot_of(seq), np.array(gpus, np.int32), o))
+
+
+def test_cores_by_need() -> None:
+    """Two GPUs, 16 cores, 8 asked for with each: gpt2 needs 1, resnet101 5.56, resnet18 on ImageNet 8.66."""
+    state = modelled(node("n0", 2, cpus=16))
+    few, enough, many = (add(state, name, cores=8) for name in (HEAVY, MEDIUM, "resnet18-imagenet-b128"))
+    assert given(state, few, [0]) == 1000
+    assert given(state, enough, [0]) == math.ceil(1000 * trait(MEDIUM, "cores_each")) < 8000
+    assert given(state, many, [0]) == 8000  # nothing is idle: the other GPU has 8 to come
+    assert given(state, many, [0], SHARE) == given(state, few, [0], SHARE) == 8000
+    state.start(few, [0], 0.0, cpu_milli_each=1000)
+    wanted = math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    assert given(state, many, [1]) == wanted > 8000  # of the 7 that the first has left
+    assert wanted < 15_000
+
+
+def test_cores_that_are_lent_are_missed_by_all_free_gpus_alike() -> None:
+    state = modelled(node("n0", 4, cpus=16))
+    small = [add(state, HEAVY, cores=4) for _ in range(3)]
+    large = add(state, "resnet18-imagenet-b128", cores=4)
+    for g, seq in enumerate(small):
+        state.start(seq, [g], 0.0, cpu_milli_each=1000)
+    state.start(large, [3], 0.0, cpu_milli_each=given(state, large, [3]))
+    lent = int(state.arrays.job.cpu_milli_each[state.slot_of(large)])
+    assert lent == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    for seq in small[:2]:
+        state.release(seq, 1.0)
+    free = 16_000 - lent - 1000
+    first, second = (add(state, "resnet18-imagenet-b128", cores=4) for _ in range(2))
+    assert given(state, first, [0]) == free // 2 < 4000
+    state.start(first, [0], 1.0, cpu_milli_each=free // 2)
+    assert given(state, second, [1]) == free - free // 2
+    assert given(state, second, [1]) > 0
+
+
+def test_a_gang_takes_what_each_of_its_nodes_has() -> None:
+    state = modelled(node("n0", 2, cpus=16), node("n1", 2, cpus=16))
+    running(state, HEAVY, [0], cores=1)
+    gang = add(state, "resnet18-imagenet-b128", 3, cores=8)
+    assert given(state, gang, [1, 2, 3]) == 8000  # the second node has nothing beyond two fair parts
+
+
+def test_cores_that_nobody_told_are_never_short() -> None:
+    state = modelled(node("n0", 2))
+    seq = add(state, "resnet18-imagenet-b128", cores=2)
+    assert given(state, seq, [0]) == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    assert given(state, add(state, MEDIUM), [0]) == 0  # who asked for none gets none
+
+
+def test_who_joins_brings_what_both_lack_and_the_node_can_spare() -> None:
+    state = modelled(node("n0", 2, cpus=16))
+    holder, waiting = running(state, MEDIUM, [0], cores=4), add(state, MEDIUM, cores=4)
+
+    def brings() -> int:
+        return int(join_cores(state.arrays, state.slot_of(waiting), state.slot_of(holder), 0))
+
+    assert brings() == 4000  # 12 are free, 8 of them for the other GPU; 7.12 would be wanted
+    state.start(add(state, HEAVY, cores=1), [1], 0.0)
+    assert brings() == math.ceil(1000 * 2 * trait(MEDIUM, "cores_each")) - 4000
+    nothing = add(state, MEDIUM)
+    assert join_cores(state.arrays, state.slot_of(nothing), state.slot_of(holder), 0) == 0
+
+
+# ---- where models are not -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "o", [SHARE, ANY, by(FIXED, 0.6), by(SLOWDOWN, 0.2), by(LULL, 0.2), CORES, by(WEIGHED, 0.9)]
+)
+def test_options_do_nothing_without_models(o: StartOptions) -> None:
+    state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order()))
+    first, second = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0) for _ in range(2))
+    action = start_action(state, 0, first, start=o)
+    assert (action.sm_clock_frac, action.share_with) == (1.0, -1)
+    state.start(first, action.gpus, 0.0, sm_clock_frac=1.0, cpu_milli_each=action.cpu_milli_each)
+    assert state.arrays.job.cpu_milli_each[state.slot_of(first)] == 0
+    assert pair(state, o) == (-1, -1)
+    assert move(state, o) == Move(-1, state.slot_of(second), -1, -1, -1, BY_OPTIONS)
+
+
+def test_an_action_to_join_is_legal_as_it_stands() -> None:
+    state = modelled(node("n0", 2, cpus=16))
+    holder, waiting = running(state, MEDIUM, [1], cores=4), add(state, LIGHT, cores=4)
+    action = join_action(state, 0, waiting, holder, SHARE._replace(clock=FIXED, clock_value=0.8))
+    assert (action.gpus, action.share_with, action.sm_clock_frac) == ((1,), holder, 0.8)
+    state.start(
+        action.seq,
+        action.gpus,
+        1.0,
+        share_milli=action.share_milli,
+        sm_clock_frac=action.sm_clock_frac,
+        share_with=action.share_with,
+        cpu_milli_each=action.cpu_milli_each,
+    )
+    held = state.arrays.job.cpu_milli_each[[state.slot_of(holder), state.slot_of(waiting)]].sum()
+    assert held == math.ceil(1000 * (trait(MEDIUM, "cores_each") + trait(LIGHT, "cores_each")))

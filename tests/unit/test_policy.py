@@ -1,0 +1,208 @@
+"""Policies as data: presets, files and changes; what is written reads back; what is wrong is named."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from rlsched.decide.options import PLAIN
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policy import Policy, presets
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.rules.steps import RULES
+from rlsched.errors import InputError, UnknownPolicyError
+
+EVERY = sorted(presets())
+MANY = Policy(
+    "gittins",
+    preempt={"spread": 1.0, "tick": "30s"},
+    migrate={"first": True},
+    share={"max_jobs": 3},
+    clock={"rule": "lull", "slowdown": 0.1},
+    profile={"run": "80s"},
+    cores=True,
+    predictions="revised",
+)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_preset_has_a_scheduler_that_keeps_its_order(name: str) -> None:
+    policy = Policy(name)
+    scheduler = load_scheduler(name)
+    assert policy.name == scheduler.name == name
+    assert policy == Policy.of(name) == Policy.of(policy)
+    assert policy.oracle == scheduler.oracle
+    if not policy.scheduler:
+        assert isinstance(scheduler, RuleScheduler)
+        assert scheduler.order == policy.rule.order
+
+
+@pytest.mark.parametrize("policy", [*map(Policy, EVERY), Policy(), MANY], ids=lambda policy: policy.name)
+def test_what_it_is_written_as_reads_back(policy: Policy, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(policy.toml)
+    for read in (Policy.parse(policy.toml), Policy.read(tmp_path / "mine.toml")):
+        assert read == policy
+        assert read.digest == policy.digest
+        assert hash(read) == hash(policy)
+    assert Policy.of(str(tmp_path / "mine.toml")).name == "mine"
+    assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_different_policies_have_different_digests() -> None:
+    assert len({Policy(name).digest for name in EVERY}) == len(EVERY)
+
+
+def test_settings_make_the_rule() -> None:
+    plain = Policy()
+    assert plain.rule.steps is RULES["greedy"]
+    assert plain.rule.order == Order()
+    assert plain.rule.options[:-1] == PLAIN[:-1]
+    kinds = {
+        "greedy": Policy("qssf-backfill", share={}),
+        "backfill": Policy("qssf-backfill", reserve_after="1h"),
+        "keep-free": Policy(leave_free={}),
+        "gittins": Policy(preempt={"by": "service", "threshold_gpu_s": 60.0}),
+        "las": Policy(preempt={"by": "quota"}),
+    }
+    for kind, policy in kinds.items():
+        assert policy.rule.steps is RULES[kind]
+
+
+def test_a_file_says_what_it_begins_with() -> None:
+    policy = Policy.parse('base = "easy"\norder = "area^0.7"\nreserve_after = "1h"\n', name="mine")
+    assert policy == Policy("easy", order="area^0.7", reserve_after="1h")
+    assert policy.name == "mine"
+    assert Policy.parse('base = "easy"').name == "easy"
+
+
+def test_changes_are_of_single_settings_and_show_in_the_name() -> None:
+    pack = Policy("pack")
+    changed = pack.changed(["share.min_speed=0.5", "order=predicted", "cores=true"])
+    assert changed == Policy("qssf-backfill", order="predicted", share={"min_speed": 0.5}, cores=True)
+    assert (pack.name, changed.name, changed.named("mine").name) == ("pack", "pack*", "mine")
+    assert pack.changed([]) is pack
+    assert pack.changed(["share.min_speed=0.85"]).name == "pack", "as it was"
+    assert pack.changed(["share=false"]) == Policy("qssf-backfill")
+    assert pack.with_settings(share=None) == Policy("qssf-backfill")
+    assert Policy("easy").changed(["reserve_after=90s"]).settings.reserve_after == 90.0
+    assert Policy("qssf").changed(["order=submit"]) == Policy("fifo")
+
+
+def test_tables_are_changed_setting_by_setting() -> None:
+    tiresias = Policy("tiresias", preempt={"tick": "30s"})
+    assert tiresias.settings.preempt is not None
+    assert (tiresias.settings.preempt.by, tiresias.settings.preempt.tick) == ("quota", 30.0)
+    assert tiresias.rule.options.threshold_gpu_s == 18_000
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("esay", "did you mean 'easy'"),
+        ("what", "expected one of fifo, sjf,"),
+        ("fifo+share", "write --policy fifo --set 'share={}'"),
+        ("qssf-backfill+share=0.5+cores", "qssf-backfill --set share.min_speed=0.5 --set cores=true"),
+        ("fifo+tenants=3", "--set share.max_jobs=3"),
+        ("fifo+clock=0.8", "--set clock.rule=fixed --set clock.at=0.8"),
+        ("fifo+slowdown=0.1", "--set clock.rule=slowdown --set clock.slowdown=0.1"),
+        ("fifo+weight=0.3", "--set clock.rule=weighed --set clock.energy_weight=0.3"),
+        ("easy:sjf,6h", "--policy easy --set order=predicted --set reserve_after=6h"),
+        ("easy:size+revise", "--set order=area^0.7 --set reserve_after=1h --set predictions=revised"),
+        ("reserve:4h,0.1", "--set leave_free.longer_than=4h --set leave_free.share=0.1"),
+        ("tiresias:600,clear", "--set preempt.threshold_gpu_s=600 --set preempt.by=service"),
+        ("gittins:1,0,0.5", "--set preempt.spread=1 --set preempt.trust=0 --set preempt.gpus_power=0.5"),
+        ("ppo:a.zip+search=5ms", "--policy ppo:a.zip --set search.time_ms=5"),
+        ("pack:0.7,1,2", "--policy pack --set PATH=VALUE"),
+        ("fifo+revise", "--set predictions=revised"),
+        ("pack:0.7", "--policy pack --set share.min_speed=0.7"),
+        ("lucid:80", "--policy lucid --set profile.run=80s"),
+        ("ppo+reserve", "there is one `ppo`"),
+        ("ppo+preempt", "there is one `ppo`"),
+    ],
+)
+def test_unknown_names_are_refused_with_what_to_write(name: str, says: str) -> None:
+    for ask in (Policy.of, Policy):
+        with pytest.raises(UnknownPolicyError) as raised:
+            ask(name)
+        assert says in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('base = "esay"', "f.toml: base: unknown policy 'esay'; did you mean 'easy'"),
+        ("base = 3", "f.toml: base: expected a preset's name, got 3"),
+        ('oder = "area"', "f.toml: unknown setting 'oder'; did you mean 'order'?"),
+        ("share = { speed = 1.0 }", "f.toml: unknown setting 'share.speed'; did you mean 'min_speed'?"),
+        ('order = "size"', "f.toml: order: expected an order: submit, predicted, area"),
+        ("order = 3", "f.toml: order: expected `str"),
+        ('reserve_after = "1 hour"', "f.toml: reserve_after: expected a time such as 90s"),
+        ("share = { max_jobs = 5 }", "f.toml: share.max_jobs: expected 2 to 4 jobs, got 5"),
+        ('clock = { rule = "fixed", at = 0.4 }', "f.toml: clock.at: expected a clock from 0.5 to 1"),
+        ('clock = { rule = "fast" }', "f.toml: clock.rule: "),
+        ("order", "f.toml: not valid TOML"),
+        ('preempt = { by = "service" }', "preempt.threshold_gpu_s: preempt by service needs the attained"),
+        ("preempt = {}\nleave_free = {}", "leave_free and preempt exclude each other"),
+        ('reserve_after = "1h"\nleave_free = {}', "reserve_after and leave_free exclude each other"),
+        ('preempt = {}\norder = "area"', "order: the queue goes by the index where jobs preempt by it"),
+        ("blocks = true\npreempt = {}", "blocks holds up the queue of a rule that does nothing else"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text(text)
+    with pytest.raises(InputError) as raised:
+        Policy.of(tmp_path / "f.toml")
+    assert says in str(raised.value)
+
+
+def test_files_that_cannot_be_read_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: cannot read this policy"):
+        Policy.of(str(tmp_path / "none.toml"))
+    (tmp_path / "latin.toml").write_bytes(b'order = "\xe9"')
+    with pytest.raises(InputError, match="expected UTF-8 text"):
+        Policy.read(tmp_path / "latin.toml")
+    with pytest.raises(InputError, match=r"none\.py: there is no such file"):
+        load_scheduler(str(tmp_path / "none.py"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("order", "--set order: expected PATH=VALUE"),
+        ("order.by=area", "order is no table of settings"),
+        ("share.speed=1", "unknown setting 'share.speed'"),
+        ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, alone = 1, got 2"),
+    ],
+)
+def test_changes_that_are_wrong_are_named(change: str, says: str) -> None:
+    with pytest.raises(InputError) as raised:
+        Policy("qssf").changed([change])
+    assert says in str(raised.value)
+
+
+def test_a_scheduler_that_is_not_installed_is_named_with_those_that_are() -> None:
+    policy = Policy(rule="magic")
+    assert policy.scheduler == "magic"
+    with pytest.raises(InputError, match="rule: expected one of clairvoyant, ppo, random, rollout"):
+        load_scheduler(policy)
+    with pytest.raises(InputError, match="is no rule: 'ppo' decides"):
+        _ = Policy("ppo").rule
+
+
+def test_a_rule_of_ones_own_is_loaded_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "first.py"
+    path.write_text("from rlsched.decide.rules.greedy import next_move\n")
+    policy = Policy.of(str(path))
+    assert (policy.name, policy.scheduler) == ("first", "")
+    scheduler = load_scheduler(policy)
+    assert isinstance(scheduler, RuleScheduler)
+    assert scheduler.reference is not None
+    assert scheduler.reference.rule.steps is RULES["greedy"]
+    for text, says in (("1 / 0", "ZeroDivisionError"), ("x = 1", "expected a kernel `next_move")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=says):
+            load_scheduler(str(path))

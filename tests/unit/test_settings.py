@@ -1,0 +1,29 @@
+"""Settings as data: what is written reads back as the same."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rlsched.decide.policy import Policy
+from rlsched.settings import Seconds
+
+TIMES = (0.0, 60, 5400, 129_600, 1_234_567, 90.5, 123_456.78, 1e-5, 1e12, math.inf)
+
+
+@pytest.mark.parametrize("after_s", TIMES)
+def test_times_read_back_as_the_same(after_s: float) -> None:
+    policy = Policy("easy", reserve_after=after_s)
+    assert policy.settings.reserve_after == after_s
+    assert Policy.parse(policy.toml) == policy
+    assert policy.with_settings(order="area").settings.reserve_after == after_s
+    assert policy.changed(["order=area"]).settings.reserve_after == after_s
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (90, "90s"), (5400, "90m"), (172_800, "2d"), (1_234_567, "1234567s")]
+)
+def test_a_time_has_the_largest_unit_that_it_is_a_multiple_of(seconds: float, text: str) -> None:
+    assert Seconds(seconds).text == text
+    assert Seconds.of(text) == seconds
