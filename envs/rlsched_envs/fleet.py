@@ -301,10 +301,11 @@ class _Kernels:
 
     def __init__(self, config: EpisodeConfig) -> None:
         modelled = config.modelled_frac > 0
+        more = config.preempting_frac > 0 or config.reserving_frac > 0
         rules = {
             "play_greedy": RULES["greedy"],
-            "play_gittins": RULES["gittins"] if config.preempting_frac > 0 else None,
-            "play_backfill": RULES["backfill"] if config.reserving_frac > 0 else None,
+            "play_gittins": RULES["gittins"] if more else None,
+            "play_backfill": RULES["backfill"] if more else None,
         }
         plays = {
             name: steps and for_run(loop.run_rule, steps, logged=False, modelled=modelled, records=True)
@@ -313,8 +314,8 @@ class _Kernels:
         bound = {
             "LOGGED": False,
             "MODELLED": modelled,
-            "PREEMPTING": config.preempting_frac > 0,
-            "RESERVING": config.reserving_frac > 0,
+            "PREEMPTING": more,
+            "RESERVING": more,
             **plays,
         }
         self.begin_one: Any = specialise(batch.begin_one, **bound)

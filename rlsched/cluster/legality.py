@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, UNCOUNTED
-from rlsched.cluster.capacity import has_tenant_place, places_on, takes_gpus_of
+from rlsched.cluster.capacity import places_on, takes_gpus_of
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.shape import ClusterShape
 from rlsched.cluster.slice_name import is_slice
@@ -181,15 +182,16 @@ def _places_by_node(
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")
         return {node: 1}
-    gpu = state.arrays.gpu.view(np.ndarray)
+    gpu, node_status = state.arrays.gpu.view(np.ndarray), state.arrays.node.view(np.ndarray)["status"]
+    node_of, free_milli, tenants = gpu["node"], gpu["free_milli"], gpu["tenant"]
     nodes: dict[int, int] = {}
     for g in gpus:
         if not 0 <= g < len(gpu):
             raise AllocationError(f"job {seq}: there is no GPU {g}")
-        n = int(gpu["node"][g])
-        if state.arrays.node.status[n] == NODE_UP and (
-            gpu["free_milli"][g] < share_milli or not has_tenant_place(state.arrays, g)
-        ):
+        n = int(node_of[g])
+        free = free_milli[g]
+        is_full = free < WHOLE_GPU_MILLI and tenants[g].min() >= 0
+        if (free < share_milli or is_full) and node_status[n] == NODE_UP:
             raise AllocationError(f"job {seq}: GPU {g} on node {state.node_names[n]} is taken")
         nodes[n] = nodes.get(n, 0) + 1
     return nodes

@@ -18,15 +18,16 @@ def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
         state: The state that it will be called with.
         **bound: What else it leaves open.
     """
-    key = (template, state.needs, *bound.values())
+    needs = state.needs
+    more = needs.preemption or needs.reservations  # what may do one is mostly served where it may do both
+    key = (template, needs.models, more, *bound.values())
     found = _FOUND.get(key)
     if found is None:
-        needs = state.needs
         found = _FOUND[key] = specialise(
             template,
             MODELLED=needs.models,
-            PREEMPTING=needs.preemption,
-            RESERVING=needs.reservations,
+            PREEMPTING=more,
+            RESERVING=more,
             **bound,
         )
     return found

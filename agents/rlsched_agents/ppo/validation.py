@@ -128,7 +128,7 @@ class Validator:
     the trace where it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those
     with models: `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs,
     each relative to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy
-    does).
+    without reservations does).
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:

@@ -127,7 +127,8 @@ class OrderedQueue:
 
     def started(self, s: StateArrays, slot: int, now_s: float) -> None:
         """An attempt of a job has just begun."""
-        started(s, slot, now_s)
+        if self.order.revised:
+            started(s, slot, now_s)
 
     def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
         """A released job waits as its next attempt."""
@@ -135,4 +136,5 @@ class OrderedQueue:
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """A job that has ended and been released is about to be forgotten."""
-        ended(s, slot, run_s, now_s)
+        if self.order.revised:
+            ended(s, slot, run_s, now_s)

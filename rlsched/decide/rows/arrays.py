@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -129,6 +130,33 @@ def nobody(own: Records) -> Records:
     """The same entries, which belong to no job from now on."""
     own.seq[:] = -1
     return own
+
+
+class _Thread(threading.local):
+    """The scratch of a thread's windows."""
+
+    def __init__(self) -> None:
+        self.window = empty_window()
+
+
+_THREAD = _Thread()
+_BLANK: Final = empty_window()
+
+
+def fresh_window() -> WindowArrays:
+    """Buffers for one window as it is served: its rows are its own, its scratch is that of the thread."""
+    blank = _BLANK
+    return _THREAD.window._replace(
+        slot=blank.slot.copy(),
+        node=blank.node.copy(),
+        reason=blank.reason.copy(),
+        features=blank.features.copy(),
+        info=blank.info.copy(),
+        clock=blank.clock.copy(),
+        partner=blank.partner.copy(),
+        out=blank.out.copy(),
+        own=blank.own.copy(),
+    )
 
 
 @kernel

@@ -85,14 +85,14 @@ class Window:
 
 def job_candidates(state: ClusterState, partition: int, now_s: float) -> Window:
     """First half: *wait* and the jobs of the partition's window."""
-    arrays = window_arrays.empty_window()
+    arrays = window_arrays.fresh_window()
     for_state(windows.job_window, state)(state.arrays, partition, now_s, arrays)
     return _window("job", state, arrays)
 
 
 def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> Window:
     """Second half: the ways to start a job that fits this partition now."""
-    arrays = window_arrays.empty_window()
+    arrays = window_arrays.fresh_window()
     slot = state.slot_of(seq)
     for_state(variants.variant_window, state)(state.arrays, partition, slot, now_s, arrays)
     return _window("how", state, arrays)
@@ -134,6 +134,8 @@ def contested(state: ClusterState, partition: int) -> bool:
 
 def policy_start(state: ClusterState) -> options.StartOptions:
     """How a policy's reference rule starts jobs on this state."""
+    if not state.needs.models:
+        return options.PLAIN_START
     return options.StartOptions(*for_state(options.policy_start, state)(state.arrays))
 
 
