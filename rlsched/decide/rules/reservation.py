@@ -69,19 +69,22 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
     return end_s if end_s >= now_s else now_s + remaining_s(s, slot, now_s)
 
 
-@array_kernel
+@kernel
 def predicted_run_s(s: StateArrays, p: int, slot: int) -> float:
     """How long a waiting job that fits is predicted to run if it starts now.
 
     With models: alone, at full clock, on GPUs of the type that it would be given.
     """
-    run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
-        gpus = np.empty(s.job.gpus[slot], np.int32)
-        host = choose(s, p, slot, -1, gpus)
-        if host >= 0 and gpus.shape[0]:
-            run_s /= speed_alone(s, slot, s.node.kind[host])
-    return run_s
+        return s.job.predicted_s[slot] / _speed_if_started(s, p, slot)
+    return s.job.predicted_s[slot]
+
+
+@array_kernel
+def _speed_if_started(s: StateArrays, p: int, slot: int) -> float:
+    gpus = np.empty(s.job.gpus[slot], np.int32)
+    host = choose(s, p, slot, -1, gpus)
+    return speed_alone(s, slot, s.node.kind[host]) if host >= 0 and gpus.shape[0] else 1.0
 
 
 @kernel
