@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dis import EXTENDED_ARG, opmap
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -66,7 +68,7 @@ class Kernel:
             found = made.overloads.get(wide)
             if found is not None:
                 return found.entry_point
-            with cached.alone(wide):
+            with cached.alone(wide), _no_collection():
                 return compile_now(wide)
 
         made.compile = compile_once
@@ -81,6 +83,19 @@ class Kernel:
         if self._entry is None:
             self._entry = self._dispatcher("entries", pipeline_class=EntryCompiler)
         return self._entry(*args)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """The garbage collector rests meanwhile: the compiler makes millions of objects, and it took a tenth."""
+    if not gc.isenabled():  # a kernel that is compiled for another one
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def widened(argument: Any) -> Any:

@@ -65,6 +65,11 @@ class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         )
 
     def _optimize_final_module(self) -> None:
+        # Nobody else calls what was linked in: LLVM may change how it is called, and drops the arguments that
+        # a function does not use. A state has hundreds of words, and passing them took most of a run's time.
+        for function in self._final_module.functions:
+            if function.linkage == llvm.Linkage.linkonce_odr:
+                function.linkage = "internal"
         # numba optimises twice, the first time so that reference counts meet and cancel: kernels have none
         passes, builder = self._codegen._module_pass_manager()
         passes.run(self._final_module, builder)

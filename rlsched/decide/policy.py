@@ -158,6 +158,12 @@ class Policy:
         return hashlib.sha256(msgspec.json.encode(as_table(self.settings))).hexdigest()[:12]
 
     @property
+    def policy_id(self) -> str:
+        """What records say decided: a preset's name; else its own, and which settings it had."""
+        plain = self.name in PRESETS and self.settings == Policy(self.name).settings
+        return self.name if plain else f"{self.name}@{self.digest}"
+
+    @property
     def oracle(self) -> bool:
         """Whether it is fed the true run times."""
         return self.settings.predictions == "oracle"
@@ -272,7 +278,7 @@ def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
         inner = table.setdefault(name, {})
         if not isinstance(inner, dict):
             raise InputError(f"{where}: {name} is no table of settings")
-        table[name] = table = dict(inner) if inner is None else inner
+        table = inner
     table[last] = value
 
 

@@ -47,7 +47,7 @@ class RuleScheduler(Scheduler):
 
     def __init__(self, policy: Policy) -> None:
         self.rule: CompiledRule = policy.rule
-        self.name = self.policy_id = policy.name
+        self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
         if policy.settings.rule:  # somebody's own, and may fail
             self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)

@@ -149,27 +149,33 @@ def crowd(seed: int, jobs: int = 60) -> tuple[Trace, ClusterSpec, Predictions]:
     return trace, spec, Predictions(trace.duration_s * rng.lognormal(0, 1, jobs), np.ones(jobs))
 
 
+def crowd_both_ways(one: RuleScheduler, seed: int) -> tuple[JobTable, list[DecisionRecord]]:
+    """A crowd under models, compiled and one by one: the same, with books that add up."""
+    trace, spec, predictions = crowd(seed)
+    compiled, stepped = (
+        Engine(
+            trace,
+            spec,
+            order=one.order,
+            predictions=predictions,
+            models=Models(workload_seed=seed),
+            rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
+        )
+        for _ in range(2)
+    )
+    table, records = compiled.run_rule(one.rule), list[DecisionRecord]()
+    check_equal_modelled(table, stepped.run(one, on_record=records.append))
+    check_books(table)
+    return table, records
+
+
 @pytest.mark.parametrize("name", SHARING)
 def test_compiled_equals_interface_under_models(name: str) -> None:
     """Two partitions, failures, and jobs that must not be preempted."""
     seen: dict[str, int] = defaultdict(int)
     one = RuleScheduler(Policy("gittins", preempt={"margin": 0.2}, **SHARING[name]))
     for seed in range(8):
-        trace, spec, predictions = crowd(seed)
-        compiled, stepped = (
-            Engine(
-                trace,
-                spec,
-                order=one.order,
-                predictions=predictions,
-                models=Models(workload_seed=seed),
-                rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
-            )
-            for _ in range(2)
-        )
-        table = compiled.run_rule(one.rule)
-        check_equal_modelled(table, stepped.run(one))
-        check_books(table)
+        table, _ = crowd_both_ways(one, seed)
         assert table.log is not None
         assert table.log.books is not None
         seen["preempted"] += preempted(table)

@@ -22,14 +22,11 @@ from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import migrations
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
-from tests.contract.test_gittins_two_ways import SHORT, crowd, with_preemptible
+from tests.contract.test_gittins_two_ways import SHORT, crowd_both_ways, with_preemptible
 from tests.contract.test_preemptive_two_ways import COSTS, Case, cases, check_equal, check_valid
-from tests.contract.test_start_options_two_ways import check_books
-from tests.contract.test_start_options_two_ways import check_equal as check_equal_modelled
 
 EAGER = {"dwell": "2s", "gain": 0.0, "first": True}
 POLICIES = {
@@ -122,23 +119,7 @@ def test_under_models_too() -> None:
     migrate = {"dwell": "1m", "gain": 0.0, "first": True}
     one = RuleScheduler(Policy("gittins", share={"min_speed": 0.5}, migrate=migrate))
     for seed in range(6):
-        trace, spec, predictions = crowd(seed)
-        compiled, stepped = (
-            Engine(
-                trace,
-                spec,
-                order=one.order,
-                predictions=predictions,
-                models=Models(workload_seed=seed),
-                rules=RunRules(costs=PreemptionCosts(restart_s=20.0)),
-            )
-            for _ in range(2)
-        )
-        records: list[DecisionRecord] = []
-        table = compiled.run_rule(one.rule)
-        check_equal_modelled(table, stepped.run(one, on_record=records.append))
-        check_books(table)
-        moves += check_kept(records)
+        moves += check_kept(crowd_both_ways(one, seed)[1])
     assert moves > 0
 
 

@@ -150,7 +150,8 @@ def test_what_is_imagined_teaches_nothing() -> None:
     assert learnt.tobytes() == peeked.state.arrays.models.trait.tobytes()
 
 
-def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
+def two_modelled_clusters(*, learning: bool) -> Fleet:
+    """Two clusters of four nodes, whose load is above what they can carry."""
     source = EpisodeSource.from_trace(*synthesize("helios", jobs=3000, load=1.0, gpus=64, seed=5))
     config = EpisodeConfig(
         warmup_jobs=128,
@@ -160,9 +161,13 @@ def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
         nodes_high=4,
         modelled_frac=1.0,
         load_low=1.1,
-        learning=True,
+        learning=learning,
     )
-    fleet = Fleet([source], 2, config, 1)
+    return Fleet([source], 2, config, 1)
+
+
+def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
+    fleet = two_modelled_clusters(learning=True)
     trait = fleet._arrays.sim.state.models.trait
     for k in range(2):
         fleet.begin(k)
@@ -181,16 +186,7 @@ def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
 
 
 def test_without_learning_clusters_share_what_is_known() -> None:
-    source = EpisodeSource.from_trace(*synthesize("helios", jobs=3000, load=1.0, gpus=64, seed=5))
-    config = EpisodeConfig(
-        warmup_jobs=64,
-        agent_jobs=64,
-        tail_jobs=0,
-        nodes_low=4,
-        nodes_high=4,
-        modelled_frac=1.0,
-    )
-    fleet = Fleet([source], 2, config, 1)
+    fleet = two_modelled_clusters(learning=False)
     fleet.begin(0)
     trait = fleet._arrays.sim.state.models.trait
     assert trait.shape[0] == 1
