@@ -25,6 +25,7 @@ if _BLAS not in sys.modules:
 import numba  # noqa: E402 - see above
 from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
 
+import rlsched.packing  # noqa: E402, F401 - how kernels pass tuples of arrays
 from rlsched.kernel_cache import KernelCache  # noqa: E402
 from rlsched.linking import EntryCompiler, InsideCompiler  # noqa: E402
 
@@ -39,7 +40,7 @@ class Kernel:
 
     Attributes:
         py_func: The function as it was written.
-        kind: How it is compiled: `kernel`, `large_kernel` or `array_kernel`.
+        kind: How it is compiled: `kernel` or `array_kernel`.
     """
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
@@ -53,7 +54,6 @@ class Kernel:
         self._entry: Any = None
         self._inside = self._dispatcher(
             "inside",
-            forceinline=kind == "kernel",
             no_cpython_wrapper=True,
             pipeline_class=InsideCompiler,
         )
@@ -115,11 +115,6 @@ def kernel(function: F) -> F:
     work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
     """
     return _compiled(function, "kernel")
-
-
-def large_kernel(function: F) -> F:
-    """As `kernel`, for a large function: callers call it, where a `kernel` is copied into each of them."""
-    return _compiled(function, "large_kernel")
 
 
 def array_kernel(function: F) -> F:

@@ -105,7 +105,7 @@ DIGESTS: Final = Digests()
 def _versions() -> str:
     """What else decides about machine code: numba, LLVM, and how kernels are linked."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
-    for name in ("jit.py", "kernel_cache.py", "linking.py"):
+    for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
     return hasher.hexdigest()[:12]
 

@@ -11,13 +11,29 @@ pinned in `constraints.txt`, and `tests/unit/test_jit.py` fails if a later one b
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, Final
 
 import llvmlite.binding as llvm
+from numba.core import funcdesc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
 _ENVIRONMENT = "_ZN08NumbaEnv"  # numba sets a global of this name when it loads a function
+_LONGEST_NAME: Final = 256
+_long_name = funcdesc.default_mangler
+
+
+def _name(*args: Any, **kwargs: Any) -> str:
+    """A function's name for the linker. numba writes its arguments' types into it: ten thousand characters
+    for a state with all the fields of its records, at every call. Longer ones end in their digest here."""
+    whole: str = _long_name(*args, **kwargs)
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    return f"{whole[: _LONGEST_NAME - 32]}{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+
+
+funcdesc.default_mangler = _name
 
 
 class InsideLibrary(JITCodeLibrary):  # type: ignore[misc]

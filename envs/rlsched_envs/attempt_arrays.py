@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
+from rlsched.reference import by_reference
 
 ONGOING: Final = 0
 ENDED: Final = 1
@@ -105,6 +106,7 @@ LOG_COUNTERS: Final = np.dtype(
 """One entry: how far the log is."""
 
 
+@by_reference
 class AttemptArrays(NamedTuple):
     """The log of a run; T rows."""
 

@@ -23,7 +23,8 @@ from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rows.variants import has_one_way, num_variants, variant_window
 from rlsched.decide.rows.windows import job_window, note_wait
 from rlsched.decide.rules.gittins import next_age_look_s
-from rlsched.jit import compile_time, kernel, large_kernel
+from rlsched.jit import compile_time, kernel
+from rlsched.reference import by_reference
 from rlsched_envs.constants import FINISHED
 from rlsched_envs.events import next_instant, rewind, waiting_jobs
 from rlsched_envs.loop import Curve
@@ -74,6 +75,7 @@ TRUE_LOG: Final = NUM_FEATURES + 3
 _LOOKAHEAD_S: Final = (3600.0, 21_600.0, 86_400.0)
 
 
+@by_reference
 class EpisodeArrays(NamedTuple):
     """An episode; T rows."""
 
@@ -109,7 +111,7 @@ def delayed_to_s(e: EpisodeArrays, row: int) -> float:
     return outcome.end_s[row] - e.sim.truth.duration_s[row] if preempts(e) else outcome.start_s[row]
 
 
-@large_kernel
+@kernel
 def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
 
@@ -151,7 +153,7 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     return queued > 0.0
 
 
-@large_kernel
+@kernel
 def _play(e: EpisodeArrays, until_row: int, length: NDArray[np.int64]) -> None:
     """Let the reference play until so many rows have arrived, and note its costs if `length` is none below 0.
 
@@ -231,7 +233,7 @@ def only_choice(w: WindowArrays) -> int:
     return found
 
 
-@large_kernel
+@kernel
 def _start(e: EpisodeArrays, slot: int, node: int, clock: float, partner: int) -> None:
     """Start a job that can."""
     move = Move(-1, slot, partner, -1, node, clock)
@@ -244,7 +246,7 @@ def _node_asked(e: EpisodeArrays, node: int) -> int:
     return -1 if has_one_way(e.sim.state, e.turn[0].partition, e.turn[0].chosen) else node
 
 
-@large_kernel
+@kernel
 def apply_choice(e: EpisodeArrays, row: int) -> bool:
     """Apply a legal row of the current window. True if the second half is to be decided next."""
     s, w, turn = e.sim.state, e.window, e.turn[0]
@@ -290,7 +292,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
     return turn.hold_end_s
 
 
-@large_kernel
+@kernel
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
     """Everything that waits fits: start this job, or, where energy counts, let a variant be chosen (True)."""
     s, turn = e.sim.state, e.turn[0]
@@ -302,7 +304,7 @@ def _only_how(e: EpisodeArrays, slot: int) -> bool:
     return False
 
 
-@large_kernel
+@kernel
 def advance(e: EpisodeArrays) -> int:
     """Go on until there is something to decide (the window is filled then), or the episode is over."""
     s, run, turn = e.sim.state, e.sim.progress.run[0], e.turn[0]
@@ -346,7 +348,7 @@ def advance(e: EpisodeArrays) -> int:
         _new_pass(e, 1)
 
 
-@large_kernel
+@kernel
 def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
     """Apply a choice and go on. Returns (DECIDE or DONE, reward).
 
@@ -406,7 +408,7 @@ def _look_ahead(e: EpisodeArrays) -> None:
     turn.seen_s = now_s
 
 
-@large_kernel
+@kernel
 def observe(e: EpisodeArrays, mask: NDArray[np.bool_]) -> None:
     """Put the critic's columns behind the window's, which then is (K, F + C), and write the (K,) mask."""
     w, rows, critic = e.window, e.window.info[0], e.critic

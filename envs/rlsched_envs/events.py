@@ -14,7 +14,7 @@ from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.order import queue
-from rlsched.jit import array_kernel, kernel, large_kernel
+from rlsched.jit import array_kernel, kernel
 from rlsched.models.memory import is_device_fault
 from rlsched_envs import physics
 from rlsched_envs.attempt_arrays import (
@@ -137,7 +137,7 @@ def _spreads(sim: SimArrays, row: int) -> bool:
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
 
-@large_kernel
+@kernel
 def _fail_beside(sim: SimArrays, slot: int) -> None:
     """A job that comes to its end has met a fault of its GPUs: the other jobs on them start over."""
     s = sim.state
@@ -184,7 +184,7 @@ def _fail_jobs_on(sim: SimArrays, n: int) -> None:
             position += 1
 
 
-@large_kernel
+@kernel
 def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
     """Give idle nodes their statuses. Returns how much more these nodes draw now, W. Needs models."""
     idle_w = sim.progress.books[0].idle_w

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.kernels import tenants_of
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.observing import observe
 from rlsched.models.sharing import known_pair
 from rlsched.models.speed import cores_given, feed, gpu_kind, use_of_gpus
@@ -74,7 +74,7 @@ def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> Non
         observe(s.models, kind, s.job.workload[slot], s.job.workload[other], speed)
 
 
-@large_kernel
+@kernel
 def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
     """Learn from all pairs that have been watched for long enough by now, in the order of their time."""
     work, seq = x.work, s.job.seq

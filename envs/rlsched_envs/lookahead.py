@@ -32,6 +32,7 @@ from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.rules.greedy import next_in_order
 from rlsched.decide.rules.keep_free import next_by_reserve
 from rlsched.jit import array_kernel, kernel, specialise
+from rlsched.reference import by_reference
 from rlsched_envs.constants import MOVED
 from rlsched_envs.events import next_instant
 from rlsched_envs.moves import note_start, start
@@ -47,6 +48,7 @@ _ROOM: Final = 64
 _ALIGNMENT: Final = 64
 
 
+@by_reference
 class Futures(NamedTuple):
     """What the caller imagines; S samples, L live jobs of the partition, A arrivals."""
 

@@ -17,7 +17,8 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.decide.constants import MODELLED, after, begin, next_look_s, next_move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.steps import Steps
-from rlsched.jit import kernel, large_kernel, specialise
+from rlsched.jit import kernel, specialise
+from rlsched.reference import by_reference
 from rlsched_envs.attempts import has_room
 from rlsched_envs.constants import (
     LOGGED,
@@ -33,6 +34,7 @@ from rlsched_envs.moves import preempt, start
 from rlsched_envs.sim_arrays import SimArrays
 
 
+@by_reference
 class Curve(NamedTuple):
     """What a run has cost by each of its instants, and how fast that grows then; `length` many are noted."""
 
@@ -51,7 +53,7 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
     return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
 
 
-@large_kernel
+@kernel
 def decide(sim: SimArrays, o: RuleOptions) -> None:
     """All decisions of one instant: partition by partition, and again after a pass with a preemption."""
     s, run, again = sim.state, sim.progress.run[0], True
@@ -78,7 +80,7 @@ def decide(sim: SimArrays, o: RuleOptions) -> None:
             run.timer_s = min(run.timer_s, next_look_s(s, p, o, now_s))
 
 
-@large_kernel
+@kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
     """Run a rule until the trace is over, or until so many rows have arrived and been decided on.
 

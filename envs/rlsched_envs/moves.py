@@ -13,7 +13,7 @@ from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.speed import gpu_kind
 from rlsched_envs.attempt_arrays import PREEMPTED
 from rlsched_envs.attempts import log_end, log_start
@@ -50,7 +50,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
     return True
 
 
-@large_kernel
+@kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
     """`_allocate`, with the clock and the cores that the start options give."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
@@ -66,7 +66,7 @@ def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> b
     return True
 
 
-@large_kernel
+@kernel
 def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
     """Let a waiting job share the GPUs of a running one."""
     s, slot, clock = sim.state, move.start, move.clock
@@ -103,7 +103,7 @@ def note_start(sim: SimArrays, slot: int) -> None:
         push_end(r, end_s if end_s == end_s else now_s + work_s, slot)
 
 
-@large_kernel
+@kernel
 def preempt(sim: SimArrays, slot: int, for_gang: int) -> None:
     """Stop a running job and queue it again; `for_gang`: waiting slot that it makes room for, or -1.
 

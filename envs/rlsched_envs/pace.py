@@ -6,7 +6,7 @@ from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.constants import MODELLED
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched_envs import lessons, physics
 from rlsched_envs.heap import forget_end, push_end
 from rlsched_envs.sim_arrays import SimArrays
@@ -44,7 +44,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
     sim.progress.work.planned[slot] = 1
 
 
-@large_kernel
+@kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
     """The group of GPU `g` has changed: new rates for its jobs, and new ends for those whose rate changed."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
@@ -56,7 +56,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
             _plan_end(sim, slot)
 
 
-@large_kernel
+@kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
     """A slot has its GPUs: its attempt begins with so much work. Needs models."""
     physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)

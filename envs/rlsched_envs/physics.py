@@ -23,7 +23,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
@@ -158,7 +158,7 @@ def group_clock(s: StateArrays, g: int, now_s: float) -> float:
     return clock
 
 
-@large_kernel
+@kernel
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
     """The highest clock, up to `clock`, at which the GPUs of a group draw no more than their cap.
 
@@ -208,7 +208,7 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     return total / np.sqrt(strangers) if strangers > 0 else 0.0
 
 
-@large_kernel
+@kernel
 def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """True speed of a job beside all the others on its GPU `g`, alone = 1."""
     shared = shared_on(s, slot, g)
@@ -236,7 +236,7 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
     s.gpu.clock_frac[g] = clock
 
 
-@large_kernel
+@kernel
 def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Work out the power of a group from its jobs' rates, and each job's part of it."""
     work, gpu, count, clock = x.work, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]

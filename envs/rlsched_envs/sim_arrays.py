@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, Records, StateArrays, records
+from rlsched.reference import by_reference
 
 TRUTH: Final = np.dtype(
     [
@@ -113,6 +114,7 @@ BOOKS: Final = np.dtype(
 """One entry: the books of power and time, with models."""
 
 
+@by_reference
 class ProgressArrays(NamedTuple):
     """Where a run stands, and what it has written down."""
 
@@ -126,6 +128,7 @@ class ProgressArrays(NamedTuple):
     books: Records  # (1,) BOOKS
 
 
+@by_reference
 class SimArrays(NamedTuple):
     """A run."""
 

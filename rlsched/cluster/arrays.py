@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
+from rlsched.reference import by_reference
 
 MAX_TENANTS: Final = 8
 """Jobs that one GPU can hold at most."""
@@ -279,6 +280,7 @@ PARTITION: Final = np.dtype(
 """Derived, one entry a partition."""
 
 
+@by_reference
 class Index(NamedTuple):
     """Derived from the rest, and rebuilt from it by `rebuild_index`; never part of a digest."""
 
@@ -293,6 +295,7 @@ class Index(NamedTuple):
     running_len: NDArray[np.int32]  # (1,)
 
 
+@by_reference
 class OrderArrays(NamedTuple):
     """What the queue goes by."""
 
@@ -301,6 +304,7 @@ class OrderArrays(NamedTuple):
     cost: NDArray[np.float64]  # (spreads, ages) `decide.order.gittins.gittins_table`, (0, 0) without an index
 
 
+@by_reference
 class StateArrays(NamedTuple):
     """All of a cluster's state. Few arrays, because every call of a kernel passes all of them."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 
 @kernel
@@ -87,7 +87,7 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
     return best
 
 
-@large_kernel
+@kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
     """Places of class `c` that node `n` has now, whether it is up or not.
 

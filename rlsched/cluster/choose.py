@@ -22,7 +22,7 @@ from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places,
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
-from rlsched.jit import array_kernel, kernel, large_kernel
+from rlsched.jit import array_kernel, kernel
 
 
 @kernel
@@ -60,7 +60,7 @@ def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[f
     return sign * free, 0.0
 
 
-@large_kernel
+@kernel
 def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> int:
     """Node that holds a whole job of class `c` and that the rule likes best, -1 if none holds it."""
     best, first, second = -1, np.inf, np.inf

@@ -22,7 +22,7 @@ from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.capacity import idle_places
 from rlsched.cluster.class_queues import join_class, leave_class
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 
 @kernel
@@ -331,7 +331,7 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
     return each
 
 
-@large_kernel
+@kernel
 def join(
     s: StateArrays, slot: int, share_with: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
@@ -393,7 +393,7 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
             job.attained_gpu_s[slot] += gpu_s * (before - job.share_milli[slot]) / 1000.0
 
 
-@large_kernel
+@kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
     """A job has left GPUs that it shared: the others get its share, and the cores that they asked for.
 

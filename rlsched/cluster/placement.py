@@ -18,7 +18,7 @@ from rlsched.cluster.arrays import CONSOLIDATE, SPREAD, StateArrays
 from rlsched.cluster.bitset import next_member
 from rlsched.cluster.capacity import is_untouched, open_places
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.jit import array_kernel, kernel, large_kernel
+from rlsched.jit import array_kernel, kernel
 
 
 @kernel
@@ -122,7 +122,7 @@ def class_fits(s: StateArrays, p: int, c: int) -> bool:
     return queues.fits[p, c] != 0
 
 
-@large_kernel
+@kernel
 def _ask(s: StateArrays, p: int, c: int) -> None:
     """Work out whether a job of class `c` can start in partition `p` now, and keep the answer."""
     queues = s.derived.class_queue
@@ -206,7 +206,7 @@ def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
     return False
 
 
-@large_kernel
+@kernel
 def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
     """First node that *consolidate* would use for a plain gang, -1 where it does not fit."""
     index = s.derived

@@ -12,7 +12,7 @@ from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, UNCOUNTED, StateAr
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, energy_weight
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.clocks import best_level, power_at, priced_level
 from rlsched.models.speed import gpu_kind
 
@@ -37,7 +37,7 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
     return clock_for(s, p, slot, gpu_kind(s, gpus[0]), o)
 
 
-@large_kernel
+@kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
     """SM clock that a rule gives a waiting job on GPUs of this type in partition `p`, of the maximum.
 
@@ -84,7 +84,7 @@ def weighed_level(
     return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
 
 
-@large_kernel
+@kernel
 def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> int:
     """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
 
@@ -112,7 +112,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     return wanted
 
 
-@large_kernel
+@kernel
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
 

@@ -15,7 +15,7 @@ from rlsched.cluster.placement import first_fitting
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.rows.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 from rlsched.decide.sharing import LOOK_AT, partner_of
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 
 @kernel
@@ -48,7 +48,7 @@ def first_startable(s: StateArrays, p: int, now_s: float) -> int:
     return position
 
 
-@large_kernel
+@kernel
 def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
     """First queue position of partition `p` whose job can share GPUs and is not kept back, -1 for none.
 

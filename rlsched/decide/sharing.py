@@ -13,7 +13,7 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.clocks import join_cores
 from rlsched.decide.options import BLOCKED, LUCID, NEVER, StartOptions, may_share, policy_start
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.memory import fits_memory
 from rlsched.models.speed import (
     asked_feed,
@@ -86,7 +86,7 @@ def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> f
     return one + two if min(one, two) >= o.min_speed else 0.0
 
 
-@large_kernel
+@kernel
 def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> float:
     """`pair_value` where the running job shares its GPUs already."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
@@ -121,7 +121,7 @@ def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) ->
     return value if slowest >= o.min_speed else 0.0
 
 
-@large_kernel
+@kernel
 def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions) -> int:
     """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none.
 
@@ -142,7 +142,7 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions) -> int:
     return found
 
 
-@large_kernel
+@kernel
 def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions) -> tuple[int, int]:
     """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
 

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.reference import by_reference
+
 Records = Any
 """A numpy record array: a struct of arrays, kept together in memory; `records.field` is an array."""
 
@@ -72,6 +74,7 @@ WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitiv
 """Fields that no catalogue has: what the models predict (`speed.fill_beside`) and what is learnt."""
 
 
+@by_reference
 class ModelArrays(NamedTuple):
     """What the models know. Row 0 of `trait` and `pair` is no workload: a job of which nothing is known."""
 

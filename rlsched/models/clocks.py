@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.arrays import NUM_LEVELS, Records
 
 MIN_CLOCK_FRAC: Final = 0.5
@@ -132,7 +132,7 @@ def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: f
     return gpu_power_w(gpu, kind, 1, dynamic_power_w(gpu, kind, dynamic_w, clock_bound, x, 1.0))
 
 
-@large_kernel
+@kernel
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
     """Clock at which a GPU with this one job runs under a power cap, fraction of the maximum.
 
@@ -151,7 +151,7 @@ def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, 
     return low
 
 
-@large_kernel
+@kernel
 def best_level(
     gpu: Records, kind: int, clock_bound: float, dynamic_w: float, max_slowdown_frac: float
 ) -> int:
@@ -177,7 +177,7 @@ def best_level(
     return best
 
 
-@large_kernel
+@kernel
 def priced_level(
     gpu: Records,
     kind: int,

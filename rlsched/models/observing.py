@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import (
     FASTEST,
@@ -26,7 +26,7 @@ from rlsched.models.sharing import known_pair
 LEAST_SLOWDOWN: Final = 1e-6
 """Modelled slowdowns count as this much at least: no factor moves a slowdown of 0."""
 
-_most_likely = large_kernel(most_likely)
+_most_likely = kernel(most_likely)
 _moved = kernel(moved)
 _with_pair = kernel(with_pair)
 
@@ -68,7 +68,7 @@ def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
     t.beside[a, kind, b] = speed
 
 
-@large_kernel
+@kernel
 def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
     """A job of workload `a` ran at this speed beside one of `b`, on GPUs of this type, alone = 1.
 

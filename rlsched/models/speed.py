@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.jit import array_kernel, kernel, large_kernel
+from rlsched.jit import array_kernel, kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
 from rlsched.models.cores import input_speed
@@ -148,7 +148,7 @@ def present_speed(s: StateArrays, slot: int) -> float:
     return placed_rate(s, slot, s.gpu.clock_frac[g], shared_on(s, slot, g))
 
 
-@large_kernel
+@kernel
 def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float:
     """Rate of a running job: of the slowest of its GPUs, fed by its cores.
 

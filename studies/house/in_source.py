@@ -13,7 +13,7 @@ from rlsched.decide.presets import PRESETS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("rlsched", "envs/rlsched_envs", "agents/rlsched_agents", "node_daemon/rlsched_node")
-KERNELS: Final = {"kernel", "large_kernel", "array_kernel"}
+KERNELS: Final = {"kernel", "array_kernel"}
 ASKED: Final = re.compile(r"scheduler|policy|fallback", re.IGNORECASE)
 SENTENCE: Final = re.compile(r"([a-z][a-z-]*)(?::[^\s:]+|\+[a-z][^\s+]*)+")
 BEHIND: Final = re.compile(r"--policy[ =]+[`'\"]?([\w.:+=,/-]+)")

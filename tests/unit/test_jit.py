@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from rlsched.jit import array_kernel, compile_time, kernel, large_kernel, specialise
+from rlsched.jit import array_kernel, compile_time, kernel, specialise
 from rlsched.linking import EntryCompiler, EntryLibrary, InsideCompiler, InsideLibrary
 
 
@@ -87,7 +87,7 @@ def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
 
 CALLER = """
 import sys
-from rlsched.jit import array_kernel, compile_time, kernel, large_kernel, specialise
+from rlsched.jit import array_kernel, compile_time, kernel, specialise
 import numpy as np
 
 @array_kernel
@@ -150,7 +150,7 @@ def deepest(numbers: Any, at: int) -> float:
     return numbers[at]
 
 
-@large_kernel
+@kernel
 def by_one(numbers: Any, at: int) -> float:
     return deepest(numbers, at) + 1.0
 

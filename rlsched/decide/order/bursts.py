@@ -20,7 +20,7 @@ import math
 from typing import Final
 
 from rlsched.cluster.arrays import WAITING, StateArrays
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 SIBLING_GAP_S: Final = 300.0
 """A job is of the burst of the one before it, of its VC and asking for the same, if it comes so soon."""
@@ -71,7 +71,7 @@ def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
     return now_s + step_s - _age_s(s, slot, now_s)
 
 
-@large_kernel
+@kernel
 def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
     """E[u] of the burst of a live job, by what has ended and what runs; 0 where nothing is known."""
     job, burst = s.job, s.job.burst[slot]
@@ -136,7 +136,7 @@ def _last_like(s: StateArrays, slot: int) -> int:
     return last
 
 
-@large_kernel
+@kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
     """A job that has just got its slot, and is in no queue yet, finds its burst; it is predicted anew."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
@@ -159,7 +159,7 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
         job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
 
 
-@large_kernel
+@kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
     """A job has ended after so long, and has no GPUs any more: its siblings learn of it.
 
@@ -187,7 +187,7 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
     return waiting
 
 
-@large_kernel
+@kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
     """The running jobs of a burst are heard as of now. Returns the slot of a waiting sibling, -1 for none."""
     for position in range(s.derived.running_len[0]):

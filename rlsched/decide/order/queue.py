@@ -18,7 +18,7 @@ from rlsched.decide.order.bursts import (
     shifted_s,
 )
 from rlsched.decide.order.keys import Order, order_key
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 
 @kernel
@@ -35,7 +35,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
         _let_preempt(s, now_s)
 
 
-@large_kernel
+@kernel
 def _let_preempt(s: StateArrays, now_s: float) -> None:
     """From now on running jobs may be preempted: the queue goes by the index, and nothing is reserved."""
     s.config[0].preempts, s.config[0].reserve_after_s = 1, np.inf
@@ -72,12 +72,12 @@ def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         _learn_end(s, slot, run_s, now_s)
 
 
-@large_kernel
+@kernel
 def _predict_again(s: StateArrays, slot: int, now_s: float) -> None:
     s.job.predicted_s[slot] = shifted_s(s, slot, expected_shift(s, slot, now_s))
 
 
-@large_kernel
+@kernel
 def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     waiting = note_ended(s, slot, run_s)
     if waiting >= 0:
@@ -85,7 +85,7 @@ def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     _hear_ages(s, now_s)
 
 
-@large_kernel
+@kernel
 def _hear_ages(s: StateArrays, now_s: float) -> None:
     """Jobs of the bursts of running ones whose age says more by now are predicted anew."""
     for position in range(s.derived.running_len[0]):
@@ -96,7 +96,7 @@ def _hear_ages(s: StateArrays, now_s: float) -> None:
                 _revise(s, waiting, now_s)
 
 
-@large_kernel
+@kernel
 def _revise(s: StateArrays, one: int, now_s: float) -> None:
     """Waiting jobs of the burst of a waiting job are predicted anew."""
     shift = expected_shift(s, one, now_s)

@@ -35,6 +35,7 @@ from rlsched.decide.rows.logs import LogArrays, log_arrays
 from rlsched.decide.rows.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.gittins import CLAIM
 from rlsched.jit import array_kernel, kernel
+from rlsched.reference import by_reference
 
 LEGAL: Final = 0
 TOO_FEW_FREE: Final = 1
@@ -60,6 +61,7 @@ NOT_ASKED: Final = -2
 """Nothing is known yet of where jobs of a demand class would go, or of whether they would delay another."""
 
 
+@by_reference
 class WindowArrays(NamedTuple):
     """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
 

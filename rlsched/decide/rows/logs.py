@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.jit import kernel
+from rlsched.reference import by_reference
 
 _LN2_HIGH: Final = 6.93147180369123816490e-01
 _LN2_LOW: Final = 1.90821492927058770002e-10
@@ -19,6 +20,7 @@ _DOUBT: Final = 1e-15
 place (2.2e-16), and the sum 1 + x and the division by a half each."""
 
 
+@by_reference
 class LogArrays(NamedTuple):
     """Scratch for n numbers."""
 

@@ -40,7 +40,7 @@ from rlsched.decide.rows.features import (
 )
 from rlsched.decide.rows.schema import MAX_VARIANTS, NUM_FEATURES
 from rlsched.decide.sharing import partner_of
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 from rlsched.models.arrays import NUM_LEVELS
 from rlsched.models.speed import gpu_kind
 
@@ -78,7 +78,7 @@ def _num_clocks(s: StateArrays, slot: int) -> int:
     return NUM_LEVELS if job_energy_weight(s, slot) > 0.0 else 1
 
 
-@large_kernel
+@kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """Second half: the ways to start a job that can.
 
@@ -145,7 +145,7 @@ def _add_sharing(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArray
         _add_variant(s, p, slot, s.job.host[partner], clock, partner, now_s, w)
 
 
-@large_kernel
+@kernel
 def _add_variant(
     s: StateArrays, p: int, slot: int, node: int, clock: float, partner: int, now_s: float, w: WindowArrays
 ) -> None:

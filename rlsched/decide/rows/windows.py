@@ -67,10 +67,10 @@ from rlsched.decide.rows.picks import (
 )
 from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.rules.gittins import preemptions
-from rlsched.jit import kernel, large_kernel
+from rlsched.jit import kernel
 
 
-@large_kernel
+@kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 

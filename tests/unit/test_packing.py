@@ -1,0 +1,148 @@
+"""Tuples of arrays that kernels pass by reference are the tuples that they were."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numba.core.registry import cpu_target
+from numba.core.runtime import _nrt_python, rtsys
+
+from rlsched.jit import array_kernel, kernel
+from rlsched.packing import ReferenceModel
+from rlsched.reference import by_reference
+
+
+@by_reference
+class Inner(NamedTuple):
+    flags: Any
+    of_two: Any
+
+
+@by_reference
+class Outer(NamedTuple):
+    inner: Inner
+    numbers: Any
+    log: Any
+    scale: float
+    holds: bool
+
+
+class Plain(NamedTuple):
+    outer: Outer
+    more: float
+
+
+def made(count: int = 4, *, holds: bool = True) -> Outer:
+    inner = Inner(np.arange(count) % 2 == 0, np.arange(2.0 * count).reshape(count, 2))
+    return Outer(inner, np.arange(float(count)), None, 0.5, holds)
+
+
+def value_of(given: Any) -> Any:
+    """What represents it in compiled code."""
+    return cpu_target.target_context.data_model_manager[numba.typeof(given)]
+
+
+def test_marked_classes_alone_are_passed_by_reference() -> None:
+    assert isinstance(value_of(made()), ReferenceModel)
+    assert not isinstance(value_of(Plain(made(), 1.0)), ReferenceModel)
+
+
+@kernel
+def total(given: Outer) -> float:
+    found = 0.0
+    for at in range(given.numbers.shape[0]):
+        if given.inner.flags[at] and given.holds:
+            found += given.numbers[at] * given.scale + given.inner.of_two[at, 1]
+    return found
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_every_part_is_read(holds: bool) -> None:
+    given = made(holds=holds)
+    assert total(given) == total.py_func(given)  # type: ignore[attr-defined]
+
+
+@kernel
+def double(given: Outer) -> None:
+    for at in range(given.numbers.shape[0]):
+        given.numbers[at] *= 2.0
+
+
+@kernel
+def doubled_total(given: Outer) -> float:
+    before = given.numbers[1]
+    double(given)
+    return given.numbers[1] - before
+
+
+def test_what_another_kernel_writes_is_seen() -> None:
+    given = made()
+    assert doubled_total(given) == 1.0
+    assert given.numbers.tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+@kernel
+def part(given: Outer, k: int) -> Outer:
+    inner = Inner(given.inner.flags[k:], given.inner.of_two[k:])
+    return Outer(inner, given.numbers[k:], None, given.scale, given.holds)
+
+
+@kernel
+def of_parts(given: Outer) -> float:
+    found = 0.0
+    for k in range(given.numbers.shape[0]):
+        found += total(part(given, k))
+    return found
+
+
+@kernel
+def of_plain(plain: Plain) -> float:
+    return total(plain.outer) + plain.more
+
+
+def test_a_kernel_makes_them_too_and_returns_them() -> None:
+    given = made()
+    parts = [part.py_func(given, k) for k in range(4)]  # type: ignore[attr-defined]
+    assert of_parts(given) == sum(total(one) for one in parts)
+    assert of_plain(Plain(given, 3.0)) == total(given) + 3.0
+
+
+@array_kernel
+def copied(given: Outer) -> Outer:
+    inner = Inner(given.inner.flags.copy(), given.inner.of_two)
+    return Outer(inner, given.numbers.copy(), None, given.scale, given.holds)
+
+
+@array_kernel
+def copied_or_less(given: Outer, k: int) -> tuple[int, Outer]:
+    copy = copied(given)
+    if k < 0:
+        return -1, copy
+    return k, copy
+
+
+@array_kernel
+def of_copies(given: Outer, k: int) -> float:
+    number, copy = copied_or_less(given, k)
+    double(copy)
+    return number + total(copy)
+
+
+@pytest.mark.parametrize("k", [-1, 0, 7])
+def test_arrays_of_their_own_are_freed_and_no_others(k: int) -> None:
+    given = made()
+    of_copies(given, k)
+    _nrt_python.memsys_enable_stats()
+    try:
+        before = rtsys.get_allocation_stats()
+        found = of_copies(given, k)
+        after = rtsys.get_allocation_stats()
+    finally:
+        _nrt_python.memsys_disable_stats()
+    twice = given._replace(numbers=2.0 * given.numbers)
+    assert found == k + total(twice)
+    assert given.numbers.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert after.alloc - before.alloc == after.free - before.free > 0
