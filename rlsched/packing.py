@@ -1,9 +1,12 @@
 """How tuples of arrays are passed between kernels: by reference.
 
 numba passes a tuple's parts as arguments of their own, seven words an array: hundreds for a cluster's state.
-To write them out at every call took most of the compiler's time. A class marked `by_reference` lies in memory
-instead, with tuples of such classes inside of it, and its address is passed. Named tuples do not change, so
-nobody can tell, but for one thing: what a kernel makes in a loop lies where it made the one before.
+To write them out at every call took half of a replay's time. A class marked `by_reference` lies in memory
+instead, with tuples of such classes inside of it, and its address is passed.
+
+Named tuples do not change, so nobody can tell, but for one thing: what a kernel makes in a loop lies where it
+made the one before. So an `array_kernel`, which counts references, must not give one variable such a tuple,
+with arrays of its own, twice.
 
 The extension points are numba's data models, its lowering of named tuples, and `unbox` (its version is
 pinned in `constraints.txt`).
@@ -69,8 +72,9 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         return [(kind, getter(position)) for position, kind in enumerate(self._fe_type)]
 
     def _or_zeros(self, builder: Any, value: Any) -> Any:
-        """The address, or that of zeros where it is none yet: variables that hold nothing are counted, too."""
-        zeros = cgutils.add_global_variable(builder.module, self.struct, f"zeros.{id(self)}")
+        """The address, or that of zeros where there is none yet: of variables without a value, too, numba
+        counts the references."""
+        zeros = cgutils.add_global_variable(builder.module, self.struct, "zeros")
         zeros.linkage, zeros.global_constant = "internal", True
         zeros.initializer = ir.Constant(self.struct, None)
         return builder.select(cgutils.is_null(builder, value), zeros, value)
@@ -94,7 +98,7 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         builder.store(model.as_data(builder, part), self.place(builder, value, position))
 
 
-@register_default(types.NamedTuple)
+@register_default(types.NamedTuple)  # type: ignore[untyped-decorator, attr-defined]
 def _model(manager: Any, kind: Any) -> Any:
     chosen = ReferenceModel if kind.instance_class in BY_REFERENCE else TupleModel
     return chosen(manager, kind)
@@ -105,7 +109,7 @@ def _reference(context: Any, kind: Any) -> ReferenceModel | None:
     return model if isinstance(model, ReferenceModel) else None
 
 
-@lower_getattr_generic(types.NamedTuple)
+@lower_getattr_generic(types.NamedTuple)  # type: ignore[untyped-decorator, attr-defined]
 def _get(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     position, model = kind.fields.index(name), _reference(context, kind)
     if model is None:
@@ -115,7 +119,7 @@ def _get(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
     return impl_ret_borrowed(context, builder, kind[position], part)
 
 
-@lower_builtin(types.NamedTupleClass, types.VarArg(types.Any))  # type: ignore[attr-defined]
+@lower_builtin(types.NamedTupleClass, types.VarArg(types.Any))  # type: ignore[untyped-decorator, attr-defined]
 def _make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     model = _reference(context, sig.return_type)
     if model is None:
@@ -127,7 +131,7 @@ def _make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return impl_ret_borrowed(context, builder, sig.return_type, made)
 
 
-@unbox(types.NamedTuple)
+@unbox(types.NamedTuple)  # type: ignore[untyped-decorator, attr-defined]
 def _unbox(kind: Any, given: Any, c: Any) -> Any:
     model = _reference(c.context, kind)
     if model is None:
