@@ -181,7 +181,7 @@ def _reference_options(e: EpisodeArrays) -> RuleOptions:
         0.0,
         True,
         policy_start(e.sim.state),
-        MigrationOptions(False, math.inf, math.inf, False),
+        MigrationOptions(math.inf, math.inf, False),
         e.curve.at_s[:0],
     )
 

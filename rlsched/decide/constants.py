@@ -16,6 +16,9 @@ PREEMPTING: Final[Any] = compile_time("PREEMPTING")
 RESERVING: Final[Any] = compile_time("RESERVING")
 """Whether jobs that do not fit may have reservations (`config.reserve_after_s`)."""
 
+MIGRATES: Final[Any] = compile_time("MIGRATES")
+"""Whether a rule moves running jobs so that a gang finds its GPUs together (`options.migration`)."""
+
 begin: Final[Any] = compile_time("begin")
 """The four functions of a rule: see `rlsched.decide.rules`."""
 next_move: Final[Any] = compile_time("next_move")

@@ -54,14 +54,12 @@ class MigrationOptions(NamedTuple):
     """When running jobs are moved so that a gang finds its GPUs together.
 
     Attributes:
-        wanted: Whether they are at all.
         dwell_s: A job is moved when its attempt has lasted so long, seconds.
         gain: The gang's GPUs times its wait otherwise, as predicted, have to be so many times the GPU-seconds
             of the restarts.
         first: Whether jobs are moved before any is preempted to wait; else only where nobody gives way.
     """
 
-    wanted: bool
     dwell_s: float
     gain: float
     first: bool
@@ -96,7 +94,7 @@ class RuleOptions(NamedTuple):
 
 
 PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False)
-NO_MIGRATION: Final = MigrationOptions(False, math.inf, math.inf, False)
+NO_MIGRATION: Final = MigrationOptions(math.inf, math.inf, False)
 PLAIN: Final = RuleOptions(
     False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, NO_MIGRATION, np.zeros(0)
 )

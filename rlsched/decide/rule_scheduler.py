@@ -54,7 +54,7 @@ class RuleScheduler(Scheduler):
         self.abilities = Abilities(
             preempts=rule.options.preempts,
             reserve_after_s=rule.options.reserve_after_s,
-            migrates=rule.options.migration.wanted,
+            migrates=rule.steps.migrates,
             shares=rule.options.start.share != NEVER,
             needs_models=rule.needs_models,
         )

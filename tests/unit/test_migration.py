@@ -36,7 +36,7 @@ Span = tuple[str, float, float]
 Settings = dict[str, Any]
 """Of `migrate`."""
 PLAIN: Settings = {}
-OPTIONS = MigrationOptions(True, 120.0, 2.0, False)
+OPTIONS = MigrationOptions(120.0, 2.0, False)
 """The same for kernels."""
 TWO = ClusterSpec.uniform(2, 8)
 SCATTERED = [(0, 100, 7), (0, 5000, 1), (1, 5000, 1), (1000, 50_000, 8)]

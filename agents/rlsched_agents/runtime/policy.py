@@ -117,7 +117,7 @@ class PpoScheduler(Scheduler):
         if migrate is not None:
             if not preempts:
                 raise InputError(f"policy {name!r}: migrate: it preempts nobody here, and moves nobody")
-            self._migration = MigrationOptions(True, float(migrate.dwell), float(migrate.gain), migrate.first)
+            self._migration = MigrationOptions(float(migrate.dwell), float(migrate.gain), migrate.first)
         self.abilities = Abilities(
             preempts=preempts,
             reserve_after_s=rule.options.reserve_after_s,

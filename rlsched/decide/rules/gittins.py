@@ -16,6 +16,7 @@ import numpy as np
 from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import class_fits
+from rlsched.decide.constants import MIGRATES
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order.gittins import job_index, next_step_s
@@ -72,7 +73,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
     Nobody is preempted for a job that fits the other partition that it waits for: it starts there.
     """
-    if o.migration.wanted:
+    if MIGRATES:
         return next_with_migration(s, p, now_s, o)
     return next_by_key(s, p, s.derived.slot.key, o, True)
 
@@ -87,7 +88,7 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """When ages next change what the rule says of partition `p`, at a tick; infinite: never."""
     look_s = next_age_look_s(s, p, now_s) if o.preempts else math.inf
-    if o.migration.wanted:
+    if MIGRATES:
         look_s = min(look_s, next_migration_look_s(s, p, now_s, o.migration))
     return look_s
 

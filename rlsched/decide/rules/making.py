@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -44,6 +45,8 @@ def make_rule(settings: Settings) -> CompiledRule:
         InputError: a rule of somebody's own cannot be loaded.
     """
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
+    if settings.migrate is not None:
+        steps = replace(steps, migrates=True)
     profile = settings.profile
     return CompiledRule(
         steps,
@@ -103,9 +106,7 @@ def _options(settings: Settings) -> RuleOptions:
         tick_s=float(preempt.tick) if preempt else 0.0,
         preempts=preempt is not None,
         start=_start(settings),
-        migration=MigrationOptions(True, float(move.dwell), float(move.gain), move.first)
-        if move
-        else NO_MIGRATION,
+        migration=MigrationOptions(float(move.dwell), float(move.gain), move.first) if move else NO_MIGRATION,
         own=np.array(settings.own, np.float64),
     )
 

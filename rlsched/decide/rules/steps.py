@@ -23,6 +23,7 @@ class Steps:
         skips_quiet: Whether a partition in which nothing has changed since the rule had nothing more to do
             there need not be asked.
         sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes will do.
+        migrates: Whether it moves running jobs.
     """
 
     begin: Any
@@ -32,6 +33,7 @@ class Steps:
     looks: bool = False
     skips_quiet: bool = False
     sorted_queue: bool = True
+    migrates: bool = False
 
     @classmethod
     def of(cls, module: ModuleType) -> Steps:
@@ -50,12 +52,13 @@ class Steps:
 
     @cached_property
     def bound(self) -> dict[str, Any]:
-        """The four functions by the names that templates leave open."""
+        """What templates leave open for a rule."""
         return {
             "begin": self.begin,
             "next_move": self.next_move,
             "after": self.after,
             "next_look_s": self.next_look_s,
+            "MIGRATES": self.migrates,
         }
 
 
