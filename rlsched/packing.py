@@ -8,7 +8,7 @@ Named tuples do not change, so nobody can tell, but for one thing: what a kernel
 made the one before. So an `array_kernel`, which counts references, must not give one variable such a tuple,
 with arrays of its own, twice.
 
-The extension points are numba's data models, its lowering of named tuples, and `unbox` (its version is
+The extension points are numba's data models, its lowering of named tuples, `box` and `unbox` (its version is
 pinned in `constraints.txt`).
 """
 
@@ -20,11 +20,11 @@ from typing import Any
 import numba.cpython.tupleobj as of_numba
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.boxing import unbox_tuple
+from numba.core.boxing import box_namedtuple, unbox_tuple
 from numba.core.datamodel.models import DataModel, TupleModel
 from numba.core.datamodel.registry import register_default
 from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_generic
-from numba.core.pythonapi import NativeValue, unbox
+from numba.core.pythonapi import NativeValue, _boxers, unbox
 
 from rlsched.reference import BY_REFERENCE
 
@@ -162,3 +162,20 @@ def _unbox_into(
             c.builder.store(cgutils.true_bit, failed)
         if native.cleanup is not None:
             yield native.cleanup
+
+
+def _box(kind: Any, value: Any, c: Any) -> Any:
+    model = _reference(c.context, kind)
+    if model is None:
+        return box_namedtuple(kind, value, c)
+    parts = c.pyapi.tuple_new(kind.count)
+    for position, of_part in enumerate(kind):
+        c.pyapi.tuple_setitem(parts, position, c.box(of_part, model.part(c.builder, value, position)))
+    named_tuple = c.pyapi.unserialize(c.pyapi.serialize_object(kind.instance_class))
+    given = c.pyapi.call(named_tuple, parts)
+    c.pyapi.decref(named_tuple)
+    c.pyapi.decref(parts)
+    return given
+
+
+_boxers.functions[types.NamedTuple] = _box  # type: ignore[attr-defined]

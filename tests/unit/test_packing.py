@@ -131,6 +131,14 @@ def of_copies(given: Outer, k: int) -> float:
     return number + total(copy)
 
 
+def test_python_gets_what_a_kernel_returns() -> None:
+    number, copy = copied_or_less(made(), 3)
+    assert (number, type(copy), type(copy.inner)) == (3, Outer, Inner)
+    assert (copy.log, copy.scale, copy.holds) == (None, 0.5, True)
+    assert copy.numbers.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert copy.inner.flags.tolist() == [True, False, True, False]
+
+
 @pytest.mark.parametrize("k", [-1, 0, 7])
 def test_arrays_of_their_own_are_freed_and_no_others(k: int) -> None:
     given = made()
