@@ -33,6 +33,8 @@ from numba.core.caching import (
 )
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]
 
+from rlsched.reference import BY_REFERENCE
+
 KEPT_UNUSED_DAYS: Final = 30
 """An entry that nobody loaded for so long goes."""
 _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
@@ -70,7 +72,7 @@ class Digests:
         if isinstance(value, tuple):
             return b"".join([type(value).__name__.encode(), *(self._of_value(one) for one in value)])
         if isinstance(value, type) and hasattr(value, "_fields"):
-            return f"tuple {value.__qualname__} {value._fields}".encode()
+            return f"tuple {value.__qualname__} {value._fields} {value in BY_REFERENCE}".encode()
         if isinstance(value, bool | int | float | complex | str | bytes | np.dtype | np.generic):
             return f"{type(value).__name__} {value!r}".encode()
         name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
@@ -219,12 +221,13 @@ def _prune(root: Path) -> None:
 
 
 def _types_digest(sig: Any) -> str:
-    """A digest of argument types: what numba says of them, and of tuples the class and the fields' names."""
+    """A digest of argument types: what numba says of them; of tuples class, fields, how they are passed."""
     return hashlib.sha256(repr([_described(one) for one in sig]).encode()).hexdigest()[:12]
 
 
 def _described(one: Any) -> Any:
     if isinstance(one, BaseNamedTuple):
         kind = one.instance_class
-        return (kind.__module__, kind.__qualname__, one.fields, [_described(part) for part in one])
+        by_reference, parts = kind in BY_REFERENCE, [_described(part) for part in one]
+        return (kind.__module__, kind.__qualname__, one.fields, by_reference, parts)
     return str(one)

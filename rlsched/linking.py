@@ -81,8 +81,7 @@ class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         )
 
     def _optimize_final_module(self) -> None:
-        # Nobody else calls what was linked in: LLVM may change how it is called, and drops the arguments that
-        # a function does not use. A state has hundreds of words, and passing them took most of a run's time.
+        # nobody else calls what was linked in: LLVM may drop arguments that it does not use
         for function in self._final_module.functions:
             if function.linkage == llvm.Linkage.linkonce_odr:
                 function.linkage = "internal"

@@ -55,6 +55,14 @@ def test_different_policies_have_different_digests() -> None:
     assert len({Policy(name).digest for name in EVERY}) == len(EVERY)
 
 
+def test_records_tell_settings_apart() -> None:
+    assert Policy("easy").policy_id == "easy"
+    changed = [Policy("easy").changed([f"order={order}"]) for order in ("area", "predicted")]
+    renamed = Policy("easy", name="easy", order="area")  # as of a file called easy.toml
+    assert len({one.policy_id for one in [*changed, renamed, Policy("easy")]}) == 4
+    assert renamed.policy_id == f"easy@{renamed.digest}"
+
+
 def test_settings_make_the_rule() -> None:
     plain = Policy()
     assert plain.rule.steps is RULES["greedy"]
