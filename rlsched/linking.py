@@ -24,13 +24,13 @@ _LONGEST_NAME: Final = 256
 _long_name = funcdesc.default_mangler
 
 
-def _name(*args: Any, **kwargs: Any) -> str:
+def _name(name: str, argtypes: Any, **more: Any) -> str:
     """A function's name for the linker. numba writes its arguments' types into it: ten thousand characters
-    for a state with all the fields of its records, at every call. Longer ones end in their digest here."""
-    whole: str = _long_name(*args, **kwargs)
-    if len(whole) <= _LONGEST_NAME:
-        return whole
-    return f"{whole[: _LONGEST_NAME - 32]}{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+    for a state with all the fields of its records, at every call. Here a digest takes their place."""
+    said = " ".join(map(str, argtypes))
+    if len(said) <= _LONGEST_NAME:
+        return str(_long_name(name, argtypes, **more))
+    return f"{_long_name(name, (), **more)}v{hashlib.sha256(said.encode()).hexdigest()[:32]}"
 
 
 funcdesc.default_mangler = _name

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import tests.golden  # noqa: F401 - before anything imports numpy
+
 pytest.register_assert_rewrite("tests.unit", "tests.contract", "tests.integration")
 """What test files share stands in modules beside them, whose asserts are explained as a test's own are."""
 

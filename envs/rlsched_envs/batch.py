@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,12 @@ from rlsched.cluster.arrays import Index, OrderArrays, StateArrays
 from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
-from rlsched_envs.episode import DECIDE, DONE, EpisodeArrays, advance, begin, observe, step
+from rlsched_envs.episode import DONE, EpisodeArrays, begin, observe, step
 from rlsched_envs.loop import Curve
 from rlsched_envs.sim_arrays import ProgressArrays, SimArrays
+
+BEGIN: Final = -1
+LEAVE: Final = -2
 
 
 def stack(episode: Any, count: int) -> Any:
@@ -59,7 +62,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         s.config[k],
         s.counters[k],
         s.scratch[k],
-        OrderArrays(s.order.code[k], s.order.later, s.order.cost),
+        OrderArrays(s.order.code[k], s.order.cost),
         models,
     )
     progress = ProgressArrays(
@@ -92,33 +95,12 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
     return EpisodeArrays(
         SimArrays(state, b.sim.truth[k], progress, None),
         window,
-        Curve(c.at_s[k], c.cost_s[k], c.slope[k], c.energy_j[k], c.power_w[k], c.length[k]),
+        Curve(c.instant[k], c.length[k]),
         b.quiet,
-        b.reference_start_s[k],
-        b.true_gpu_s[k],
-        b.true_log[k],
+        b.known[k],
         b.critic[k],
         b.turn[k],
     )
-
-
-@kernel
-def begin_one(b: EpisodeArrays, k: int, warmup_row: int, handover_row: int, drains: int) -> bool:
-    """Begin episode `k`; False if it holds nothing to decide."""
-    e = view(b, k)
-    return begin(e, warmup_row, handover_row, drains) and advance(e) == DECIDE
-
-
-@kernel
-def observe_one(
-    b: EpisodeArrays, k: int, observations: NDArray[np.float32], masks: NDArray[np.bool_]
-) -> None:
-    """Write episode `k`'s window into row `k` of (N, K, F + C) and (N, K)."""
-    e = view(b, k)
-    observe(e, masks[k])
-    for row in range(observations.shape[1]):
-        for column in range(observations.shape[2]):
-            observations[k, row, column] = e.window.features[row, column]
 
 
 @kernel
@@ -131,11 +113,15 @@ def step_all(
 ) -> None:
     """Apply a row in every environment, go on, and see what comes next. (N,) actions and results.
 
-    What each sees is in `b.window.features`, (N, K, F + C); of one that is done it means nothing.
+    In place of a row stands BEGIN for an episode that begins, which is done where it holds nothing to decide,
+    and LEAVE for one that stays as it is. What each sees is in `b.window.features`, (N, K, F + C); of one
+    that is done it means nothing.
     """
     for k in range(rows.shape[0]):
+        if rows[k] == LEAVE:
+            continue
         e = view(b, k)
-        status, reward = step(e, rows[k])
+        status, reward = step(e, rows[k]) if rows[k] != BEGIN else begin(e)
         rewards[k] = reward
         dones[k] = status == DONE
         if status != DONE:

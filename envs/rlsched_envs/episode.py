@@ -75,6 +75,16 @@ TRUE_LOG: Final = NUM_FEATURES + 3
 _LOOKAHEAD_S: Final = (3600.0, 21_600.0, 86_400.0)
 
 
+KNOWN: Final = np.dtype(
+    [
+        ("reference_start_s", np.float64),  # `delayed_to_s` in the reference's run
+        ("true_gpu_s", np.float64),  # true run time x GPUs
+        ("true_log", np.float32),  # the critic's column of that name
+    ]
+)
+"""What is known of a row before the agent begins."""
+
+
 @by_reference
 class EpisodeArrays(NamedTuple):
     """An episode; T rows."""
@@ -83,9 +93,7 @@ class EpisodeArrays(NamedTuple):
     window: WindowArrays
     curve: Curve  # of the reference run, (2 T + 1,); (4 T + 1,) where jobs may be preempted
     quiet: NDArray[np.int64]  # (1,) -1: the length of a curve on which nothing is noted
-    reference_start_s: NDArray[np.float64]  # (T,) `delayed_to_s` of its jobs
-    true_gpu_s: NDArray[np.float64]  # (T,) true run time x GPUs
-    true_log: NDArray[np.float32]  # (T,) the critic's column `true_log`
+    known: Records  # (T,) KNOWN
     critic: NDArray[np.float32]  # (C,) the critic's columns that all rows share
     turn: Records  # (1,) TURN
 
@@ -112,27 +120,31 @@ def delayed_to_s(e: EpisodeArrays, row: int) -> float:
 
 
 @kernel
-def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> bool:
+def prepare(e: EpisodeArrays) -> bool:
     """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
+
+    `turn` says where the warm-up ends, where the reference takes over, and whether it does.
 
     The regret is scaled by the reference's queueing of all the rows after the warm-up: a return of 100
     would be an episode without any queueing at all.
     """
-    turn, rows = e.turn[0], e.sim.truth.shape[0]
+    turn, rows, warmup_row = e.turn[0], e.sim.truth.shape[0], e.turn[0].warmup_row
     rewind(e.sim)
     e.curve.length[0] = 0
     _play(e, rows + 1, e.curve.length)
     if e.curve.length[0] <= 0:
         return False
     for row in range(rows):
-        e.reference_start_s[row] = delayed_to_s(e, row)
-        e.true_gpu_s[row] = e.sim.truth.duration_s[row] * e.sim.truth.gpus[row]
-        e.true_log[row] = math.log1p(e.sim.truth.duration_s[row]) / 12.0
+        known = e.known[row]
+        known.reference_start_s = delayed_to_s(e, row)
+        known.true_gpu_s = e.sim.truth.duration_s[row] * e.sim.truth.gpus[row]
+        known.true_log = math.log1p(e.sim.truth.duration_s[row]) / 12.0
     queued, work = 0.0, 0.0
     for row in range(warmup_row, rows):
-        queued += e.reference_start_s[row] - e.sim.truth.submit_s[row]
+        queued += e.known.reference_start_s[row] - e.sim.truth.submit_s[row]
         work += e.sim.truth.duration_s[row]
-    e.window.own.seq[:] = -1
+    for slot in range(e.window.own.shape[0]):
+        e.window.own.seq[slot] = -1
     for k in range(3):
         turn.ahead[k] = 0
     turn.hold_slot, turn.seen_s = _NO_HOLD, np.nan
@@ -141,7 +153,6 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     _new_pass(e, 1)
     turn.partition = e.sim.state.derived.part.shape[0]
     turn.chosen, turn.reference_at = -1, 0
-    turn.drains, turn.handover_row, turn.warmup_row = drains, handover_row, warmup_row
     turn.decisions = 0
     turn.regret = turn.cost = 0.0
     weight = energy_weight(e.sim.state)
@@ -149,7 +160,7 @@ def begin(e: EpisodeArrays, warmup_row: int, handover_row: int, drains: int) -> 
     turn.energy_scale = 0.0
     if weight > 0.0:
         in_system, last = (queued + work) / max(queued, 1.0), e.curve.length[0] - 1
-        turn.energy_scale = weight * 100.0 * in_system / max(e.curve.energy_j[last], 1.0)
+        turn.energy_scale = weight * 100.0 * in_system / max(e.curve.instant.energy_j[last], 1.0)
     return queued > 0.0
 
 
@@ -159,8 +170,7 @@ def _play(e: EpisodeArrays, until_row: int, length: NDArray[np.int64]) -> None:
 
     It has the abilities that models give a policy's reference.
     """
-    s, c = e.sim.state, e.curve
-    curve = Curve(c.at_s, c.cost_s, c.slope, c.energy_j, c.power_w, length)
+    s, curve = e.sim.state, Curve(e.curve.instant, length)
     options = _reference_options(e)
     if PREEMPTING and s.config[0].preempts:
         play_gittins(e.sim, options, until_row, curve)
@@ -182,7 +192,7 @@ def _reference_options(e: EpisodeArrays) -> RuleOptions:
         True,
         policy_start(e.sim.state),
         MigrationOptions(math.inf, math.inf, False),
-        e.curve.at_s[:0],
+        e.curve.instant.at_s[:0],
     )
 
 
@@ -190,7 +200,7 @@ def _reference_options(e: EpisodeArrays) -> RuleOptions:
 def _reference_now(e: EpisodeArrays) -> int:
     """Position of the reference run's latest instant."""
     at, now_s = e.turn[0].reference_at, e.sim.progress.run[0].now_s
-    while at + 1 < e.curve.length[0] and e.curve.at_s[at + 1] <= now_s:
+    while at + 1 < e.curve.length[0] and e.curve.instant.at_s[at + 1] <= now_s:
         at += 1
     e.turn[0].reference_at = at
     return at
@@ -203,12 +213,11 @@ def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
     `over`: all jobs have ended here. The reference's last ones may still run: they count to their ends.
     """
     if over:
-        last = e.curve.length[0] - 1
-        return e.curve.cost_s[last], e.curve.energy_j[last]
-    at = _reference_now(e)
-    since_s = e.sim.progress.run[0].now_s - e.curve.at_s[at]
-    time_s = e.curve.cost_s[at] + e.curve.slope[at] * since_s
-    return time_s, e.curve.energy_j[at] + e.curve.power_w[at] * since_s
+        last = e.curve.instant[e.curve.length[0] - 1]
+        return last.cost_s, last.energy_j
+    latest = e.curve.instant[_reference_now(e)]
+    since_s = e.sim.progress.run[0].now_s - latest.at_s
+    return latest.cost_s + latest.slope * since_s, latest.energy_j + latest.power_w * since_s
 
 
 @kernel
@@ -349,6 +358,12 @@ def advance(e: EpisodeArrays) -> int:
 
 
 @kernel
+def begin(e: EpisodeArrays) -> tuple[int, float]:
+    """Begin the episode. Returns (DONE where it holds nothing to decide, else DECIDE; 0.0)."""
+    return advance(e) if prepare(e) else DONE, 0.0
+
+
+@kernel
 def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
     """Apply a choice and go on. Returns (DECIDE or DONE, reward).
 
@@ -371,7 +386,8 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
 @kernel
 def _reference_queueing(e: EpisodeArrays, at: int, at_s: float) -> float:
     """Queueing of the reference run up to a time whose latest instant stands at `at`, job-seconds."""
-    return e.curve.cost_s[at] + e.curve.slope[at] * (at_s - e.curve.at_s[at])
+    latest = e.curve.instant[at]
+    return latest.cost_s + latest.slope * (at_s - latest.at_s)
 
 
 @kernel
@@ -386,7 +402,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
         end_s = s.job.start_s[slot] + work_s
         left += (end_s - now_s) * s.job.gpus[slot]
     for position in range(s.derived.part.queue_len[p]):
-        waiting += e.true_gpu_s[row_of[s.derived.queue[p, position]]]
+        waiting += e.known.true_gpu_s[row_of[s.derived.queue[p, position]]]
     return left, waiting
 
 
@@ -396,11 +412,11 @@ def _look_ahead(e: EpisodeArrays) -> None:
     turn, now_s, total = e.turn[0], e.sim.progress.run[0].now_s, e.sim.truth.shape[0]
     now_at = _reference_now(e)
     before = _reference_queueing(e, now_at, now_s)
-    e.critic[1] = math.log1p(max(e.curve.slope[now_at], 0.0)) / 8.0  # cores can win time as well
+    e.critic[1] = math.log1p(max(e.curve.instant.slope[now_at], 0.0)) / 8.0  # cores can win time as well
     e.critic[2] = (total - e.sim.progress.run[0].next_row) / total
     for k in range(3):
         at, at_s = max(turn.ahead[k], now_at), now_s + _LOOKAHEAD_S[k]
-        while at + 1 < e.curve.length[0] and e.curve.at_s[at + 1] <= at_s:
+        while at + 1 < e.curve.length[0] and e.curve.instant.at_s[at + 1] <= at_s:
             at += 1
         turn.ahead[k] = at
         mean = (_reference_queueing(e, at, at_s) - before) / _LOOKAHEAD_S[k]
@@ -416,13 +432,14 @@ def observe(e: EpisodeArrays, mask: NDArray[np.bool_]) -> None:
         _look_ahead(e)
     gpus = max(e.sim.state.derived.part.open_gpus[e.turn[0].partition], 1)
     left, waiting = _true_work(e)
-    critic[0] = (waiting_jobs(e.sim) - e.curve.slope[e.turn[0].reference_at]) / 32.0
+    critic[0] = (waiting_jobs(e.sim) - e.curve.instant.slope[e.turn[0].reference_at]) / 32.0
     critic[4] = math.log1p(max(left, 0.0) / gpus) / 15.0
     critic[5] = math.log1p(waiting / gpus) / 15.0
     for row in range(rows):
         for column in range(NUM_CRITIC):
             w.features[row, NUM_FEATURES + column] = critic[column]
         if w.slot[row] >= 0:
-            w.features[row, TRUE_LOG] = e.true_log[e.sim.progress.ends.row[w.slot[row]]]
+            w.features[row, TRUE_LOG] = e.known.true_log[e.sim.progress.ends.row[w.slot[row]]]
         mask[row] = w.reason[row] == LEGAL
-    mask[rows:] = False
+    for row in range(rows, mask.shape[0]):
+        mask[row] = False

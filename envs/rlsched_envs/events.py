@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN
+from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, SLOT_EMPTY
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.order import queue
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import kernel
 from rlsched.models.memory import is_device_fault
 from rlsched_envs import physics
 from rlsched_envs.attempt_arrays import (
@@ -300,25 +300,27 @@ def _change_nodes(sim: SimArrays, at_s: float) -> None:
         _set_node(sim, events.node[k], events.status[k])
 
 
-@array_kernel
+@kernel
 def rewind(sim: SimArrays) -> None:
     """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
     s, r, run = sim.state, sim.progress, sim.progress.run[0]
-    s.job.status[:] = 0
-    s.gpu.free_milli[:] = WHOLE_GPU_MILLI
-    s.gpu.tenant[:] = -1
-    s.gpu.link[:] = -1
-    s.node.free[:] = s.node.gpus
-    s.node.cpu_free_milli[:] = s.node.cpu_milli
-    s.node.memory_free_mib[:] = s.node.memory_mib
-    s.demand.arrived[:] = 0
-    s.demand.error_square[:] = s.demand.error_count[:] = 0.0
-    s.demand.own_square[:] = s.demand.own_count[:] = 0.0
-    s.demand.burst_last_s[:] = -np.inf
+    for slot in range(s.job.shape[0]):
+        s.job.status[slot] = SLOT_EMPTY
+    for g in range(s.gpu.shape[0]):
+        s.gpu.free_milli[g] = WHOLE_GPU_MILLI
+        for k in range(MAX_TENANTS):
+            s.gpu.tenant[g, k] = s.gpu.link[g, k] = -1
+    for n in range(s.node.shape[0]):
+        node = s.node[n]
+        node.free, node.cpu_free_milli, node.memory_free_mib = node.gpus, node.cpu_milli, node.memory_mib
+    for c in range(s.demand.shape[0]):
+        demand = s.demand[c]
+        demand.arrived, demand.burst_last_s = 0, -np.inf
+        demand.error_square = demand.error_count = demand.own_square = demand.own_count = 0.0
     s.counters[0].live_jobs = s.counters[0].next_seq = 0
     ledger.rebuild_index(s)
-    r.outcome.start_s[:] = np.nan
-    r.outcome.end_s[:] = np.nan
+    for row in range(r.outcome.shape[0]):
+        r.outcome.start_s[row] = r.outcome.end_s[row] = np.nan
     run.now_s, run.queued_s, run.gpu_s = sim.truth.submit_s[0], 0.0, 0.0
     run.timer_s = run.review_s = np.inf
     run.next_row = run.heap_len = run.allocated_milli = run.starts = run.preemptions = 0

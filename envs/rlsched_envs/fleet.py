@@ -23,7 +23,7 @@ from rlsched.jit import specialise
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch, loop
 from rlsched_envs.curriculum import Stage
-from rlsched_envs.episode import TURN, EpisodeArrays
+from rlsched_envs.episode import KNOWN, TURN, EpisodeArrays
 from rlsched_envs.loop import for_run, new_curve
 from rlsched_envs.modelling import MOST_LUCK, set_watts
 from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
@@ -73,7 +73,7 @@ class Fleet:
         self.masks = np.zeros((num_envs, config.window_rows), np.bool_)
         self.rewards = np.zeros(num_envs, np.float32)
         self.dones = np.zeros(num_envs, np.bool_)
-        self._kernels = _Kernels(config)
+        self._step_all = _compiled(config)
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -145,12 +145,9 @@ class Fleet:
             self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
             self._draw_permissions(k, rng)
-            if self._kernels.begin_one(
-                self._arrays, k, config.warmup_jobs, config.warmup_jobs + config.agent_jobs, drains
-            ):
+            if self._begin(k, config.warmup_jobs + config.agent_jobs, drains):
                 self._names[k] = source.name
                 self._returns[k] = 0.0
-                self._kernels.observe_one(self._arrays, k, self.observations, self.masks)
                 return
         raise InputError(
             f"no contested decision in {_TRIES} windows of {', '.join(s.name for s in self._sources)}: "
@@ -174,15 +171,21 @@ class Fleet:
         self.load(k, window)
         self.set_models(k, False, 0, 0.0, 0)
         self._permit(k, permissions)
-        if not self._kernels.begin_one(self._arrays, k, self.config.warmup_jobs, self.config.rows, 1):
-            return False
-        self._kernels.observe_one(self._arrays, k, self.observations, self.masks)
-        return True
+        return self._begin(k, config.rows, 1)
+
+    def _begin(self, k: int, handover_row: int, drains: int) -> bool:
+        """Begin what is loaded in cluster `k`; False if it holds nothing to decide."""
+        turn, rows = self._arrays.turn, np.full(self.dones.size, batch.LEAVE)
+        turn.warmup_row[k, 0], turn.handover_row[k, 0] = self.config.warmup_jobs, handover_row
+        turn.drains[k, 0], rows[k] = drains, batch.BEGIN
+        rewards, dones = np.empty_like(self.rewards), np.empty_like(self.dones)
+        self._step_all(self._arrays, rows, self.masks, rewards, dones)
+        return not dones[k]
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """When the jobs of cluster `k` started, here and in the reference's run; (T,) seconds each."""
         arrays = self._arrays
-        return arrays.sim.progress.outcome.start_s[k].copy(), arrays.reference_start_s[k].copy()
+        return arrays.sim.progress.outcome.start_s[k].copy(), arrays.known.reference_start_s[k].copy()
 
     def _permit(self, k: int, permissions: Permissions) -> None:
         """What may be done in cluster `k`; its queue goes by the order of the rule that does the same."""
@@ -251,7 +254,7 @@ class Fleet:
         before = self.observations
         self._arrays, self._before = self._before, self._arrays
         self.observations = self._arrays.window.features
-        self._kernels.step_all(self._arrays, rows, self.masks, self.rewards, self.dones)
+        self._step_all(self._arrays, rows, self.masks, self.rewards, self.dones)
         self._returns += self.rewards
         infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
         for k in np.flatnonzero(self.dones).tolist():
@@ -270,7 +273,7 @@ class Fleet:
         if e.sim.state.config.preempts[k, 0]:
             started = progress.outcome.end_s[k, first:] - duration
         queue = started - submit
-        reference = e.reference_start_s[k, first:] - submit
+        reference = e.known.reference_start_s[k, first:] - submit
         capacity = float(e.sim.state.derived.part.open_gpus[k].sum()) * float(
             np.nanmax(progress.outcome.end_s[k])
         )
@@ -292,35 +295,27 @@ class Fleet:
         }
 
 
-class _Kernels:
-    """The kernels of a batch, compiled for what its episodes can have.
-
-    Attributes:
-        begin_one, observe_one, step_all: See `rlsched_envs.batch`.
-    """
-
-    def __init__(self, config: EpisodeConfig) -> None:
-        modelled = config.modelled_frac > 0
-        more = config.preempting_frac > 0 or config.reserving_frac > 0
-        rules = {
-            "play_greedy": RULES["greedy"],
-            "play_gittins": RULES["gittins"] if more else None,
-            "play_backfill": RULES["backfill"] if more else None,
-        }
-        plays = {
-            name: steps and for_run(loop.run_rule, steps, logged=False, modelled=modelled, records=True)
-            for name, steps in rules.items()
-        }
-        bound = {
-            "LOGGED": False,
-            "MODELLED": modelled,
-            "PREEMPTING": more,
-            "RESERVING": more,
-            **plays,
-        }
-        self.begin_one: Any = specialise(batch.begin_one, **bound)
-        self.observe_one: Any = specialise(batch.observe_one, **bound)
-        self.step_all: Any = specialise(batch.step_all, **bound)
+def _compiled(config: EpisodeConfig) -> Any:
+    """`batch.step_all`, compiled for what episodes can have."""
+    modelled = config.modelled_frac > 0
+    more = config.preempting_frac > 0 or config.reserving_frac > 0
+    rules = {
+        "play_greedy": RULES["greedy"],
+        "play_gittins": RULES["gittins"] if more else None,
+        "play_backfill": RULES["backfill"] if more else None,
+    }
+    plays = {
+        name: steps and for_run(loop.run_rule, steps, logged=False, modelled=modelled, records=True)
+        for name, steps in rules.items()
+    }
+    return specialise(
+        batch.step_all,
+        LOGGED=False,
+        MODELLED=modelled,
+        PREEMPTING=more,
+        RESERVING=more,
+        **plays,
+    )
 
 
 def _blank_batch(
@@ -336,7 +331,7 @@ def _blank_batch(
     models = one.sim.state.models
     learners = num_envs if config.learning and config.modelled_frac > 0 else 1
     models = models._replace(trait=batch.stack(models.trait, learners))
-    order = stacked.sim.state.order._replace(later=one.sim.state.order.later, cost=one.sim.state.order.cost)
+    order = stacked.sim.state.order._replace(cost=one.sim.state.order.cost)
     state = stacked.sim.state._replace(models=models, order=order)
     return stacked._replace(window=window, sim=stacked.sim._replace(state=state), quiet=one.quiet)
 
@@ -379,9 +374,7 @@ def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int
         window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
         new_curve(instants),
         np.full(1, -1, np.int64),
-        np.zeros(rows),
-        np.zeros(rows),
-        np.zeros(rows, np.float32),
+        records(rows, KNOWN),
         np.zeros(NUM_CRITIC, np.float32),
         records(1, TURN),
     )

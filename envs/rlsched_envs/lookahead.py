@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
-    ORDER,
     RUNNING,
     SLOT_EMPTY,
     OrderArrays,
@@ -26,8 +25,9 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
-from rlsched.decide.move import start_of
-from rlsched.decide.options import PLAIN_START
+from rlsched.decide.move import Move, start_of
+from rlsched.decide.options import PLAIN_START, StartOptions
+from rlsched.decide.rules import greedy
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.rules.greedy import next_in_order
 from rlsched.decide.rules.keep_free import next_by_reserve
@@ -35,6 +35,7 @@ from rlsched.jit import array_kernel, kernel, specialise
 from rlsched.reference import by_reference
 from rlsched_envs.constants import MOVED
 from rlsched_envs.events import next_instant
+from rlsched_envs.loop import decide
 from rlsched_envs.moves import note_start, start
 from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
 
@@ -202,7 +203,7 @@ class LookAhead:
         if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
             slots = -(-rows // _ROOM) * _ROOM
             self._shape = shape
-            order = OrderArrays(like.order.code.copy(), records(0, ORDER), like.order.cost.copy())
+            order = OrderArrays(like.order.code[:1].copy(), like.order.cost.copy())
             state = empty_state(
                 shape[0], shape[1], slots, partitions, sizes - 1, order=order, demands=shape[4]
             )
@@ -265,7 +266,7 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     live.own_partition[:], live.shared_partition[:] = partition, -1
     to.config[:], to.counters[:] = s.config, s.counters
     to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
-    to.order.code[:] = s.order.code
+    to.order.code[:] = s.order.code[:1]
     to.config.modelled = to.order.code.revises = 0  # what is imagined runs as drawn, and teaches nobody
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
@@ -332,6 +333,19 @@ def next_start(s: StateArrays, p: int, rule: Any, holding: bool, now_s: float) -
     return s.derived.queue[p, position] if position >= 0 else -1
 
 
+class Following(NamedTuple):
+    """What `loop.decide` hands to the rule that follows."""
+
+    start: StartOptions
+    rule: Any  # FOLLOWER
+    holding: bool  # whether there may be holds
+
+
+@kernel
+def _next_move(s: StateArrays, p: int, o: Following, now_s: float) -> Move:
+    return start_of(next_start(s, p, o.rule, o.holding, now_s), -1)
+
+
 @kernel
 def queueing_ahead(run: SimArrays, p: int, slot: int, rule: Any, rows: int) -> float:
     """Start `slot` (WAIT, NOTHING: none), then run a rule in partition `p` until all rows have started.
@@ -339,14 +353,10 @@ def queueing_ahead(run: SimArrays, p: int, slot: int, rule: Any, rows: int) -> f
     Returns the queueing from the beginning of the copy on, job-seconds.
     """
     now, holding = run.progress.run[0], True
+    if slot >= 0:
+        start(run, p, start_of(slot, -1), PLAIN_START)
     while True:
-        while True:  # one place for each call: kernels are compiled into their callers
-            if slot < 0:
-                slot = next_start(run.state, p, rule, holding, now.now_s)
-            if slot < 0:
-                break
-            start(run, p, start_of(slot, -1), PLAIN_START)
-            slot = -1
+        decide(run, Following(PLAIN_START, rule, holding))
         if holding:
             now.timer_s = next_hold_end_s(run.state, now.now_s)
             holding = now.timer_s < np.inf
@@ -355,4 +365,14 @@ def queueing_ahead(run: SimArrays, p: int, slot: int, rule: Any, rows: int) -> f
 
 
 _next_start = specialise(next_start, MODELLED=False)
-_try_actions = specialise(try_actions, LOGGED=False, MODELLED=False)
+_try_actions = specialise(
+    try_actions,
+    LOGGED=False,
+    MODELLED=False,
+    LOOKS=False,
+    SKIPS_QUIET=False,
+    begin=greedy.begin,
+    next_move=_next_move,
+    after=greedy.after,
+    next_look_s=greedy.next_look_s,
+)

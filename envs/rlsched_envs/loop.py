@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.decide.constants import MODELLED, after, begin, next_look_s, next_move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.steps import Steps
@@ -33,16 +33,23 @@ from rlsched_envs.events import next_instant, waiting_jobs
 from rlsched_envs.moves import preempt, start
 from rlsched_envs.sim_arrays import SimArrays
 
+INSTANT: Final = np.dtype(
+    [
+        ("at_s", np.float64),
+        ("cost_s", np.float64),  # queueing and time lost while running so far, job-seconds ...
+        ("slope", np.float64),  # ... jobs that wait, and time lost a second, from then on
+        ("energy_j", np.float64),  # energy of the jobs so far; with models, as the next
+        ("power_w", np.float64),  # their power from then on
+    ]
+)
+"""What a run has cost by an instant, and how fast that grows then."""
+
 
 @by_reference
 class Curve(NamedTuple):
-    """What a run has cost by each of its instants, and how fast that grows then; `length` many are noted."""
+    """What a run has cost by each of its instants; `length` many are noted."""
 
-    at_s: NDArray[np.float64]  # (I,) the instant
-    cost_s: NDArray[np.float64]  # (I,) queueing and time lost while running so far, job-seconds ...
-    slope: NDArray[np.float64]  # (I,) ... jobs that wait, and time lost a second, from then on
-    energy_j: NDArray[np.float64]  # (I,) energy of the jobs so far; with models, as the next
-    power_w: NDArray[np.float64]  # (I,) their power from then on
+    instant: Records  # (I,) INSTANT
     length: NDArray[np.int64]  # (1,) instants noted, -1: there was no room
 
 
@@ -54,8 +61,11 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 
 
 @kernel
-def decide(sim: SimArrays, o: RuleOptions) -> None:
-    """All decisions of one instant: partition by partition, and again after a pass with a preemption."""
+def decide(sim: SimArrays, o: Any) -> None:
+    """All decisions of one instant: partition by partition, and again after a pass with a preemption.
+
+    `o`: what the rule's functions are told, RuleOptions or another tuple with its `start`.
+    """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
     while again:
@@ -111,23 +121,23 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
 def _note(sim: SimArrays, curve: Curve) -> None:
     """Write down what the run has cost by now."""
     run, k = sim.progress.run[0], curve.length[0]
-    if k < 0 or k == curve.at_s.shape[0]:
+    if k < 0 or k == curve.instant.shape[0]:
         curve.length[0] = -1
         return
-    curve.at_s[k] = run.now_s
-    curve.cost_s[k], curve.slope[k] = run.queued_s, waiting_jobs(sim)
+    note = curve.instant[k]
+    note.at_s = run.now_s
+    note.cost_s, note.slope = run.queued_s, waiting_jobs(sim)
     if MODELLED and sim.state.config[0].modelled:
         books = sim.progress.books[0]
-        curve.cost_s[k] += books.lost_s
-        curve.slope[k] += books.lost_rate
-        curve.energy_j[k], curve.power_w[k] = books.jobs_j, books.jobs_w
+        note.cost_s += books.lost_s
+        note.slope += books.lost_rate
+        note.energy_j, note.power_w = books.jobs_j, books.jobs_w
     curve.length[0] = k + 1
 
 
 def new_curve(instants: int) -> Curve:
     """A curve on which nothing is noted, with room for so many instants."""
-    at_s, cost_s, slope, energy_j, power_w = (np.zeros(instants) for _ in range(5))
-    return Curve(at_s, cost_s, slope, energy_j, power_w, np.zeros(1, np.int64))
+    return Curve(records(instants, INSTANT), np.zeros(1, np.int64))
 
 
 NO_CURVE = new_curve(0)

@@ -360,6 +360,7 @@ def begin_books(x: ProgressArrays, s: StateArrays) -> None:
     x.books[0].next_seen_s = np.inf
     if x.books[0].learns > 0.0:
         forget_all(s.models)
-    x.outcome.energy_j[:] = 0.0
+    for row in range(x.outcome.shape[0]):
+        x.outcome.energy_j[row] = 0.0
     for n in range(s.node.shape[0]):
         add_idle_w(x, node_idle_w(s, n, s.node.status[n]))

@@ -299,9 +299,13 @@ class Index(NamedTuple):
 class OrderArrays(NamedTuple):
     """What the queue goes by."""
 
-    code: Records  # (1,) ORDER
-    later: Records  # (1,) ORDER once a job may be preempted, (0,) where it does not change
+    code: Records  # (1,) ORDER; (2,) where another takes its place once a job may be preempted
     cost: NDArray[np.float64]  # (spreads, ages) `decide.order.gittins.gittins_table`, (0, 0) without an index
+
+    @property
+    def may_change(self) -> bool:
+        """Whether another order is to follow, or has followed."""
+        return len(self.code) > 1
 
 
 @by_reference
@@ -333,7 +337,7 @@ def bit_set_words(nodes: int) -> int:
 
 def by_submission() -> OrderArrays:
     """The order of submission; predictions stay as they are."""
-    return OrderArrays(records(1, ORDER), records(0, ORDER), np.zeros((0, 0)))
+    return OrderArrays(records(1, ORDER), np.zeros((0, 0)))
 
 
 def empty_state(

@@ -470,23 +470,19 @@ def forget_answers(s: StateArrays) -> None:
 def rebuild_index(s: StateArrays) -> None:
     """Derive the whole index from nodes, GPUs and jobs."""
     index = s.derived
-    index.holes[:] = 0
-    index.whole[:] = 0
-    index.part.open_gpus[:] = 0
-    index.part.open_nodes[:] = 0
-    index.part.free_gpus[:] = 0
-    index.part.node_size[:] = 0
-    index.part.queue_len[:] = 0
-    index.part.changes[:] = 0
-    index.part.arrivals[:] = 0
-    index.part.seen_changes[:] = -1
-    index.part.seen_arrivals[:] = -1
-    index.by_free[:] = 0
-    index.by_whole[:] = 0
     index.running_len[0] = 0
-    index.class_queue.root[:] = -1
-    index.class_queue.waiting[:] = 0
-    index.class_queue.asked_at[:] = -1
+    for p in range(index.part.shape[0]):
+        part = index.part[p]
+        part.open_gpus = part.open_nodes = part.free_gpus = part.node_size = part.queue_len = 0
+        part.changes = part.arrivals = 0
+        part.seen_changes = part.seen_arrivals = -1
+        for size in range(index.holes.shape[1]):
+            index.holes[p, size] = index.whole[p, size] = 0
+            for word in range(index.by_free.shape[2]):
+                index.by_free[p, size, word] = index.by_whole[p, size, word] = 0
+        for c in range(index.class_queue.shape[1]):
+            index.class_queue.root[p, c] = index.class_queue.asked_at[p, c] = -1
+            index.class_queue.waiting[p, c] = 0
     for n in range(s.node.shape[0]):
         index.part.node_size[s.node.part_of[n]] = max(index.part.node_size[s.node.part_of[n]], s.node.gpus[n])
         _index_node(s, n, 1)

@@ -214,7 +214,7 @@ class ClusterShape:
             reserve_after_s: Reserve GPUs for the first job that has waited so long and does not fit.
         """
         config = self.arrays.config[0]
-        waits = len(self.arrays.order.later) > 0
+        waits = self.arrays.order.may_change
         config.preempts = preemption and (config.preempts or not waits)
         config.reserve_after_s = math.inf if waits and config.preempts else reserve_after_s
         self.needs = self.needs._replace(preemption=preemption, reservations=not math.isinf(reserve_after_s))

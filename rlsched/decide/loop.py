@@ -24,7 +24,7 @@ def decide_all(
     """
     can = scheduler.abilities
     shares = can.shares and state.needs.models and int(state.arrays.config["modelled"][0]) != CLOCKS_ALONE
-    waits = len(state.arrays.order.later) > 0 and not state.arrays.config[0].preempts
+    waits = state.arrays.order.may_change and not state.arrays.config[0].preempts
     always = (can.preempts and not waits) or shares
     first, started, preempted = True, True, False
     while started:

@@ -8,14 +8,15 @@ All but one are found by `ast`, by names and without running anything:
 - *Loops that move the clock.* A function moves the clock of a simulated run if it reads `X.now_s` and assigns
   it again (X is not `self`), or calls one that does outside of a loop. Counted are functions with a loop in
   which such a one is called by its name.
-- *Bodies that decide an instant.* Kernels outside of the rules that call `next_move`, or that call
-  `rlsched_envs.moves.start` in a loop of their own.
+- *Bodies that decide an instant.* Kernels outside of the rules that call `next_move`, or
+  `rlsched_envs.moves.start`, in a loop of their own.
 - *Adapter classes.* Classes in rlsched/decide with a method `decide` that set `self.rule`.
 - *Probes.* `getattr` and `hasattr` of a scheduler or a policy, by what its variable is called.
 - *Index constants.* Whole numbers, and columns of a schema, that a module names in capitals, and that
   something is subscripted with.
 - *Spellings of policies.* Texts in tests, and what pages quote or write behind `--policy`, that are a
-  preset's name with `:` or `+` and more behind it; a path or a name behind `ppo:` is none.
+  preset's name with `:` or `+` and more behind it; a path or a name behind `ppo:` is none, and what the
+  product refuses (the tests of just that, the table of what to write instead) is none either.
 - *Circles of imports.* Strongly connected modules; imports inside functions and for types alone count.
 
 *Files that a trace row passes* is measured: a trace of six jobs is read, replayed by `easy` with records, and

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from rlsched.decide.policy import Policy
 from rlsched.decide.presets import PRESETS
+from rlsched.errors import InputError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("rlsched", "envs/rlsched_envs", "agents/rlsched_agents", "node_daemon/rlsched_node")
@@ -73,7 +75,7 @@ def clock_loops() -> list[str]:
 
 
 def deciding_bodies() -> list[str]:
-    """Kernels that ask a rule what to do, or start jobs in a loop."""
+    """Kernels that ask a rule what to do, or start jobs, in a loop."""
     starting = {
         name
         for name, (_, tree) in sources().items()
@@ -85,7 +87,7 @@ def deciding_bodies() -> list[str]:
         f"{module}.{node.name}"
         for module, node in functions()
         if any(_last_name(one) in KERNELS for one in node.decorator_list) and ".rules." not in module
-        if "next_move" in calls(node) or (module in starting and "start" in called_in_loops(node))
+        if called_in_loops(node) & ({"next_move", "start"} if module in starting else {"next_move"})
     ]
 
 
@@ -147,7 +149,7 @@ def _is_index(node: ast.expr) -> bool:
 
 
 def spellings() -> list[str]:
-    """Sentences in the place of policies, in tests and pages."""
+    """Sentences in the place of policies, in tests and pages, that the product takes."""
     found: list[tuple[Path, int, str]] = []
     for path in sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("studies/tests/**/*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -163,7 +165,16 @@ def spellings() -> list[str]:
 def _is_sentence(text: str) -> bool:
     found = SENTENCE.fullmatch(text)
     checkpoint = text.startswith("ppo:") and "+" not in text
-    return found is not None and found[1] in (*PRESETS, "sgf-age") and not checkpoint
+    named = found is not None and found[1] in (*PRESETS, "sgf-age") and not checkpoint
+    return named and not _is_refused(text)
+
+
+def _is_refused(text: str) -> bool:
+    try:
+        Policy.of(text)
+    except InputError:
+        return True
+    return False
 
 
 def circles() -> list[str]:

@@ -24,6 +24,7 @@ from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from tests.quick import quick
 
 NETWORK = Policy("ppo", checkpoint="untrained")
 REVISING = NetworkConfig(order="predicted_size", revises=True)
@@ -84,7 +85,10 @@ def test_a_run_leaves_nothing_behind(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "shares", [{}, {"reserving_frac": 1.0}, {"preempting_frac": 1.0}, {"modelled_frac": 1.0}]
+    "shares",
+    quick(
+        [{}, {"reserving_frac": 1.0}, {"preempting_frac": 1.0}, {"modelled_frac": 1.0}], lambda one: not one
+    ),
 )
 def test_episodes_leave_nothing_behind(shares: dict[str, float]) -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.1, gpus=32, seed=1)

@@ -42,6 +42,8 @@ NETWORK = PpoScheduler(
     migrate=Migrate(),
 )
 
+pytestmark = pytest.mark.slow
+
 
 def check_kept(records: list[DecisionRecord]) -> int:
     """A move's promise is kept at its very instant: the gang starts, then all who moved. Returns moves."""

@@ -38,6 +38,8 @@ from rlsched_envs.engine import Engine
 from rlsched_envs.modelling import Models
 from tests.contract.test_gittins_two_ways import check_equal, preempted, with_preemptible
 
+pytestmark = pytest.mark.slow
+
 GITTINS = Policy("gittins")
 EASY = Policy("easy", order="area^0.7", reserve_after="1h")
 EITHER = EASY.with_settings(preempt={"declared": True})

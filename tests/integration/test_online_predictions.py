@@ -27,6 +27,8 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import PredictionReport
 from tests.unit.broker_machine.hand import hello, run_one
 
+pytestmark = pytest.mark.slow
+
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 DEADLINE_S = 90.0
 PAST = 200

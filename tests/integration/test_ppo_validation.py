@@ -127,6 +127,7 @@ def restless(seed: int, order: str = "predicted_gpu_time", *, revises: bool = Fa
     return PpoScheduler(initial_weights(network, seed), network, permissions=network.permissions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "revises"), [("predicted_gpu_time", False), ("predicted_size", False), ("predicted_size", True)]
 )

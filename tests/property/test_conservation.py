@@ -27,6 +27,7 @@ from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 from rlsched_envs.node_events import NodeEvent
 from tests.property.books import Watched, clocks_are_kept, ledger_is_sound, recount
+from tests.quick import quick
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -215,7 +216,7 @@ def watched(
     return engine
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", quick(range(18), lambda seed: seed < 6))
 def test_work_and_energy_are_conserved(seed: int) -> None:
     name = ("mixed", "alike", "not told")[seed % 3]
     placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
@@ -255,6 +256,7 @@ SHARING: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARING)
 def test_gittins_conserves_work_and_energy(sharing: str) -> None:
     """Preempting and sharing on clusters of all kinds, with failures and nodes that go; both ways alike."""
@@ -372,7 +374,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", list(CLUSTERS))
+@pytest.mark.parametrize("name", quick(CLUSTERS, lambda name: name == "mixed"))
 def test_compiled_rules_and_schedulers_agree(options: str, name: str) -> None:
     """A rule with start options gives the same run compiled and decision by decision, and a sound ledger."""
     spec = ClusterSpec(name=name, nodes=CLUSTERS[name])

@@ -127,7 +127,7 @@ def test_it_waits_for_a_blocked_gang_where_the_network_would_not(amount: Amount,
     assert (changed.halves[0].choice, changed.overruled) == (0, changed.halves[0].reference)
     assert changed.halves[0].logits[changed.overruled] == max(changed.halves[0].logits)
     assert changed.samples >= 4
-    assert (kept.overruled, kept.policy_id) == (-1, f"ppo+search={says}")
+    assert (kept.overruled, kept.policy_id) == (-1, f"ppo search={says}")
 
 
 def test_where_predictions_tell_little_the_network_decides_alone() -> None:

@@ -170,7 +170,7 @@ def test_it_waits_for_a_blocked_gang_where_the_network_would_not(amount: Amount,
     table, records = replay(BLOCKED_GANG, policy)
     assert table.start_s.tolist() == [0, 300, 900]
     assert [record.source for record in records] == ["automatic", "search", "policy", "automatic"]
-    assert records[1].policy_id == f"ppo+search={says}"
+    assert records[1].policy_id == f"ppo search={says}"
 
 
 def test_without_time_it_is_the_network_job_for_job() -> None:

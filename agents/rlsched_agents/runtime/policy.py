@@ -146,7 +146,7 @@ class PpoScheduler(Scheduler):
         if budget is None:
             return None
         amount = f"{search.samples}" if search.samples else f"{search.time_ms:g}ms"
-        self.policy_id = f"{self.policy_id}+search={amount}"
+        self.policy_id = f"{self.policy_id} search={amount}"
         return Search(budget, self.seed, MAX_SPREAD, follow)
 
     @classmethod
@@ -391,5 +391,5 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
         checkpoint = load_checkpoint(settings.checkpoint)
         made = PpoScheduler.from_checkpoint(checkpoint, name=policy.name, seed=seed, settings=settings)
     if settings != Settings(rule="ppo", checkpoint=settings.checkpoint, search=settings.search):
-        made.policy_id += f"+{policy.with_settings(checkpoint='default').digest}"
+        made.policy_id += f"@{policy.with_settings(checkpoint='default').digest}"
     return made

@@ -100,17 +100,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         """The order for kernels."""
         indexed = self.by == "index" or self.until_declared
         arrays = OrderArrays(
-            records(1, ORDER),
-            records(int(self.until_declared), ORDER),
+            records(2 if self.until_declared else 1, ORDER),
             self.index.table if indexed else np.zeros((0, 0)),
         )
-        self.write(arrays.code)
+        self.write(arrays.code[:1])
         if self.until_declared:
-            msgspec.structs.replace(self, by="index", until_declared=False).write(arrays.later)
+            msgspec.structs.replace(self, by="index", until_declared=False).write(arrays.code[1:])
         return arrays
 
     def write(self, code: Records) -> None:
-        """Fill the entry of an order; the table of an index has to be there."""
+        """Fill entries of an order; the table of an index has to be there."""
         index = self.index
         code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
         for name in ("spread", "trust", "margin", "age_step", "first_age_s", "tick_s", "threshold_gpu_s"):

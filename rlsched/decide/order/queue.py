@@ -31,7 +31,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
     if revises:
         _hear_ages(s, now_s)
-    if s.order.later.shape[0] and not s.job.pinned[slot] and not s.config[0].preempts:
+    if s.order.code.shape[0] > 1 and not s.job.pinned[slot] and not s.config[0].preempts:
         _let_preempt(s, now_s)
 
 
@@ -39,7 +39,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
 def _let_preempt(s: StateArrays, now_s: float) -> None:
     """From now on running jobs may be preempted: the queue goes by the index, and nothing is reserved."""
     s.config[0].preempts, s.config[0].reserve_after_s = 1, np.inf
-    s.order.code[0] = s.order.later[0]
+    s.order.code[0] = s.order.code[1]
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
         if s.job.status[slot] == WAITING:

@@ -116,7 +116,8 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
 @kernel
 def release_profile(s: StateArrays, p: int, now_s: float, profile: NDArray[np.int64]) -> None:
     """profile[b] = GPUs predicted to be free within _FIRST_EDGE_S x 2^b seconds from now. (PROFILE,)"""
-    profile[:] = 0
+    for b in range(PROFILE):
+        profile[b] = 0
     job, running = s.job, s.derived.slot.running
     for position in range(s.derived.running_len[0]):
         slot = running[position]

@@ -92,7 +92,8 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
         at = own_columns(s.job, s.derived.queue[p, position], w.own)
         demand += w.own.gpus[at]
         work += w.own.predicted_gpu_s[at]
-    shared[:] = 0.0
+    for column in range(NUM_FEATURES):
+        shared[column] = 0.0
     partition_columns(s, p, demand, work, shared)
     shared[IS_VARIANT] = 1.0
     shared[PREEMPTS] = 1.0 if PREEMPTING and s.config[0].preempts else 0.0

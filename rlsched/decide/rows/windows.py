@@ -88,9 +88,11 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
         preempts, claims = True, preemptions(s, p, now_s, w.claim)
     fit, old, rest, blocked, demand, work = sort_out(s, p, now_s, claims, w)
     w.info[2] = s.derived.queue[p, blocked] if blocked >= 0 else -1
-    w.places.node[:] = NOT_ASKED
+    for c in range(w.places.shape[0]):
+        w.places.node[c] = NOT_ASKED
     release_profile(s, p, now_s, w.profile)
-    shared[:] = 0.0
+    for column in range(NUM_FEATURES):
+        shared[column] = 0.0
     partition_columns(s, p, demand, work, shared)
     blocked_columns(s, p, w.info[2], now_s, shared)
     shared[ENERGY_WEIGHT] = energy_weight(s)

@@ -12,6 +12,8 @@ from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE
 
+pytestmark = pytest.mark.slow
+
 ALL = msgspec.structs.replace(CONFIG, preempting_frac=1.0, pinned_frac=0.5, load_low=1.1)
 
 

@@ -95,8 +95,7 @@ def loaded(sources: list[EpisodeSource], window: Window, drains: bool) -> Fleet:
     fleet = Fleet(sources, 1, CONFIG, seed=0)
     fleet.load(0, window)
     last = CONFIG.warmup_jobs + CONFIG.agent_jobs
-    assert fleet._kernels.begin_one(fleet._arrays, 0, CONFIG.warmup_jobs, last, int(drains))
-    fleet._kernels.observe_one(fleet._arrays, 0, fleet.observations, fleet.masks)
+    assert fleet._begin(0, last, int(drains))
     return fleet
 
 
@@ -156,7 +155,7 @@ def test_truth_moves_the_critic_and_not_the_actor(sources: list[EpisodeSource]) 
         while not fleet.dones[0]:
             fleet.step(np.array([choose(fleet.masks[0])]), restart=False)
         mine = fleet._arrays.sim.progress.outcome.start_s[0].copy()
-        row = int((mine - fleet._arrays.reference_start_s[0]).argmax())
+        row = int((mine - fleet._arrays.known.reference_start_s[0]).argmax())
         durations = window.duration_s.copy()
         durations[row] = durations[row] + 3600.0 if durations[row] < 60 else 1.0
         other = loaded(sources, msgspec.structs.replace(window, duration_s=durations), True)
@@ -177,7 +176,7 @@ def test_critic_columns_by_their_meaning(sources: list[EpisodeSource]) -> None:
     window = draw_window(sources[0], CONFIG, np.random.default_rng(3))
     fleet, choose = loaded(sources, window, True), random_row(3)
     names = [name for name, _ in CRITIC_FEATURES]
-    reference = fleet._arrays.reference_start_s[0]
+    reference = fleet._arrays.known.reference_start_s[0]
     progress, gpus = fleet._arrays.sim.progress, window.gpus
     ahead = 0
     while not fleet.dones[0]:

@@ -227,6 +227,7 @@ def test_area_under_the_curve_by_hand() -> None:
     assert area_under_curve(np.ones(4, dtype=bool), np.ones(4)) is None
 
 
+@pytest.mark.slow
 def test_calibrated_on_a_real_trace(shared_data: Path) -> None:
     trace = Trace.read(shared_data / "traces" / "helios_venus.csv.gz").select(slice(0, 4000))
     predictions = predict_at_submission(trace, recorded_end_s(trace))
