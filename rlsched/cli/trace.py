@@ -134,6 +134,11 @@ trace.add_command(convert)
     help="How well durations are predicted: none, causal, informative, or the standard deviation "
     "of ln(true / predicted).",
 )
+@click.option(
+    "--habit",
+    type=click.FloatRange(0.0, 1.0),
+    help="How much a user's job name says of its run time, 0 to 1; default: as little as in real traces.",
+)
 @click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
 @click.option("--cluster-out", type=_FILE, help="Cluster (TOML) to write.")
 def synth(
@@ -144,6 +149,7 @@ def synth(
     gpus_per_node: int,
     seed: int,
     predictability: str,
+    habit: float | None,
     out: Path,
     cluster_out: Path | None,
 ) -> None:
@@ -162,7 +168,7 @@ def synth(
     from rlsched.workload.synth import synthesize
 
     drawn, spec = synthesize(
-        like, jobs, load, gpus, gpus_per_node, seed, parse_predictability(predictability)
+        like, jobs, load, gpus, gpus_per_node, seed, parse_predictability(predictability), habit
     )
     drawn.write(out)
     if cluster_out is not None:

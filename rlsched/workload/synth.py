@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -56,6 +56,7 @@ def synthesize(
     gpus_per_node: int = 8,
     seed: int = 0,
     predictability: Predictability = "none",
+    habit: float | None = None,
 ) -> tuple[Trace, ClusterSpec]:
     """Draw a trace whose offered load on a uniform cluster is `load`; the same arguments give the same trace.
 
@@ -71,12 +72,18 @@ def synthesize(
         seed: Seed of all draws.
         predictability: How well durations are predicted: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
+        habit: How much of what differs between the run times of jobs of one size a user's job name says, 0 to
+            1: the share of the variance of their normal scores. None: as much as in the trace that `like` is
+            fitted to, in which names say little.
 
     Raises:
         InputError: an argument out of its range, with the range.
     """
-    _check(like, jobs, load, gpus, gpus_per_node, seed)
+    _check(like, jobs, load, gpus, gpus_per_node, seed, habit)
     profile = PROFILES[like]
+    if habit is not None:
+        shared = max(profile.burst_correlation, habit)
+        profile = replace(profile, name_correlation=habit, burst_correlation=shared)
     rng = np.random.default_rng(np.random.SeedSequence([seed, *like.encode()]))
     spec = ClusterSpec.uniform(
         gpus // gpus_per_node,
@@ -125,7 +132,9 @@ def synthesize(
     return trace, spec
 
 
-def _check(like: str, jobs: int, load: float, gpus: int, gpus_per_node: int, seed: int) -> None:
+def _check(
+    like: str, jobs: int, load: float, gpus: int, gpus_per_node: int, seed: int, habit: float | None
+) -> None:
     if like not in PROFILES:
         raise InputError(f"unknown kind of workload {like!r}; known: {', '.join(PROFILES)}")
     if jobs < 2:
@@ -136,6 +145,8 @@ def _check(like: str, jobs: int, load: float, gpus: int, gpus_per_node: int, see
         raise InputError(f"expected a multiple of {gpus_per_node} GPUs (the GPUs of one node), got {gpus}")
     if seed < 0:
         raise InputError(f"expected a seed of 0 or more, got {seed}")
+    if habit is not None and not 0.0 <= habit <= 1.0:
+        raise InputError(f"expected a habit of 0 to 1, got {habit:g}")
 
 
 class _Quantiles:

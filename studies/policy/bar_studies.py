@@ -24,7 +24,10 @@ from studies.policy.opponents import (
     BASE,
     GRIDS,
     MORE_GRIDS,
+    ORACLES,
     REFERENCES,
+    TRUE_GITTINS,
+    TRUE_SJF,
     Entry,
     Grid,
     Role,
@@ -114,7 +117,7 @@ STUDIES: Final = {
             name="preempt100",
             title="Preemption, all jobs preemptible",
             declared=True,
-            goal="mean JCT 10 % below tuned `tiresias` and never above it; within 10 % of `srtf`",
+            goal="mean JCT 10 % below tuned `tiresias` and never above it; within 10 % of `true gittins`",
             measure="jct",
             tested="always",
         ),
@@ -226,17 +229,17 @@ _AS_IT_IS: Final[dict[str, tuple[str, ...]]] = _TUNED | {
     "dial": ("pack",),
 }
 """... and those that are rows without more abilities."""
-_ORACLES: Final[dict[str, tuple[str, ...]]] = {
-    "preempt100": ("srtf",),
-    "preempt50": ("srtf",),
+_ORACLES: Final[dict[str, tuple[Policy, ...]]] = {
+    "preempt100": (TRUE_GITTINS,),
+    "preempt50": (TRUE_GITTINS,),
     "sharing": (),
     "everything": (),
-    "good": ("sjf-backfill",),
+    "good": (TRUE_SJF,),
     "dial": (),
-    "unseen": ("sjf-backfill",),
-    "unseen100": ("srtf",),
-    "unseen50": ("srtf",),
-    "sizes": ("sjf-backfill", "srtf"),
+    "unseen": (TRUE_SJF,),
+    "unseen100": (TRUE_GITTINS,),
+    "unseen50": (TRUE_GITTINS,),
+    "sizes": ORACLES,
 }
 """Rules that are fed true durations."""
 
@@ -306,7 +309,7 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
             if one is not None and not study.own:
                 found += _rows(study, "rule", {f"{rule} (by trace)": one.policy(trace)})
     found += _rows(study, "rule", _able(study, chosen))
-    return found + _called(study, "oracle", [Policy(name) for name in _ORACLES[study.name]])
+    return found + _called(study, "oracle", _ORACLES[study.name])
 
 
 def _rows(study: Study, role: Role, labelled: dict[str, Policy]) -> list[Entry]:

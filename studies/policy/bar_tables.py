@@ -31,15 +31,15 @@ QUEUE_PART: Final = 0.3
 
 Rows = dict[str, list[Entry]]
 _AGAINST: Final = {
-    "preempt100": ("tiresias", "tiresias-clear", "srtf"),
-    "preempt50": ("tiresias", "tiresias-clear", "srtf"),
+    "preempt100": ("tiresias", "tiresias-clear", "true gittins"),
+    "preempt50": ("tiresias", "tiresias-clear", "true gittins"),
     "sharing": ("lucid", "pack", "pack 0.85"),
     "everything": ("pack", "gittins"),
     "good": ("easy", "reserve", "sjf-backfill"),
     "unseen": ("easy", "reserve", "sjf-backfill"),
-    "unseen100": ("tiresias", "tiresias-clear", "gittins", "srtf"),
-    "unseen50": ("tiresias", "tiresias-clear", "gittins", "srtf"),
-    "sizes": ("tiresias", "gittins", "srtf"),
+    "unseen100": ("tiresias", "tiresias-clear", "gittins", "true gittins"),
+    "unseen50": ("tiresias", "tiresias-clear", "gittins", "true gittins"),
+    "sizes": ("tiresias", "gittins", "true gittins"),
 }
 """Rows that the others of a study are also set beside, one by one."""
 

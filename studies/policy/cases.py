@@ -38,8 +38,9 @@ WANTED_JOBS: Final = 4000
 """Jobs that a test sequence should have; the tables say so where a VC has fewer."""
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
-Foresight = Literal["causal", "good"]
-"""Predictions as they can be made of the trace, or as good as published ones (`predictions.py`)."""
+Foresight = Literal["causal", "hedge-mean", "hedge-median", "good"]
+"""Predictions as they can be made of the trace, by a running mean or by the hedge with its mean or median, or
+as good as published ones (`predictions.py`)."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -192,7 +192,13 @@ def all_grids() -> Iterator[tuple[str, str, Grid]]:
 
 
 FIXED: Final = ("fifo-backfill",)
-ORACLES: Final = ("sjf-backfill", "srtf")
+TRUE_SJF: Final = Policy("sjf-backfill")
+TRUE_GITTINS: Final = Policy(
+    "gittins", name="true gittins", predictions="oracle", preempt={"spread": 0.1, "trust": 0.0}
+)
+"""The index that knows each run time: with preemption a lower bound than `srtf`, which goes by the time left
+of whole gangs."""
+ORACLES: Final = (TRUE_SJF, TRUE_GITTINS)
 """Fed the true durations: bounds, not opponents."""
 
 
@@ -368,7 +374,7 @@ def entries(
             Entry(policy=value, label=label, role="rule", models=grid.models)
             for label, value in values.items()
         )
-    found += [_preset(name, "oracle") for name in ORACLES]
+    found += [Entry(policy=one, label=one.name, role="oracle") for one in ORACLES]
     return found + shared
 
 

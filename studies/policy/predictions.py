@@ -1,5 +1,9 @@
 """What the jobs of a case are predicted to take: causally, or as well as published predictors do it.
 
+Causally by a running mean, or by the hedge of four predictors (`rlsched.workload.predict.predictor`), whose
+distribution gives a mean or a median and the spread about it. Both know of the jobs that had ended by then in
+one reference history, that of `predict_trace`.
+
 Published predictions come from users and job names, which these traces do not have. A diagnostic says what a
 policy is worth where they are there: the good predictions know the true durations through a noisy look
 (`rlsched.workload.predict.informed`), and jobs of one burst share most of its error.
@@ -7,15 +11,19 @@ policy is worth where they are there: the good predictions know the true duratio
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from rlsched.workload.characterise.parts import keyed
 from rlsched.workload.characterise.repeats import bursts
+from rlsched.workload.predict.at_submission import predict_at_submission
+from rlsched.workload.predict.distribution import Floats, spread_around
 from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Predictions, predict_trace, run_time_s
+from rlsched_envs.engine import Predictions, predict_trace, reference_end_s, run_time_s
 from studies.policy.cases import Case, Workload
 
 GOOD_CORRELATION: Final = 0.7
@@ -24,11 +32,47 @@ to 0.8 that predictors with users and job names are published with."""
 GOOD_SEED: Final = 0
 
 
-def stamps_of(case: Case, work: Workload) -> Predictions:
-    """The predictions of a case, the same for all policies."""
+def stamps_of(case: Case, work: Workload, kept: Path | None = None) -> Predictions:
+    """The predictions of a case, the same for all policies.
+
+    Args:
+        case: The case.
+        work: Its jobs.
+        kept: Folder in which the hedge's predictions are kept, for a fit takes a minute.
+    """
     if case.predictions == "good":
         return good_predictions(work.trace, stretch=work.stretch)
-    return predict_trace(work.trace, work.spec, recorded_until_s=work.window.replay_from_s)
+    if case.predictions == "causal":
+        return predict_trace(work.trace, work.spec, recorded_until_s=work.window.replay_from_s)
+    path = kept / f"{case.trace.replace('/', '-')}-{case.part}-{case.load:g}.npz" if kept else None
+    found = _kept(path, len(work.trace))
+    if found is None:
+        found = _hedged(work)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            half_written = path.with_suffix(f".{os.getpid()}.npz")
+            np.savez(half_written, **found)
+            half_written.replace(path)
+    point = case.predictions.removeprefix("hedge-")
+    return Predictions(found[f"{point}_s"], found[f"{point}_spread"])
+
+
+def _kept(path: Path | None, jobs: int) -> dict[str, Floats] | None:
+    if path is None or not path.is_file():
+        return None
+    with np.load(path) as file:
+        found = {name: file[name] for name in file.files}
+    return found if len(found["mean_s"]) == jobs else None
+
+
+def _hedged(work: Workload) -> dict[str, Floats]:
+    """(J,) mean and median of the hedge at each submission, each with the spread about it."""
+    end_s = reference_end_s(work.trace, work.spec, work.window.replay_from_s)
+    said = predict_at_submission(work.trace, end_s)
+    points = {"mean": said.mean_s, "median": said.median_s}
+    return {f"{name}_s": point for name, point in points.items()} | {
+        f"{name}_spread": spread_around(said.probabilities, point) for name, point in points.items()
+    }
 
 
 def good_predictions(trace: Trace, *, stretch: float = 1.0) -> Predictions:

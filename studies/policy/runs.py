@@ -135,17 +135,17 @@ def _replay(work: Workload, predictions: Predictions, policy: Policy, *, models:
 
 
 @lru_cache(maxsize=2)
-def prepare(traces: Path, case: Case, models: bool) -> Prepared:
-    """Read a case, predict its durations and run its references."""
+def prepare(traces: Path, case: Case, models: bool, kept: Path | None = None) -> Prepared:
+    """Read a case, predict its durations and run its references; `kept`: see `stamps_of`."""
     work = synthetic_workload(case) if case.part == SYNTHETIC else workload_of(traces, case)
-    predictions = stamps_of(case, work)
+    predictions = stamps_of(case, work, kept)
     references = {name: _replay(work, predictions, Policy(name), models=models) for name in REFERENCES}
     return Prepared(work, predictions, references)
 
 
 def run_job(job: Job, traces: Path, folder: Path) -> Path:
     """Run one policy on one case and write its file, whole or not at all."""
-    ready = prepare(traces, job.case, job.models)
+    ready = prepare(traces, job.case, job.models, folder.parent / "hedge")
     outcomes = ready.run(job.policy, models=job.models)
     spec, window = ready.work.spec, ready.work.window
     measured = window.measured(outcomes[0].table.trace)

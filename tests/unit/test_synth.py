@@ -98,6 +98,19 @@ def test_names_are_repeated_and_name_their_gpus() -> None:
         assert len(np.unique(trace.num_gpus[trace.job_name == name])) == 1
 
 
+def test_the_habits_of_users_are_as_strong_as_is_said() -> None:
+    for habit in (0.0, 0.7, 1.0):
+        trace, _ = synthesize("helios", 20_000, 0.9, 512, seed=3, habit=habit)
+        _, name = np.unique(trace.job_name, return_inverse=True)
+        log = np.log(trace.duration_s)
+        _, size = np.unique(trace.num_gpus, return_inverse=True)
+        of_size, of_name = ((np.bincount(key, log) / np.bincount(key))[key] for key in (size, name))
+        told = np.var(of_name - of_size) / np.var(log - of_size)
+        assert told == pytest.approx(habit, abs=0.12), habit
+        if habit == 1.0:
+            assert told == pytest.approx(1.0, abs=1e-3)
+
+
 def test_days_and_nights() -> None:
     trace, _ = synthesize("helios", 50_000, 0.9, 512, seed=0)
     by_hour = np.bincount((trace.submit_s // 3600 % 24).astype(int), minlength=24)
@@ -122,6 +135,7 @@ def test_a_hundred_thousand_jobs_in_well_under_two_seconds() -> None:
         ({"gpus": 65, "gpus_per_node": 65}, "gpus must be 0 to 64"),
         ({"seed": -1}, "a seed of 0 or more"),
         ({"predictability": "perfect"}, "none, causal, informative or a number"),
+        ({"habit": 1.5}, "expected a habit of 0 to 1, got 1.5"),
         ({"predictability": -0.5}, "none, causal, informative or a number"),
     ],
 )

@@ -75,7 +75,9 @@ def test_quick_run_is_resumed_and_its_tables_are_written(
     ran = count_runs(monkeypatch)
     assert compare.main(words) == 0
     printed = capsys.readouterr().out
-    assert {"ppo", "qssf", "qssf-backfill", "easy", "fifo-backfill", "srtf", "sjf-backfill"} <= set(ran)
+    assert {"ppo", "qssf", "qssf-backfill", "easy", "fifo-backfill", "true gittins", "sjf-backfill"} <= set(
+        ran
+    )
     assert {"tiresias", "easy", "pack under models", "lucid under models"} <= set(ran)  # not tuned here
     assert any(name.startswith(f"{RULE} ") for name in ran)
     assert len(set(ran)) == len(ran)
@@ -140,7 +142,7 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     assert set(run.policies) >= {
         "qssf",
         mine.name,
-        "srtf",
+        "true gittins",
         opponents.GRIDS["pack"].names[0],
         "lucid 80",
     }
@@ -173,7 +175,7 @@ def test_rows_of_the_bar_are_resumed_and_their_tables_are_written(
     ran = count_runs(monkeypatch)
     assert bar.main(words) == 0
     printed = capsys.readouterr().out
-    assert {"gittins", "tiresias", "tiresias-clear 18000", "srtf", "sjf", "easy"} <= set(ran)
+    assert {"gittins", "tiresias", "tiresias-clear 18000", "true gittins", "sjf", "easy"} <= set(ran)
     assert "### Preemption, half of the jobs preemptible" in printed
     assert "or their defaults: `tiresias`, `tiresias-clear`, `gittins`" in printed
     assert printed.count("| toy, 0.95 |") == 2
