@@ -103,12 +103,9 @@ def _tell(arguments: argparse.Namespace) -> int:
             for name, row in rows_of(trace, spec).items():
                 found.setdefault(name, []).append(row)
         for name, some in found.items():
-            ratio = geometric_mean(np.array([one.waiting for one in some]))
             rank = float(np.mean([one.rank for one in some]))
-            print(
-                f"| {habit:g} | {name} | {rank:.2f} | {ratio.ratio if ratio else float('nan'):.2f} |",
-                flush=True,
-            )
+            waiting = float(np.exp(np.mean(np.log([one.waiting for one in some]))))
+            print(f"| {habit:g} | {name} | {rank:.2f} | {waiting:.2f} |", flush=True)
     return 0
 
 
