@@ -151,6 +151,7 @@ def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
     assert again == [played.ratio for played in replays.run(score)], "a second run begins where the first did"
 
 
+@pytest.mark.slow
 def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> None:
     validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     network = NetworkConfig(order="predicted_size")
