@@ -33,7 +33,8 @@ from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import InputError
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import trace_demands
-from rlsched.workload.predict import causal_predictions, own_spread
+from rlsched.workload.predict import own_spread
+from rlsched.workload.predict.kinds import RUNNING_MEAN, said_at_submission
 from rlsched.workload.relations import flags
 from rlsched.workload.trace import Trace
 from rlsched_envs import attempts, events, loop, moves
@@ -75,11 +76,13 @@ def predict_trace(
     *,
     oracle: bool = False,
     recorded_until_s: float = -math.inf,
+    kind: str = RUNNING_MEAN,
+    progress: Callable[[float], None] | None = None,
 ) -> Predictions:
     """The predictions that every policy under comparison gets.
 
-    With `oracle` the true run times. Else the trace's own predictions where it has them, elsewhere a
-    running mean over the jobs that had ended by then in one reference history: the trace run by
+    With `oracle` the true run times. Else the trace's own predictions where it has them, elsewhere what a
+    predictor says that knows of the jobs that had ended by then in one reference history: the trace run by
     `fifo-backfill` on this cluster. A prediction that comes without a spread gets the spread of the trace's
     own predictions so far.
 
@@ -90,6 +93,8 @@ def predict_trace(
         recorded_until_s: In the history, jobs submitted before this ended as the trace recorded them
             (submission + recorded queueing delay, 0 where unknown, + duration), and `fifo-backfill` runs the
             others alone: a cluster that is scaled for a window would be overloaded, or idle, before it.
+        kind: The predictor, one of `rlsched.workload.predict.kinds`.
+        progress: Told how far the predictor is.
     """
     if oracle:
         return Predictions(run_time_s(trace), np.zeros(len(trace)))
@@ -99,8 +104,8 @@ def predict_trace(
     if not spread_known.all():
         end_s = reference_end_s(trace, spec, recorded_until_s)
         if not known.all():
-            mean_s, mean_spread = causal_predictions(trace, end_s)
-            predicted_s, spread = np.where(known, predicted_s, mean_s), np.where(known, spread, mean_spread)
+            said_s, said = said_at_submission(trace, end_s, kind, progress=progress)
+            predicted_s, spread = np.where(known, predicted_s, said_s), np.where(known, spread, said)
         if (known & ~spread_known).any():
             spread = np.where(known & ~spread_known, own_spread(trace, end_s), spread)
     return Predictions(predicted_s, spread)

@@ -10,7 +10,6 @@ import numpy as np
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job
-from rlsched.broker.predictions import HEDGE, RUNNING_MEAN
 from rlsched.broker.views import Room, asked_again_s, fits_now, place_of, rooms, seat_reason
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
@@ -19,6 +18,7 @@ from rlsched.decide.record import DecisionRecord, Half
 from rlsched.decide.rows.arrays import LEGAL, REASON_TEXT
 from rlsched.decide.rows.columns import CLOCK
 from rlsched.wire.messages import Explanation
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 
 NAMED_JOBS = 5
 

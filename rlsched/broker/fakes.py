@@ -13,10 +13,11 @@ from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
 from rlsched.broker.journal import Journal, clear_error
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
-from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.predictions import Predictions
 from rlsched.broker.serve import perform
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 class FailingJournal(Journal):

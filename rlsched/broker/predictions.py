@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from rlsched.broker.entries import JobSubmitted
-from rlsched.errors import InputError
 from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.boosting import HazardModel, sklearn_installed
@@ -30,12 +29,10 @@ from rlsched.workload.predict.distribution import (
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.history import FEATURES
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind
 from rlsched.workload.predict.predictor import EXPERTS, Foreseen, Predictor, TrainingSet
 from rlsched.workload.predict.recent import Compared, Recent
 
-RUNNING_MEAN: Final = "running-mean"
-HEDGE: Final = "hedge"
-KINDS: Final = (RUNNING_MEAN, HEDGE)
 _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
 _FEATURES_BYTES: Final = len(FEATURES) * 4
@@ -67,17 +64,11 @@ class Predictions:
     """
 
     def __init__(self, kind: str | None = None) -> None:
-        if kind not in (None, *KINDS):
-            raise InputError(f"unknown --prediction {kind!r}; known: {', '.join(KINDS)}")
-        installed = sklearn_installed()
-        if kind == HEDGE and not installed:
-            raise InputError(
-                "--prediction hedge needs scikit-learn, which is not installed: "
-                "pip install 'rlsched[predict]', or take --prediction running-mean"
-            )
-        self.kind = kind or (HEDGE if installed else RUNNING_MEAN)
+        self.kind = chosen_kind(kind)
         self._note = (
-            "" if installed else "the running mean alone: scikit-learn (extra predict) is not installed"
+            ""
+            if sklearn_installed()
+            else "the running mean alone: scikit-learn (extra predict) is not installed"
         )
         self._predictor = Predictor("hedge") if self.kind == HEDGE else None
         self._mean = self._predictor.history.mean if self._predictor else RunningMean()

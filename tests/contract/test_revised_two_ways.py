@@ -12,12 +12,13 @@ from rlsched.broker.explain import explain
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.policy import load_policy
-from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint

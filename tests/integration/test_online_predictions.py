@@ -19,12 +19,12 @@ from rlsched.broker.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal, read_journal
 from rlsched.broker.keys import KeyHome
-from rlsched.broker.predictions import HEDGE
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.top import top
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import PredictionReport
+from rlsched.workload.predict.kinds import HEDGE
 from tests.unit.broker_machine.hand import hello, run_one
 
 pytestmark = pytest.mark.slow

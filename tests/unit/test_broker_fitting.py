@@ -16,11 +16,12 @@ import pytest
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.fitting import MAX_RETRY_S, RETRY_S, Fits, fit_command
 from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
+from rlsched.broker.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker, Settings
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.unit.broker_machine.hand import draft, hello, run_one
 
 DEADLINE_S = 60.0

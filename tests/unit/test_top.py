@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
+from rlsched.broker.predictions import Predictions
 from rlsched.cli.top import _print_report
 from rlsched.wire.messages import StatsReport, decode, encode
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.unit.broker_machine.hand import draft
 
 

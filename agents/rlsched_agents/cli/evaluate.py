@@ -71,6 +71,12 @@ class _Evaluate(PolicyCommand):
     metavar="[FILE]",
     help="Model speed and power: sharing, clocks, cores, energy; with the settings of a TOML file.",
 )
+@click.option(
+    "--prediction",
+    metavar="KIND",
+    help="Who predicts run times that the trace does not: hedge or running-mean. [default: hedge, with "
+    "scikit-learn]",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the report as a page with plots.")
 @click.option("--jobs-out", metavar="DIR", help="Write every job and every attempt as CSV.")
@@ -99,6 +105,7 @@ def evaluate(
     until: float | None,
     seeds: tuple[int, ...],
     models: str | None,
+    prediction: str | None,
     json_path: str | None,
     html_path: str | None,
     jobs_out: str | None,
@@ -141,6 +148,7 @@ def evaluate(
         until_s=until,
         seeds=seeds,
         models=models,
+        prediction=prediction,
         records=records,
         logdir=logdir,
         workers=workers or at_once,

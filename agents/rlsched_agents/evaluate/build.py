@@ -36,6 +36,7 @@ def build_report(
     outcomes: list[Outcome],
     baseline: str | None = None,
     models: Models | None = None,
+    prediction: str = "",
 ) -> Report:
     """Put the outcomes of an evaluation together.
 
@@ -47,6 +48,7 @@ def build_report(
         outcomes: Every policy's, one a seed; a single one stands for all seeds.
         baseline: The policy to compare with; None: the first.
         models: Those that the outcomes were run under.
+        prediction: Who predicted the run times that the trace does not.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -90,6 +92,7 @@ def build_report(
         },
         rejected_reasons=rejected_reasons(first, measured),
         models=models,
+        prediction=prediction,
     )
 
 

@@ -57,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         models: The models that every policy ran under; None: jobs ran as the trace says.
         mig_slices: MIG slices among the GPUs.
         devices: GPUs in its nodes, whole or cut.
+        prediction: Who predicted the run times that the trace does not: `hedge` or `running-mean`.
     """
 
     trace: str
@@ -75,6 +76,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     models: Models | None = None
     mig_slices: int = 0
     devices: int = 0
+    prediction: str = ""
 
     def __str__(self) -> str:
         """Tables for people."""

@@ -25,6 +25,7 @@ from rlsched.decide.rules.steps import RULES
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import seed_stem
 from rlsched_agents.evaluate.recording import RecordFile
@@ -163,7 +164,14 @@ def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path |
 
 
 def predictions_for(
-    policies: Iterable[Policy], trace: Trace, spec: ClusterSpec, window: Window, *, looked_at: bool = False
+    policies: Iterable[Policy],
+    trace: Trace,
+    spec: ClusterSpec,
+    window: Window,
+    *,
+    looked_at: bool = False,
+    kind: str = RUNNING_MEAN,
+    progress: Callable[[float], None] | None = None,
 ) -> Predictions:
     """The predictions of a trace, or the prior for every job where none of the policies is fed any.
 
@@ -176,9 +184,11 @@ def predictions_for(
         spec: The cluster.
         window: Which jobs are measured; those that are not replayed ended as recorded.
         looked_at: Somebody else looks at the predictions: models, or records of the decisions.
+        kind: Who predicts what the trace does not (`rlsched.workload.predict.kinds`).
+        progress: Told how far the predictor is.
     """
     if looked_at or any(_is_fed(load_scheduler(policy)) for policy in policies):
-        return predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
+        return predict_trace(trace, spec, recorded_until_s=window.replay_from_s, kind=kind, progress=progress)
     return Predictions(np.full(len(trace), PRIOR_S), np.full(len(trace), PRIOR_SPREAD))
 
 

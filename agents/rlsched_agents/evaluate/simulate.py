@@ -16,6 +16,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
+from rlsched.workload.predict.kinds import chosen_kind
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report, rejected_lines
 from rlsched_agents.evaluate.jobs import Jobs
@@ -71,6 +72,7 @@ class Runs(Mapping[str, Run]):
         window: Which jobs are measured.
         models: How fast jobs ran and what they drew; None: as the trace says.
         load_frac: Offered load of the measured jobs, None where there is none.
+        prediction: Who predicted the run times that the trace does not.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Runs(Mapping[str, Run]):
         seeds: Sequence[int],
         outcomes: list[Outcome],
         models: Models | None,
+        prediction: str,
     ) -> None:
         self.trace, self.cluster, self.window, self.models = trace, cluster, window, models
+        self.prediction = prediction
         self._seeds, self._outcomes = list(seeds), outcomes
 
     def __getitem__(self, name: str) -> Run:
@@ -116,7 +120,14 @@ class Runs(Mapping[str, Run]):
         """
         if baseline not in self._reports:
             self._reports[baseline] = build_report(
-                self.trace, self.cluster, self.window, self._seeds, self._outcomes, baseline, self.models
+                self.trace,
+                self.cluster,
+                self.window,
+                self._seeds,
+                self._outcomes,
+                baseline,
+                self.models,
+                self.prediction,
             )
         return self._reports[baseline]
 
@@ -191,6 +202,7 @@ def simulate(
     until_s: float | None = None,
     seeds: Sequence[int] = (0,),
     models: Models | str | Path | None = None,
+    prediction: str | None = None,
     records: str | Path | None = None,
     logdir: str | Path | None = None,
     workers: int = 1,
@@ -210,6 +222,8 @@ def simulate(
         seeds: Seeds of the policies' draws; numbers are means over them.
         models: How fast jobs run and what they draw, or a models file, or "default"; None: jobs run as the
             trace says.
+        prediction: Who predicts run times that the trace does not: `hedge` or `running-mean`; None: the hedge
+            where scikit-learn is installed. What it says of a trace is kept in the user's cache folder.
         records: Folder for every decision's record, `NAME.msgpack`.
         logdir: Folder for the decisions, for TensorBoard.
         workers: Processes to run policies in that are no compiled rules; with `ray`, tasks at once (0: all).
@@ -226,7 +240,7 @@ def simulate(
     """
     sweep = _sweep(workers, ray)
     chosen = distinct(_named(policies))
-    using = _models(models)
+    using, kind = _models(models), chosen_kind(prediction)
     check_policies(chosen, using)
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
     described = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
@@ -235,11 +249,22 @@ def simulate(
     events = read_node_events(spec.node_events, spec) if spec.node_events else ()
     seeds = list(dict.fromkeys(seeds))
     looked_at = using is not None or records is not None or logdir is not None
+    with _bars(progress) as bars:
+        bar = bars.add_task("predicting run times", total=1.0, visible=False)
+        predictions = predictions_for(
+            chosen,
+            trace,
+            spec,
+            window,
+            looked_at=looked_at,
+            kind=kind,
+            progress=lambda done: bars.update(bar, completed=done, visible=True),
+        )
     tasks = replay_tasks(
         trace,
         spec,
         window,
-        predictions_for(chosen, trace, spec, window, looked_at=looked_at),
+        predictions,
         chosen,
         seeds,
         records=Path(records) if records else None,
@@ -247,7 +272,7 @@ def simulate(
         rules=RunRules(max_retries=spec.max_retries, node_events=events),
         models=using,
     )
-    return Runs(trace, spec, window, seeds, _run(tasks, sweep, progress), using)
+    return Runs(trace, spec, window, seeds, _run(tasks, sweep, progress), using, kind)
 
 
 def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[Policy]:
@@ -281,19 +306,7 @@ def _sweep(workers: int, ray: str | None) -> Any:
 
 def _run(tasks: list[Task], sweep: Any, progress: bool | None) -> list[Outcome]:
     """Run the tasks, under a bar each where somebody looks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    shown = sys.stderr.isatty() if progress is None else progress
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True, highlight=False),
-        transient=True,
-        disable=not shown,
-    ) as bars:
+    with _bars(progress) as bars:
         several = len({task.seed for task in tasks}) > 1
         bar_of = {
             (one.policy.name, one.seed): bars.add_task(
@@ -307,3 +320,20 @@ def _run(tasks: list[Task], sweep: Any, progress: bool | None) -> list[Outcome]:
 
         outcomes: list[Outcome] = sweep(tasks, progress=show)
     return outcomes
+
+
+def _bars(progress: bool | None) -> Any:
+    """Bars on standard error, where somebody looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = sys.stderr.isatty() if progress is None else progress
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True, highlight=False),
+        transient=True,
+        disable=not shown,
+    )

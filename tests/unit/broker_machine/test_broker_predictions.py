@@ -10,7 +10,7 @@ from rlsched.broker.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import HEDGE, RUNNING_MEAN, Predictions
+from rlsched.broker.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, Ended, PredictionReport, Stats, StatsReport
@@ -19,6 +19,7 @@ from rlsched.workload.predict.distribution import Forecast, point_and_spread
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.history import History
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from rlsched.workload.predict.predictor import Predictor
 from tests.unit.broker_machine.hand import LIMITS, draft, ended, hello, launched, run_one, submit
 

@@ -1,0 +1,107 @@
+"""Who predicts run times, by name; and what each would have said of a whole trace, kept on disk.
+
+Simulator and broker take the same names, and the same by default: the hedge, where scikit-learn is
+installed. To fit it to a hundred thousand jobs takes a minute or two, so what it said of a trace with one
+history is kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from zipfile import BadZipFile
+
+import numpy as np
+
+from rlsched.errors import InputError
+from rlsched.workload.predict.boosting import sklearn_installed
+from rlsched.workload.predict.distribution import Floats, point_and_spread
+from rlsched.workload.predict.running_mean import causal_predictions
+
+if TYPE_CHECKING:
+    from rlsched.workload.predict.at_submission import Progress
+    from rlsched.workload.trace import Trace
+
+RUNNING_MEAN: Final = "running-mean"
+HEDGE: Final = "hedge"
+KINDS: Final = (RUNNING_MEAN, HEDGE)
+_UNREADABLE: Final = (OSError, ValueError, KeyError, EOFError, BadZipFile)
+KEPT_UNUSED_DAYS: Final = 30
+"""What nobody asked for in so many days goes."""
+
+
+def chosen_kind(kind: str | None) -> str:
+    """One of `KINDS`: the one that was asked for, or, for None, the hedge where scikit-learn is installed.
+
+    Raises:
+        InputError: an unknown kind, or the hedge without scikit-learn.
+    """
+    if kind not in (None, *KINDS):
+        raise InputError(f"unknown --prediction {kind!r}; known: {', '.join(KINDS)}")
+    installed = sklearn_installed()
+    if kind == HEDGE and not installed:
+        raise InputError(
+            "--prediction hedge needs scikit-learn, which is not installed: "
+            "pip install 'rlsched[predict]', or take --prediction running-mean"
+        )
+    return kind or (HEDGE if installed else RUNNING_MEAN)
+
+
+def said_at_submission(
+    trace: Trace, end_s: Floats, kind: str, *, progress: Progress | None = None
+) -> tuple[Floats, Floats]:
+    """(J,) predicted run times in seconds and (J,) their spreads, each with what was known at that arrival.
+
+    Args:
+        trace: J jobs.
+        end_s: (J,) when each ended in the history, nan where it never did.
+        kind: One of `KINDS`.
+        progress: Told how far a fit is.
+    """
+    if kind == RUNNING_MEAN:
+        return causal_predictions(trace, end_s)
+    from rlsched.workload.predict.at_submission import predict_at_submission
+
+    path = _folder() / f"{_digest(trace, end_s)}.npz"
+    with suppress(*_UNREADABLE), path.open("rb") as raw, np.load(raw) as file:
+        found = file["predicted_s"], file["spread"]
+        os.utime(path)
+        return found
+    said = predict_at_submission(trace, end_s, progress=progress)
+    predicted_s, spread = point_and_spread(said.probabilities, trace.time_limit_s)
+    with suppress(OSError):  # a full disk or a folder of somebody else's: it is predicted anew next time
+        _keep(path, predicted_s, spread)
+    return predicted_s, spread
+
+
+def _folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "rlsched" / "predictions"
+
+
+def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
+    """Write a file, whole or not at all, and remove those that nobody has asked for in a month."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half_written = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+    np.savez(half_written, predicted_s=predicted_s, spread=spread)
+    half_written.replace(path)
+    for other in path.parent.glob("*.npz"):
+        if other.stat().st_mtime < time.time() - KEPT_UNUSED_DAYS * 86400.0:
+            other.unlink(missing_ok=True)
+
+
+def _digest(trace: Trace, end_s: Floats) -> str:
+    """Of all that decides what is said: the jobs, the history, and the predictors themselves."""
+    hasher = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        hasher.update(source.read_bytes())
+    for numbers in (trace.submit_s, trace.duration_s, trace.num_gpus, trace.time_limit_s, end_s):
+        hasher.update(np.ascontiguousarray(numbers, np.float64).tobytes())
+    command = trace.extra.get("x_command", np.full(len(trace), ""))
+    for texts in (trace.job_id, trace.vc, trace.user, trace.job_name, command):
+        hasher.update("\0".join(map(str, texts.tolist())).encode())
+    return hasher.hexdigest()[:32]

@@ -1,0 +1,116 @@
+"""Who predicts, by name: the default, and what is kept of a fit."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.predict import at_submission, causal_predictions, kinds
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind, said_at_submission
+from rlsched.workload.predict.reference import recorded_end_s
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.simulate import simulate
+from rlsched_envs.engine import predict_trace
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where predictions are kept."""
+    monkeypatch.setattr(kinds, "_folder", lambda: tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def drawn(seed: int = 1) -> tuple[Trace, ClusterSpec]:
+    return synthesize("helios", 250, 0.9, 32, seed=seed, habit=0.8)
+
+
+def test_the_hedge_is_who_predicts_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen_kind(None) == chosen_kind(HEDGE) == HEDGE
+    assert chosen_kind(RUNNING_MEAN) == RUNNING_MEAN
+    monkeypatch.setattr(kinds, "sklearn_installed", lambda: False)
+    assert chosen_kind(None) == RUNNING_MEAN
+    with pytest.raises(InputError, match="needs scikit-learn"):
+        chosen_kind(HEDGE)
+    with pytest.raises(InputError, match="unknown --prediction 'oracle'; known: running-mean, hedge"):
+        chosen_kind("oracle")
+
+
+def test_a_fit_is_kept_for_the_same_jobs_and_the_same_history(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, _ = drawn()
+    end_s, done = recorded_end_s(trace), list[float]()
+    first = said_at_submission(trace, end_s, HEDGE, progress=done.append)
+    assert done
+    assert len(list(folder.iterdir())) == 1
+    fits = list[int]()
+    fit = at_submission.predict_at_submission
+
+    def counted(*args: object, **more: object) -> object:
+        fits.append(1)
+        return fit(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(at_submission, "predict_at_submission", counted)
+    for mine, kept in zip(first, said_at_submission(trace, end_s, HEDGE), strict=True):
+        np.testing.assert_array_equal(mine, kept)
+    assert not fits
+    said_at_submission(trace, end_s + 1.0, HEDGE)
+    other, _ = drawn(seed=2)
+    said_at_submission(other, recorded_end_s(other), HEDGE)
+    assert len(fits) == 2
+
+
+def test_a_damaged_file_is_made_anew_and_old_ones_go(folder: Path) -> None:
+    trace, _ = drawn()
+    end_s = recorded_end_s(trace)
+    first = said_at_submission(trace, end_s, HEDGE)
+    [path] = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    old = folder / "old.npz"
+    old.write_bytes(b"")
+    month_ago = time.time() - 31 * 86400.0
+    os.utime(old, (month_ago, month_ago))
+    again = said_at_submission(trace, end_s, HEDGE)
+    np.testing.assert_array_equal(first[0], again[0])
+    assert list(folder.iterdir()) == [path]
+    with np.load(path) as file:
+        assert set(file.files) == {"predicted_s", "spread"}
+
+
+def test_a_place_that_cannot_be_written_costs_the_time_alone(folder: Path) -> None:
+    folder.write_text("a file where the folder should be")
+    trace, _ = drawn()
+    predicted_s, _ = said_at_submission(trace, recorded_end_s(trace), HEDGE)
+    assert np.isfinite(predicted_s).all()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_simulation_says_who_predicted_and_takes_what_the_trace_says_first() -> None:
+    trace, spec = drawn()
+    mean = predict_trace(trace, spec)
+    np.testing.assert_array_equal(mean.predicted_s, predict_trace(trace, spec, kind=RUNNING_MEAN).predicted_s)
+    hedge = predict_trace(trace, spec, kind=HEDGE)
+    assert (hedge.predicted_s != mean.predicted_s).any()
+    runs = {kind: simulate(trace, spec, ["qssf"], prediction=kind) for kind in (HEDGE, RUNNING_MEAN)}
+    assert {kind: one.compare().prediction for kind, one in runs.items()} == {kind: kind for kind in runs}
+    assert simulate(trace, spec, ["fifo"]).prediction == HEDGE
+    starts = [one["qssf"].jobs.start_s for one in runs.values()]
+    assert (starts[0] != starts[1]).any()
+    told, _ = synthesize("helios", 250, 0.9, 32, seed=1, predictability=1.0)
+    np.testing.assert_array_equal(predict_trace(told, spec, kind=HEDGE).predicted_s, told.predicted_s)
+
+
+def test_the_running_mean_is_its_own() -> None:
+    trace, _ = drawn()
+    end_s = recorded_end_s(trace)
+    for mine, theirs in zip(
+        said_at_submission(trace, end_s, RUNNING_MEAN), causal_predictions(trace, end_s), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
