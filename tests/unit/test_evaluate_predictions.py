@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,9 +34,9 @@ def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytes
     trace, spec = synthesize("helios", 60, 0.9, 16, seed=1)
     asked: list[float] = []
 
-    def history(trace: Trace, spec: ClusterSpec, *, recorded_until_s: float) -> Predictions:
+    def history(trace: Trace, spec: ClusterSpec, *, recorded_until_s: float, **more: Any) -> Predictions:
         asked.append(recorded_until_s)
-        return predict_trace(trace, spec, recorded_until_s=recorded_until_s)
+        return predict_trace(trace, spec, recorded_until_s=recorded_until_s, **more)
 
     monkeypatch.setattr(run, "predict_trace", history)
     window = Window(since_s=10.0 + WARMUP_S)

@@ -284,7 +284,8 @@ def test_curves_for_tensorboard_have_no_point_before_there_is_something_new(jour
 
 
 def test_the_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlsched.broker.predictions.sklearn_installed", lambda: False)
+    for module in ("rlsched.broker.predictions", "rlsched.workload.predict.kinds"):
+        monkeypatch.setattr(f"{module}.sklearn_installed", lambda: False)
     with pytest.raises(InputError, match=r"--prediction hedge needs .*rlsched\[predict\].*running-mean"):
         Predictions(HEDGE)
     fallback = Predictions()
