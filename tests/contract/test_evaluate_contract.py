@@ -33,6 +33,7 @@ MODEL_FIELDS = (
     "energy_per_job_kwh cluster_energy_kwh idle_energy_kwh replay_s shared_frac sm_clock_mean_frac "
     "measured_cells_frac power_down"
 )
+LAST_FIELDS = "floor_mean_s delay_mean_s"
 JOB_COLUMNS = "job_id submit_time start_time end_time node gpus share sm_clock_frac energy_j"
 TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies settings"
 
@@ -83,7 +84,8 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
     assert (report["nodes"], report["gpus"], report["seeds"]) == (2, 16, [0])
     for one in report["policies"].values():
         assert list(one)[: len(CONTRACT_FIELDS.split())] == CONTRACT_FIELDS.split()
-        assert list(one)[len(CONTRACT_FIELDS.split()) :] == [*LATER_FIELDS.split(), *MODEL_FIELDS.split()]
+        later = f"{LATER_FIELDS} {MODEL_FIELDS} {LAST_FIELDS}"
+        assert list(one)[len(CONTRACT_FIELDS.split()) :] == later.split()
         assert all(one[name] is None for name in MODEL_FIELDS.split()), "no models, no figure"
         assert one["energy_kwh"] is None
         assert one["gpu_used_frac"] is None
@@ -116,6 +118,7 @@ def check_orders(one: dict[str, Any]) -> None:
         assert group["queue_p999_s"] <= group["queue_max_s"]
         assert group["bounded_slowdown_mean"] >= 1
         assert group["bounded_slowdown_p99"] >= 1
+    assert one["floor_mean_s"] + one["delay_mean_s"] == pytest.approx(one["jct_mean_s"])
     assert one["queue_max_s"] == max(group["queue_max_s"] or 0 for group in one["by_gpus"].values())
     steps, last = one["over_time"], one["over_time"]["to_s"]
     edges_s = np.append(np.arange(steps["from_s"], last, steps["step_s"]), last)

@@ -18,6 +18,7 @@ from rlsched_agents.evaluate.occupancy import (
     step_edges,
 )
 from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.engine import run_time_s
 
 if TYPE_CHECKING:
     from rlsched_envs.job_table import JobTable
@@ -127,6 +128,10 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         measured_cells_frac: Share of the catalogue's cells behind the result that are measured or fitted, not
             assumed (`modelled.Basis`).
         power_down: What nodes that sleep did. None without a power-down rule.
+        floor_mean_s: Mean run time, alone and at full speed, of the jobs that ended: no policy gets JCT below
+            it, but for cores that are idle beside a job.
+        delay_mean_s: Mean JCT less that: waiting, at the first start and after each preemption, work done
+            again, and what sharing and clocks cost.
     """
 
     jobs: int
@@ -170,6 +175,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_mean_frac: float | None = None
     measured_cells_frac: float | None = None
     power_down: PowerDownMetrics | None = None
+    floor_mean_s: float | None = None
+    delay_mean_s: float | None = None
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
@@ -345,6 +352,7 @@ def schedule_metrics(
     total = group(table, measured)
     preemptions, lost_gpu_s = interruptions(table, measured)
     done = measured & ended(table)
+    floor_s = run_time_s(table.trace)[done]
     decision_us = np.asarray(table.decision_us, dtype=np.float64)
     edges = step_edges(table, measured)
     fragments = None if edges is None else fragmentation(table, edges, measured)
@@ -391,6 +399,8 @@ def schedule_metrics(
         sm_clock_mean_frac=modelled.sm_clock_mean_frac,
         measured_cells_frac=None if basis is None else basis.measured_frac(modelled),
         power_down=power_down_metrics(table),
+        floor_mean_s=mean(floor_s),
+        delay_mean_s=mean(jct_s(table)[done] - floor_s),
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_SPARE = (8, 3, 4, 1)
+_SPARE = (10, 5, 8, 6, 1, 2)
 """Columns of the headline table that a narrow terminal does without: the first goes first."""
 _SPARE_TAILS = (0, 4)
 _SPARE_ENERGY = (3, 4)
@@ -113,11 +113,16 @@ def print_report(report: Report, console: Console) -> None:
     _print_table(
         console,
         "seconds",
-        ("jobs", "not run", "JCT mean", "p50", "p99", "queue mean", "p50", "p99", "p99.9", "used"),
+        (
+            *("jobs", "not run", "floor", "delay", "JCT mean", "p50", "p99"),
+            *("queue mean", "p50", "p99", "p99.9", "used"),
+        ),
         {
             name: (
                 f"{one.jobs:,}",
                 f"{one.rejected + one.unfinished:,}",
+                _seconds(one.floor_mean_s),
+                _seconds(one.delay_mean_s),
                 _seconds(one.jct_mean_s),
                 _seconds(one.jct_p50_s),
                 _seconds(one.jct_p99_s),
@@ -131,6 +136,7 @@ def print_report(report: Report, console: Console) -> None:
         },
         spare=_SPARE,
     )
+    console.print("Floor: mean run time alone at full speed. Delay: mean JCT less that.\n")
     _print_table(
         console,
         "tails, seconds; bounded slowdown; free GPUs unusable to a job",
