@@ -274,7 +274,7 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
     if PREEMPTING and w.out[row] >= 0:
         preempt(e.sim, w.out[row], -1)
         return False
-    if num_variants(s, p, slot) == 1:
+    if num_variants(s, p, slot, now_s) == 1:
         _start(e, slot, -1, BY_OPTIONS, w.partner[row])
         return False
     variant_window(s, p, slot, now_s, w)
@@ -304,9 +304,9 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 @kernel
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
     """Everything that waits fits: start this job, or, where energy counts, let a variant be chosen (True)."""
-    s, turn = e.sim.state, e.turn[0]
-    if MODELLED and energy_weight(s) > 0.0 and num_variants(s, turn.partition, slot) > 1:
-        variant_window(s, turn.partition, slot, e.sim.progress.run[0].now_s, e.window)
+    s, turn, now_s = e.sim.state, e.turn[0], e.sim.progress.run[0].now_s
+    if MODELLED and energy_weight(s) > 0.0 and num_variants(s, turn.partition, slot, now_s) > 1:
+        variant_window(s, turn.partition, slot, now_s, e.window)
         turn.chosen = slot
         return True
     _start(e, slot, -1, BY_OPTIONS, -1)

@@ -95,6 +95,7 @@ ORDER: Final = np.dtype(
         ("revises", np.int64),  # 1: predictions of waiting jobs are revised by what jobs of their burst do
         ("spread", np.float64),  # how an index is made, `decide.order.gittins.Gittins` ...
         ("trust", np.float64),
+        ("of_mean", np.int64),
         ("index_gpus_power", np.float64),
         ("margin", np.float64),
         ("age_step", np.float64),

@@ -58,7 +58,7 @@ def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
         return -1
     for position in range(min(s.derived.part.queue_len[p], LOOK_AT)):
         slot = s.derived.queue[p, position]
-        if not is_held(s, p, slot, now_s) and partner_of(s, p, slot) >= 0:
+        if not is_held(s, p, slot, now_s) and partner_of(s, p, slot, now_s) >= 0:
             return position
     return -1
 

@@ -29,6 +29,32 @@ KEEP_FRAC: Final = 0.85
 """Speed that all who share a GPU have to keep. How good a bound it is: `docs/explanation/sharing.md`."""
 
 
+class Gate(NamedTuple):
+    """What a job has to add to GPUs that others have. Its *gain* is its own predicted speed there, less what
+    its co-tenants lose; the least gain is one of the first two, plus what the others come to.
+
+    Attributes:
+        is_shut: Whether there is a least gain at all.
+        pair: Least gain of the second job on a GPU ...
+        more: ... and of the third and fourth.
+        by_length: Times tanh(ln(predicted run time of the newcomer / 1 h) / 3).
+        by_left: Times tanh(ln(predicted time left of the running job / 1 h) / 3).
+        by_queue: Times 1 - exp(-4 x waiting jobs a GPU).
+        by_slowest: Times what the slowest of them falls below 0.85.
+    """
+
+    is_shut: bool
+    pair: float
+    more: float
+    by_length: float
+    by_left: float
+    by_queue: float
+    by_slowest: float
+
+
+NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class StartOptions(NamedTuple):
     """How jobs are started where models say how fast they run; on whole GPUs at full clock without models.
 
@@ -40,6 +66,7 @@ class StartOptions(NamedTuple):
         clock_value: FIXED: the clock, of the maximum. SLOWDOWN, LULL: the slowdown allowed. WEIGHED: what
             energy counts against time.
         cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
+        gate: What sharing has to gain.
     """
 
     share: int
@@ -48,6 +75,7 @@ class StartOptions(NamedTuple):
     clock: int
     clock_value: float
     cores: bool
+    gate: Gate
 
 
 class MigrationOptions(NamedTuple):
@@ -93,7 +121,7 @@ class RuleOptions(NamedTuple):
     own: NDArray[np.float64]
 
 
-PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False)
+PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE)
 NO_MIGRATION: Final = MigrationOptions(math.inf, math.inf, False)
 PLAIN: Final = RuleOptions(
     False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, NO_MIGRATION, np.zeros(0)
@@ -121,10 +149,10 @@ def policy_start(s: StateArrays) -> StartOptions:
     Where models are there for clocks alone, it weighs clocks.
     """
     if not MODELLED or not s.config[0].modelled:
-        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False)
+        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE)
     if s.config[0].modelled == CLOCKS_ALONE:
-        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False)
-    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True)
+        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, NO_GATE)
+    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, NO_GATE)
 
 
 @kernel

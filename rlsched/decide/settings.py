@@ -34,10 +34,22 @@ class Share(_Part, frozen=True, kw_only=True):
         min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
         max_jobs: Jobs on a GPU at most, 2 to 4; what is measured is pairs.
         when: `blocked`: jobs that find no free GPUs. `lucid`: whoever may, before free GPUs, by Lucid's rule.
+        min_gain: What a second job has to add: its predicted speed, less what the other loses; -1: nothing.
+        min_gain_more: The same of a third and fourth; None: as `min_gain`.
+        by_length: Added to both, times tanh(ln(predicted run time of the newcomer / 1 h) / 3).
+        by_left: ... times tanh(ln(predicted time left of the running job / 1 h) / 3).
+        by_queue: ... times 1 - exp(-4 x waiting jobs a GPU).
+        by_slowest: ... times what the slowest of them falls below 0.85.
     """
 
     min_speed: float = 0.85
     max_jobs: int = 2
+    min_gain: float = -1.0
+    min_gain_more: float | None = None
+    by_length: float = 0.0
+    by_left: float = 0.0
+    by_queue: float = 0.0
+    by_slowest: float = 0.0
     when: Literal["blocked", "lucid"] = "blocked"
 
 
@@ -69,6 +81,7 @@ class Preempt(_Part, frozen=True, kw_only=True):
         spread: `gittins`: standard deviation of ln(run time / prediction) that is added to what comes with
             each prediction.
         trust: `gittins`: factor for the one that comes with each prediction.
+        of_mean: `gittins`: predictions are means of their lognormals, and not medians.
         gpus_power: `gittins`: power of a gang's GPUs that its service is multiplied by.
         margin: `gittins`: a job gives way to one whose ln(cost) is lower by this.
         age_step: `gittins`: ages count in steps of this factor.
@@ -84,6 +97,7 @@ class Preempt(_Part, frozen=True, kw_only=True):
     by: Literal["gittins", "service", "quota"] = "gittins"
     spread: float = 1.5
     trust: float = 0.0
+    of_mean: bool = False
     gpus_power: float = 0.7
     margin: float = 0.5
     age_step: float = 2.0
@@ -182,6 +196,11 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
     "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, alone = 1"),
     "share.max_jobs": (2, 4, "2 to 4 jobs"),
+    **{f"share.{name}": (-1.0, 4.0, "a speed from -1 to 4") for name in ("min_gain", "min_gain_more")},
+    **{
+        f"share.{name}": (-10.0, 10.0, "a figure from -10 to 10")
+        for name in ("by_length", "by_left", "by_queue", "by_slowest")
+    },
     "clock.at": (0.5, 1.0, "a clock from 0.5 to 1 of the maximum"),
     "clock.slowdown": (0.0, 10.0, "a slowdown from 0 to 10, such as 0.05"),
     "clock.energy_weight": (0.0, 1.0, "a weight from 0 to 1"),

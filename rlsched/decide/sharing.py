@@ -5,6 +5,7 @@ All of it goes by predicted speeds (`rlsched.models.speed`), which a policy sees
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
@@ -12,7 +13,17 @@ from rlsched.cluster.capacity import takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.decide.clocks import join_cores
-from rlsched.decide.options import BLOCKED, LUCID, NEVER, StartOptions, may_share, policy_start
+from rlsched.decide.options import (
+    BLOCKED,
+    KEEP_FRAC,
+    LUCID,
+    NEVER,
+    Gate,
+    StartOptions,
+    may_share,
+    policy_start,
+)
+from rlsched.decide.remaining import remaining_s
 from rlsched.jit import kernel
 from rlsched.models.memory import fits_memory
 from rlsched.models.speed import (
@@ -45,7 +56,7 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 
 
 @kernel
-def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> float:
+def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> float:
     """Predicted speed that is gained, and the running job's, if a waiting job joins a running one.
 
     That is the speed of both for a pair; beside several, the waiting job's, and one less what they lose.
@@ -56,7 +67,8 @@ def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> f
         return 0.0
     g = job.head[share_with] // MAX_TENANTS
     if job.share_milli[share_with] < WHOLE_GPU_MILLI:
-        return _group_value(s, slot, share_with, o) if o.max_jobs > 2 and o.share == BLOCKED else 0.0
+        shares_more = o.max_jobs > 2 and o.share == BLOCKED
+        return _group_value(s, slot, share_with, o, now_s) if shares_more else 0.0
     kind, demand = gpu_kind(s, g), job.demand[slot]
     if s.demand.memory_mib_each[demand] > 0:
         return 0.0
@@ -83,11 +95,43 @@ def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> f
     two = min(two, feed(s, share_with, kind, t.cores_each[theirs, kind] * met)) / asked_feed(
         s, share_with, kind
     )
-    return one + two if min(one, two) >= o.min_speed else 0.0
+    slowest, gain = min(one, two), one + two - 1.0
+    if slowest < o.min_speed or not _pays(s, slot, share_with, o.gate, o.gate.pair, gain, slowest, now_s):
+        return 0.0
+    return one + two
 
 
 @kernel
-def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) -> float:
+def _pays(
+    s: StateArrays,
+    slot: int,
+    share_with: int,
+    gate: Gate,
+    least: float,
+    gain: float,
+    slowest: float,
+    now_s: float,
+) -> bool:
+    """Whether what a waiting job adds to the GPUs of a running one is as much as the gate asks."""
+    if not gate.is_shut:
+        return True
+    part = s.derived.part[s.job.placed_in[share_with]]
+    waiting = part.queue_len / max(part.open_gpus, 1)
+    least += gate.by_length * _long(s.job.predicted_s[slot])
+    least += gate.by_left * _long(remaining_s(s, share_with, now_s))
+    least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
+    least += gate.by_slowest * max(KEEP_FRAC - slowest, 0.0)
+    return gain >= least
+
+
+@kernel
+def _long(time_s: float) -> float:
+    """How much longer than an hour, -1 to 1."""
+    return math.tanh(math.log(max(time_s, 1.0) / 3600.0) / 3.0)
+
+
+@kernel
+def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> float:
     """`pair_value` where the running job shares its GPUs already."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
@@ -118,11 +162,13 @@ def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions) ->
             if k >= 0:
                 before = min(shared_on(s, one, g), feed(s, one, kind, cores_given(s, one, kind)))
                 value -= before / asked_feed(s, one, kind)
-    return value if slowest >= o.min_speed else 0.0
+    if slowest < o.min_speed:
+        return 0.0
+    return value if _pays(s, slot, share_with, o.gate, o.gate.more, value - 1.0, slowest, now_s) else 0.0
 
 
 @kernel
-def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions) -> int:
+def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> int:
     """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none.
 
     Best is the highest speed of both together, then the job that came first.
@@ -133,7 +179,7 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions) -> int:
     for position in range(s.derived.running_len[0]):
         share_with = s.derived.slot.running[position]
         if s.job.placed_in[share_with] == p and s.job.gpus[share_with] == s.job.gpus[slot]:
-            value = pair_value(s, slot, share_with, o)
+            value = pair_value(s, slot, share_with, o, now_s)
             better = value > most or (
                 value == most and found >= 0 and s.job.seq[share_with] < s.job.seq[found]
             )
@@ -143,7 +189,7 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions) -> int:
 
 
 @kernel
-def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions) -> tuple[int, int]:
+def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: float) -> tuple[int, int]:
     """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
 
     The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
@@ -152,13 +198,13 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions) -> tupl
         return -1, -1
     queue = s.derived.queue[p]
     for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
-        share_with = best_partner(s, p, queue[position], o)
+        share_with = best_partner(s, p, queue[position], o, now_s)
         if share_with >= 0:
             return queue[position], share_with
     return -1, -1
 
 
 @kernel
-def partner_of(s: StateArrays, p: int, slot: int) -> int:
+def partner_of(s: StateArrays, p: int, slot: int, now_s: float) -> int:
     """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
-    return best_partner(s, p, slot, policy_start(s)) if may_share(s) else -1
+    return best_partner(s, p, slot, policy_start(s), now_s) if may_share(s) else -1

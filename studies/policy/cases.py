@@ -38,9 +38,10 @@ WANTED_JOBS: Final = 4000
 """Jobs that a test sequence should have; the tables say so where a VC has fewer."""
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
-Foresight = Literal["causal", "hedge-mean", "hedge-median", "good"]
+Foresight = Literal["causal", "hedge-mean", "hedge-median", "hedge-fitted", "good"]
 """Predictions as they can be made of the trace, by a running mean or by the hedge with its mean or median, or
-as good as published ones (`predictions.py`)."""
+as good as published ones (`predictions.py`). `hedge-fitted`: its mean, with the spread of the lognormal that
+has its mean and its median."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,18 +31,23 @@ from studies.policy.tune import tuning_cases
 
 CHOOSING: Final = ("train2", "train3")
 LOADS: Final = (0.85, 0.95, 1.05)
+SKIPPED_LOAD: Final = 0.95
+"""The middle load chooses nothing: a case of it says little that its neighbours do not."""
 LEAST_JOBS: Final = 1000
 PREDICTORS: Final[tuple[Foresight, ...]] = ("causal", "hedge-mean", "hedge-median")
+FITTED: Final[Foresight] = "hedge-fitted"
 SPREADS: Final = ((1.5, 0.0), (1.0, 0.5), (0.5, 1.0), (0.1, 1.0))
 """(spread added, trust in a prediction's own) of the Gittins index; the first is today's."""
 
 
-def _gittins(spread: float, trust: float) -> Policy:
-    return Policy("gittins", name=f"gittins {spread:g} {trust:g}", preempt={"spread": spread, "trust": trust})
+def _gittins(spread: float, trust: float, *, of_mean: bool = False) -> Policy:
+    name = f"gittins {spread:g} {trust:g}{' of mean' if of_mean else ''}"
+    return Policy("gittins", name=name, preempt={"spread": spread, "trust": trust, "of_mean": of_mean})
 
 
 EASY: Final = Policy("easy", name="easy area^0.7 1h", order="area^0.7", reserve_after="1h")
 INDEXED: Final = tuple(_gittins(*one) for one in SPREADS)
+OF_MEAN: Final = tuple(_gittins(*one, of_mean=True) for one in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)))
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +58,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         preemptible_frac: Share of the jobs that may be preempted.
         measure: Mean delay, or mean JCT.
         policies: The policies; the first is today's, under the running mean.
+        of_mean: Those that know that a prediction is a mean.
     """
 
     name: str
     preemptible_frac: float
     measure: Literal["delay", "jct"]
     policies: tuple[Policy, ...]
+    of_mean: tuple[Policy, ...] = ()
 
     def jobs(self, every: Sequence[Case], arms: Sequence[Arm]) -> list[Job]:
         """A job for every case and arm."""
@@ -75,7 +82,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def arms(self) -> list[Arm]:
         """All policies under all predictors, today's first."""
-        return [(policy, predictions) for predictions in PREDICTORS for policy in self.policies]
+        plain = [(policy, predictions) for predictions in PREDICTORS for policy in self.policies]
+        return plain + [(policy, FITTED) for policy in self.of_mean]
 
 
 Arm = tuple[Policy, Foresight]
@@ -83,12 +91,13 @@ SETTINGS: Final = (
     Setting(
         name="no preemption", preemptible_frac=1.0, measure="delay", policies=(able(EASY, REVISED), EASY)
     ),
-    Setting(name="all preemptible", preemptible_frac=1.0, measure="jct", policies=INDEXED),
+    Setting(name="all preemptible", preemptible_frac=1.0, measure="jct", policies=INDEXED, of_mean=OF_MEAN),
     Setting(
         name="half preemptible",
         preemptible_frac=0.5,
         measure="jct",
-        policies=(able(INDEXED[0], REVISED), *INDEXED, *(able(one, REVISED) for one in INDEXED[1:])),
+        policies=tuple(one for plain in (INDEXED[0], INDEXED[2]) for one in (able(plain, REVISED), plain)),
+        of_mean=tuple(one for plain in OF_MEAN for one in (able(plain, REVISED), plain)),
     ),
 )
 
@@ -153,7 +162,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _information(arguments: argparse.Namespace) -> int:
     folder = arguments.out / "cases"
     todo, _, _ = tuning_cases(arguments.traces, arguments.trace or list(TRACES), LEAST_JOBS)
-    chosen_on = [case for case in todo if case.part in CHOOSING]
+    chosen_on = [case for case in todo if case.part in CHOOSING and case.load != SKIPPED_LOAD]
     if arguments.stage == "choose":
         return _report(arguments, chosen_on, {one.name: one.arms for one in SETTINGS}, folder)
     best = {one.name: _best(one, chosen_on, folder) for one in SETTINGS}

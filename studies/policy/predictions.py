@@ -53,6 +53,9 @@ def stamps_of(case: Case, work: Workload, kept: Path | None = None) -> Predictio
             half_written = path.with_suffix(f".{os.getpid()}.npz")
             np.savez(half_written, **found)
             half_written.replace(path)
+    if case.predictions == "hedge-fitted":
+        variance = 2.0 * np.log(np.maximum(found["mean_s"] / found["median_s"], 1.0))
+        return Predictions(found["mean_s"], np.sqrt(variance))
     point = case.predictions.removeprefix("hedge-")
     return Predictions(found[f"{point}_s"], found[f"{point}_spread"])
 

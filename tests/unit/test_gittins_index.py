@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -132,6 +133,18 @@ def test_trust_is_a_factor_of_the_spread_that_comes_with_a_prediction() -> None:
     trusting = Gittins(spread=0.6, trust=2.0)
     known = Gittins(spread=1.0, trust=0.0)
     assert index(job(spread=0.4), trusting) == pytest.approx(index(job(spread=9.0), known))
+
+
+def test_a_prediction_may_be_the_mean_of_its_lognormal() -> None:
+    how = Gittins(spread=0.3, trust=1.0)
+    of_mean = msgspec.structs.replace(how, of_mean=True)
+    median_s, spread = 3600.0, 0.9
+    mean_s = median_s * math.exp(0.5 * spread**2)
+    for pinned in (False, True):
+        of_median = index(job(median_s, spread=spread, pinned=pinned), how)
+        assert index(job(mean_s, spread=spread, pinned=pinned), of_mean) == pytest.approx(of_median)
+    stays = index(job(mean_s, spread=spread, pinned=True), of_mean)
+    assert stays == pytest.approx(math.log(mean_s) + 0.5 * 0.3**2), "its mean; what is added widens all alike"
 
 
 def test_an_index_changes_at_its_steps_alone() -> None:

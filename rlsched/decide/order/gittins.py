@@ -42,6 +42,8 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         spread: Standard deviation of ln(run time / prediction) that is added to what comes with each
             prediction, as the root of the sum of squares.
         trust: Factor for the one that comes with each prediction.
+        of_mean: Whether a prediction is the mean of its lognormal, and not its median: the median is less by
+            half of the (trusted) variance of the logarithm then.
         gpus_power: Power of a gang's GPUs that its service is multiplied by.
         margin: A running job is preempted for one whose cost is less than its own by this, of ln(cost).
         age_step: Ages count in steps of this factor, so that an index changes seldom.
@@ -54,6 +56,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
     spread: float = 1.5
     trust: float = 0.0
+    of_mean: bool = False
     gpus_power: float = 0.7
     margin: float = 0.5
     age_step: float = 2.0
@@ -175,6 +178,8 @@ def job_index(s: StateArrays, slot: int, now_s: float) -> float:
     gpus = max(job.gpus[slot], 1)
     spread = math.sqrt((c.trust * job.spread[slot]) ** 2 + c.spread**2)
     median = math.log(max(job.predicted_s[slot], 1.0))
+    if c.of_mean:
+        median -= 0.5 * (c.trust * job.spread[slot]) ** 2
     size = c.index_gpus_power * math.log(gpus)
     if job.pinned[slot] and job.placed_in[slot] < 0:
         return median + 0.5 * spread * spread + size

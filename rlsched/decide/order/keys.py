@@ -112,7 +112,16 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         """Fill entries of an order; the table of an index has to be there."""
         index = self.index
         code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
-        for name in ("spread", "trust", "margin", "age_step", "first_age_s", "tick_s", "threshold_gpu_s"):
+        for name in (
+            "spread",
+            "trust",
+            "of_mean",
+            "margin",
+            "age_step",
+            "first_age_s",
+            "tick_s",
+            "threshold_gpu_s",
+        ):
             code[name] = getattr(index, name)
         code["index_gpus_power"] = index.gpus_power
 

@@ -57,7 +57,7 @@ def sort_out(
         partner, fits = -1, class_fits(s, p, own.demand[at])
         if MODELLED and not fits and looks > 0:
             looks -= 1
-            partner = partner_of(s, p, slot)
+            partner = partner_of(s, p, slot, now_s)
         if not fits and partner < 0:
             state = NO_FIT
             ahead += 1

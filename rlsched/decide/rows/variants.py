@@ -53,11 +53,11 @@ def has_one_way(s: StateArrays, p: int, slot: int) -> bool:
 
 
 @kernel
-def num_variants(s: StateArrays, p: int, slot: int) -> int:
+def num_variants(s: StateArrays, p: int, slot: int, now_s: float) -> int:
     """How many rows `variant_window` has for a job that can start."""
     if MODELLED and s.config[0].modelled and s.job.gpus[slot] > 0:
         found = _num_clocks(s, slot) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
-        return found + (partner_of(s, p, slot) >= 0)
+        return found + (partner_of(s, p, slot, now_s) >= 0)
     return _num_places(s, p, slot)
 
 
@@ -139,7 +139,7 @@ def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w:
 @kernel
 def _add_sharing(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
     """A row for sharing the GPUs of a running job, where there is one to share with."""
-    partner = partner_of(s, p, slot)
+    partner = partner_of(s, p, slot, now_s)
     if partner >= 0:
         kind = gpu_kind(s, s.job.head[partner] // MAX_TENANTS)
         clock = clock_for(s, p, slot, kind, policy_start(s))

@@ -42,7 +42,7 @@ from rlsched.jit import array_kernel, kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order that delays nobody with a reservation."""
     at = next_by_easy(s, p, now_s, o.reserve_after_s, False)
-    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o)
+    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 
 @array_kernel

@@ -75,7 +75,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """
     if MIGRATES:
         return next_with_migration(s, p, now_s, o)
-    return next_by_key(s, p, s.derived.slot.key, o, True)
+    return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 
 
 @kernel

@@ -29,7 +29,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order."""
-    return or_share(s, p, next_in_order(s, p, o.blocks), o)
+    return or_share(s, p, next_in_order(s, p, o.blocks), o, now_s)
 
 
 @kernel
@@ -59,7 +59,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 
 @kernel
-def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions) -> Move:
+def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
     """Start the job in `slot` on free GPUs, or another one on those of a running job.
 
     Rules that share where jobs are blocked start on free GPUs first; Lucid's takes the first job of the order
@@ -67,7 +67,7 @@ def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions) -> Move:
     """
     if not may_share(s) or o.start.share == NEVER or (slot >= 0 and o.start.share == BLOCKED):
         return start_of(slot, -1)
-    sharer, partner = next_to_share(s, p, o.blocks, o.start)
+    sharer, partner = next_to_share(s, p, o.blocks, o.start, now_s)
     if slot < 0 or (sharer >= 0 and (sharer == slot or comes_before(s, sharer, slot))):
         return start_of(sharer, partner)
     return start_of(slot, -1)

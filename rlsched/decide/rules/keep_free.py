@@ -27,7 +27,7 @@ from rlsched.jit import kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order that is short, or leaves the share free."""
     at = next_by_reserve(s, p, o.long_job_s, o.leave_frac)
-    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o)
+    return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 
 @kernel

@@ -21,9 +21,11 @@ from rlsched.decide.options import (
     LUCID,
     LULL,
     NEVER,
+    NO_GATE,
     NO_MIGRATION,
     SLOWDOWN,
     WEIGHED,
+    Gate,
     MigrationOptions,
     RuleOptions,
     StartOptions,
@@ -31,7 +33,7 @@ from rlsched.decide.options import (
 from rlsched.decide.order.gittins import Gittins
 from rlsched.decide.order.keys import Order
 from rlsched.decide.rules.steps import RULES, CompiledRule, Steps
-from rlsched.decide.settings import Clock, Preempt, Settings
+from rlsched.decide.settings import Clock, Preempt, Settings, Share
 from rlsched.errors import InputError
 from rlsched.jit import Kernel
 
@@ -85,6 +87,7 @@ def _index(preempt: Preempt) -> Gittins:
     return Gittins(
         spread=preempt.spread,
         trust=preempt.trust,
+        of_mean=preempt.of_mean,
         gpus_power=preempt.gpus_power,
         margin=preempt.margin,
         age_step=preempt.age_step,
@@ -120,7 +123,17 @@ def _start(settings: Settings) -> StartOptions:
         clock=FULL if clock is None else _CLOCKS[clock.rule],
         clock_value=_clock_value(clock),
         cores=settings.cores,
+        gate=_gate(share),
     )
+
+
+def _gate(share: Share | None) -> Gate:
+    if share is None:
+        return NO_GATE
+    more = share.min_gain if share.min_gain_more is None else share.min_gain_more
+    tilts = (share.by_length, share.by_left, share.by_queue, share.by_slowest)
+    asks = NO_GATE._replace(is_shut=True) != (True, share.min_gain, more, *tilts)
+    return Gate(asks, float(share.min_gain), float(more), *map(float, tilts))
 
 
 def _clock_value(clock: Clock | None) -> float:

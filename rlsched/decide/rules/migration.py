@@ -148,8 +148,8 @@ def next_with_migration(s: StateArrays, p: int, now_s: float, o: RuleOptions) ->
     if move.preempt >= 0 or move.start >= 0:
         return move
     if promises_stand(s, p, gone):
-        return _beside_promises(s, p, o, gone)
-    move = next_by_key(s, p, s.derived.slot.key, o, True)
+        return _beside_promises(s, p, o, gone, now_s)
+    move = next_by_key(s, p, s.derived.slot.key, o, True, now_s)
     if gone.shape[0] == 0 and move.start < 0 and (move.preempt < 0 or o.migration.first):
         mover, gang = first_migration(s, p, now_s, o.migration)
         if mover >= 0:
@@ -158,14 +158,14 @@ def next_with_migration(s: StateArrays, p: int, now_s: float, o: RuleOptions) ->
 
 
 @array_kernel
-def _beside_promises(s: StateArrays, p: int, o: RuleOptions, gone: NDArray[np.int64]) -> Move:
+def _beside_promises(s: StateArrays, p: int, o: RuleOptions, gone: NDArray[np.int64], now_s: float) -> Move:
     """The next start that keeps what was promised to moved jobs; nobody gives way meanwhile."""
     key, open_key = s.derived.slot.key, s.derived.slot.open_key
     for position in range(s.derived.part.queue_len[p]):
         slot = s.derived.queue[p, position]
         open_key[slot] = key[slot]
     while True:
-        move = next_by_key(s, p, open_key, o, False)
+        move = next_by_key(s, p, open_key, o, False, now_s)
         if move.start < 0 or move.share_with >= 0 or keeps_promises(s, p, move.start, gone):
             return move
         open_key[move.start] = math.inf

@@ -41,7 +41,9 @@ def most_preemptible(s: StateArrays) -> float:
 
 
 @array_kernel
-def next_by_key(s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions, preempts: bool) -> Move:
+def next_by_key(
+    s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions, preempts: bool, now_s: float
+) -> Move:
     """The next move where waiting jobs go by `key` (J,), the least first, and running ones by `slot.leave`.
 
     What fits, and what room can be made, is the same for all jobs that ask for the same and wait for the
@@ -69,7 +71,7 @@ def next_by_key(s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions
             return start_of(slot, -1)
         if may_share(s) and o.start.share != NEVER and looked < LOOK_AT:
             looked += 1
-            partner = best_partner(s, p, slot, o.start)
+            partner = best_partner(s, p, slot, o.start, now_s)
             if partner >= 0:
                 return start_of(slot, partner)
             left[at] = math.inf

@@ -17,6 +17,7 @@ from rlsched.decide.options import (
     FIXED,
     LUCID,
     LULL,
+    NO_GATE,
     PLAIN,
     PLAIN_START,
     SLOWDOWN,
@@ -25,9 +26,11 @@ from rlsched.decide.options import (
 )
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
 from rlsched.decide.rules import greedy
 from rlsched.decide.sharing import LOOK_AT, best_partner, next_to_share, pair_value
 from rlsched.decide.start import join_action, start_action
+from rlsched.errors import InputError
 from rlsched.models.sharing import shared_speed, stranger_speed
 from tests.unit.models.board import CATALOGUE, add, modelled, node, running
 
@@ -41,16 +44,16 @@ LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
 
 
 def value(state: ClusterState, waiting: int, holder: int, o: StartOptions = SHARE) -> float:
-    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(holder), o))
+    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(holder), o, 1.0))
 
 
 def partner(state: ClusterState, waiting: int, o: StartOptions = SHARE) -> int:
-    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), o))
+    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), o, 1.0))
     return int(state.arrays.job.seq[slot]) if slot >= 0 else -1
 
 
 def pair(state: ClusterState, o: StartOptions = SHARE, *, blocks: bool = False) -> tuple[int, int]:
-    one, other = for_state(next_to_share, state)(state.arrays, 0, blocks, o)
+    one, other = for_state(next_to_share, state)(state.arrays, 0, blocks, o, 1.0)
     seq = state.arrays.job.seq
     return (int(seq[one]), int(seq[other])) if one >= 0 else (-1, -1)
 
@@ -127,6 +130,71 @@ def test_who_is_no_partner() -> None:
     state.resume_node(0)
     state.start(add(state, LIGHT, 2), [0, 1], 1.0, share_with=two)
     assert value(state, waiting, two) == 0.0  # pairs only
+
+
+def gated(**asks: float) -> StartOptions:
+    """Sharing by what it gains, whatever speed the jobs keep."""
+    return ANY._replace(max_jobs=4, gate=NO_GATE._replace(is_shut=True, **asks))
+
+
+def test_a_second_job_has_to_add_what_is_asked() -> None:
+    state = modelled(node("n0", 1))
+    holder, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
+    gain = value(state, waiting, holder, ANY) - 1.0
+    assert 0.0 < gain < 0.5
+    assert value(state, waiting, holder, gated(pair=gain - 1e-9)) == 1.0 + gain
+    assert value(state, waiting, holder, gated(pair=gain + 1e-9)) == 0.0
+    assert partner(state, waiting, gated(pair=gain + 1e-9)) == -1
+    assert value(state, waiting, holder, gated(more=9.0)) == 1.0 + gain, "it is the second"
+
+
+def test_a_third_job_has_a_gate_of_its_own() -> None:
+    state = modelled(node("n0", 1))
+    first, third = running(state, LIGHT, [0]), add(state, LIGHT)
+    state.start(add(state, LIGHT), [0], 0.0, share_with=first)
+    gain = value(state, third, first, ANY._replace(max_jobs=4)) - 1.0
+    assert value(state, third, first, gated(pair=9.0, more=gain - 1e-9)) == 1.0 + gain
+    assert value(state, third, first, gated(pair=-1.0, more=gain + 1e-9)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("tilt", "by", "predicted_s", "left_s", "others"),
+    [
+        ("by_length", math.tanh(math.log(8.0) / 3.0), 8 * 3600.0, 100.0, 0),
+        ("by_length", 0.0, 3600.0, 100.0, 0),
+        ("by_left", math.tanh(math.log(2.0) / 3.0), 60.0, 7201.0, 0),
+        ("by_queue", 1.0 - math.exp(-4.0 * 3 / 2), 60.0, 100.0, 2),
+        ("by_slowest", None, 60.0, 100.0, 0),
+    ],
+)
+def test_tilts_add_to_what_is_asked(
+    tilt: str, by: float | None, predicted_s: float, left_s: float, others: int
+) -> None:
+    state = modelled(node("n0", 2))
+    holder = running(state, HEAVY, [0], predicted_s=left_s)
+    running(state, LIGHT, [1])
+    waiting = add(state, HEAVY, predicted_s=predicted_s)
+    for _ in range(others):
+        add(state, LIGHT)
+    both = value(state, waiting, holder, ANY)
+    if by is None:
+        by = 0.85 - both / 2  # two of a kind are equally slow
+        assert by > 0
+    least = both - 1.0 - 0.1 * by
+    for more, opens in ((-1e-9, True), (1e-9, False)):
+        asked = gated(pair=least + more, **{tilt: 0.1})
+        assert (value(state, waiting, holder, asked) > 0) == opens
+    assert value(state, waiting, holder, gated(pair=least, **{tilt: -0.1})) > 0 or by == 0.0
+
+
+def test_settings_make_the_gate() -> None:
+    assert Policy("pack").rule.options.start.gate == NO_GATE
+    gate = Policy("pack", share={"min_gain": 0.3, "by_left": 0.1}).rule.options.start.gate
+    assert gate == NO_GATE._replace(is_shut=True, pair=0.3, more=0.3, by_left=0.1)
+    both = Policy("pack", share={"min_gain": 0.3, "min_gain_more": 0.4}).rule.options.start.gate
+    assert (both.pair, both.more) == (0.3, 0.4)
+    with pytest.raises(InputError, match=r"share\.min_gain: expected a speed from -1 to 4, got 5"):
+        Policy("pack", share={"min_gain": 5.0})
 
 
 def test_the_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
