@@ -53,7 +53,7 @@ class Predictions:
 
     Args:
         kind: `running-mean`: its median and spread, as in a simulator where the trace has no predictions;
-            `hedge`: the hedge's mean and spread, as `rlsched trace predict` writes them. None:
+            `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None:
             the hedge where scikit-learn is installed.
 
     Attributes:

@@ -21,6 +21,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.load import nodes_for_load
 from rlsched.workload.predict import causal_predictions
 from rlsched.workload.predict.at_submission import predict_at_submission
+from rlsched.workload.predict.distribution import spread_around
 from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window
@@ -90,7 +91,7 @@ def main() -> None:
         hedge = predict_at_submission(trace, end_s)
         predictions = [
             Predictions(*causal_predictions(trace, end_s)),
-            Predictions(hedge.mean_s, hedge.spread),
+            Predictions(hedge.median_s, spread_around(hedge.probabilities, hedge.median_s)),
             Predictions(trace.duration_s, np.zeros(len(trace))),
         ]
         for load in LOADS:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rlsched.workload.predict.distribution import (
     BINS,
     Floats,
+    mean_s,
     p_longer,
-    point_and_spread,
     quantile_s,
     spread_around,
 )
@@ -53,7 +53,7 @@ class AtSubmission:
     @property
     def mean_s(self) -> Floats:
         """(J,) expected run times, s."""
-        return point_and_spread(self.probabilities, self.limit_s)[0]
+        return np.asarray(np.fmin(mean_s(self.probabilities), self.limit_s))
 
     @property
     def median_s(self) -> Floats:
@@ -61,17 +61,12 @@ class AtSubmission:
         return np.asarray(np.fmin(quantile_s(self.probabilities, 0.5), self.limit_s))
 
     @property
-    def spread(self) -> Floats:
-        """(J,) root mean square of ln(true / mean)."""
-        return point_and_spread(self.probabilities, self.limit_s)[1]
-
-    @property
     def p_longer(self) -> Floats:
         """(J, 4) P(longer than 10 min, 1 h, 4 h, 1 day)."""
         return p_longer(self.probabilities)
 
 
-def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "mean") -> Trace:
+def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
     """The trace with predictions: `predicted_duration` (`mean` or `median`), its spread, and `x_` columns.
 
     P(longer) and the median are no columns of the normal form, because no policy reads them: they pass
