@@ -74,8 +74,8 @@ class _Evaluate(PolicyCommand):
 @click.option(
     "--prediction",
     metavar="KIND",
-    help="Who predicts run times that the trace does not: hedge or running-mean. [default: hedge, with "
-    "scikit-learn]",
+    help="Who predicts run times that the trace does not: hedge or running-mean. [default: hedge, where the "
+    "trace names users or jobs]",
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the report as a page with plots.")

@@ -16,7 +16,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
-from rlsched.workload.predict.kinds import chosen_kind
+from rlsched.workload.predict.kinds import chosen_kind, kind_for
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report, rejected_lines
 from rlsched_agents.evaluate.jobs import Jobs
@@ -223,7 +223,8 @@ def simulate(
         models: How fast jobs run and what they draw, or a models file, or "default"; None: jobs run as the
             trace says.
         prediction: Who predicts run times that the trace does not: `hedge` or `running-mean`; None: the hedge
-            where scikit-learn is installed. What it says of a trace is kept in the user's cache folder.
+            where the trace names users, jobs or commands and scikit-learn is installed. What it says of a
+            trace is kept in the user's cache folder.
         records: Folder for every decision's record, `NAME.msgpack`.
         logdir: Folder for the decisions, for TensorBoard.
         workers: Processes to run policies in that are no compiled rules; with `ray`, tasks at once (0: all).
@@ -240,9 +241,11 @@ def simulate(
     """
     sweep = _sweep(workers, ray)
     chosen = distinct(_named(policies))
-    using, kind = _models(models), chosen_kind(prediction)
+    using = _models(models)
+    chosen_kind(prediction)
     check_policies(chosen, using)
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
+    kind = kind_for(trace, prediction)
     described = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
     window = window_of(trace, since_s, until_s)
     spec = scaled_cluster(trace, described, window, nodes=nodes, load=load)

@@ -10,7 +10,7 @@ import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched.workload.predict.kinds import chosen_kind
+from rlsched.workload.predict.kinds import kind_for
 from rlsched.workload.predictability import Predictability
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
@@ -59,7 +59,7 @@ class TrainingData:
             InputError: a part without jobs, or nodes of different sizes.
         """
         split = time_split(trace)
-        predictions = predict_trace(trace, spec, kind=chosen_kind(None))
+        predictions = predict_trace(trace, spec, kind=kind_for(trace))
         train, validation = (
             EpisodeSource.from_trace(trace, spec, since_s=since, until_s=until, predictions=predictions)
             for since, until in (split.train, split.validation)

@@ -1,8 +1,10 @@
 """Who predicts run times, by name; and what each would have said of a whole trace, kept on disk.
 
-Simulator and broker take the same names, and the same by default: the hedge, where scikit-learn is
-installed. To fit it to a hundred thousand jobs takes a minute or two, so what it said of a trace with one
-history is kept in the user's cache folder.
+Simulator and broker take the same names. Where nobody says it, a broker takes the hedge, if scikit-learn is
+installed, and a simulator does for traces that name users, jobs or commands: without these the hedge tells
+rules no more than the running mean does (`python -m studies.policy.information confirm`). To fit it to a
+hundred thousand jobs takes a minute or two, so what it said of a trace with one history is kept in the user's
+cache folder.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.errors import InputError
 from rlsched.workload.predict.boosting import sklearn_installed
@@ -49,6 +52,22 @@ def chosen_kind(kind: str | None) -> str:
             "pip install 'rlsched[predict]', or take --prediction running-mean"
         )
     return kind or (HEDGE if installed else RUNNING_MEAN)
+
+
+def kind_for(trace: Trace, kind: str | None = None) -> str:
+    """The same for a trace: for None the running mean where its jobs have neither users nor names.
+
+    Raises:
+        InputError: as `chosen_kind`.
+    """
+    if kind is None and not any(np.any(texts != "") for texts in _told(trace)):
+        return RUNNING_MEAN
+    return chosen_kind(kind)
+
+
+def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
+    """Users, names and commands of its jobs."""
+    return trace.user, trace.job_name, trace.extra.get("x_command", np.full(len(trace), ""))
 
 
 def said_at_submission(
@@ -101,7 +120,6 @@ def _digest(trace: Trace, end_s: Floats) -> str:
         hasher.update(source.read_bytes())
     for numbers in (trace.submit_s, trace.duration_s, trace.num_gpus, trace.time_limit_s, end_s):
         hasher.update(np.ascontiguousarray(numbers, np.float64).tobytes())
-    command = trace.extra.get("x_command", np.full(len(trace), ""))
-    for texts in (trace.job_id, trace.vc, trace.user, trace.job_name, command):
+    for texts in (trace.job_id, trace.vc, *_told(trace)):
         hasher.update("\0".join(map(str, texts.tolist())).encode())
     return hasher.hexdigest()[:32]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,13 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched.workload.predict import at_submission, causal_predictions, kinds
-from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind, said_at_submission
+from rlsched.workload.predict.kinds import (
+    HEDGE,
+    RUNNING_MEAN,
+    chosen_kind,
+    kind_for,
+    said_at_submission,
+)
 from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -101,6 +108,12 @@ def test_a_simulation_says_who_predicted_and_takes_what_the_trace_says_first() -
     runs = {kind: simulate(trace, spec, ["qssf"], prediction=kind) for kind in (HEDGE, RUNNING_MEAN)}
     assert {kind: one.compare().prediction for kind, one in runs.items()} == {kind: kind for kind in runs}
     assert simulate(trace, spec, ["fifo"]).prediction == HEDGE
+    nobody = np.full(len(trace), "")
+    nameless = replace(trace, user=nobody, job_name=nobody)
+    assert simulate(nameless, spec, ["qssf"]).prediction == kind_for(nameless) == RUNNING_MEAN
+    assert kind_for(nameless, HEDGE) == HEDGE
+    commanded = replace(nameless, extra={**nameless.extra, "x_command": np.full(len(trace), "python a.py")})
+    assert kind_for(commanded) == HEDGE
     starts = [one["qssf"].jobs.start_s for one in runs.values()]
     assert (starts[0] != starts[1]).any()
     told, _ = synthesize("helios", 250, 0.9, 32, seed=1, predictability=1.0)
