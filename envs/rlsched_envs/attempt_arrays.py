@@ -100,7 +100,6 @@ LOG_COUNTERS: Final = np.dtype(
         ("next_node_event", np.int64),
         ("held_back", np.int64),  # rows that are submitted, and not eligible yet
         ("ready", np.int64),
-        ("undecided", np.int64),  # 1: an instant's events have happened, its decisions are still to come
     ]
 )
 """One entry: how far the log is."""

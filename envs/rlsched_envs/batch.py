@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Index, OrderArrays, StateArrays
+from rlsched.cluster.dials import DialArrays
 from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
@@ -29,6 +30,18 @@ def stack(episode: Any, count: int) -> Any:
     return copies.view(np.recarray) if copies.dtype.names else copies
 
 
+def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
+    """`count` copies of a run. What no run changes is one for all; what is known of workloads too, unless a
+    run `learns`; and the network that sets dials."""
+    shared, made = one.state, stack(one, count)
+    models = shared.models._replace(trait=stack(shared.models.trait, count if learns else 1))
+    dials = shared.dials._replace(
+        dial=made.state.dials.dial, counted=made.state.dials.counted, seen=made.state.dials.seen
+    )
+    order = made.state.order._replace(cost=shared.order.cost)
+    return made._replace(state=made.state._replace(models=models, order=order, dials=dials))
+
+
 def leaves(episode: Any) -> list[NDArray[Any]]:
     """The arrays of nested tuples, in order."""
     if isinstance(episode, tuple):
@@ -37,9 +50,10 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 @kernel
-def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
-    """Episode `k` of a batch: views, nothing is copied. Where nothing is learnt, all share one `trait`."""
-    s, i, r, w, c = b.sim.state, b.sim.state.derived, b.sim.progress, b.window, b.curve
+def view_run(b: SimArrays, k: int) -> SimArrays:
+    """Run `k` of a batch: views, nothing is copied. Where nothing is learnt, all share one `trait`; the
+    network that sets dials is one for all."""
+    s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
         i.slot[k],
         i.part[k],
@@ -64,6 +78,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         s.scratch[k],
         OrderArrays(s.order.code[k], s.order.cost),
         models,
+        DialArrays(d.who, d.dial[k], d.counted[k], d.seen[k], d.first, d.second, d.last, d.between, d.moved),
     )
     progress = ProgressArrays(
         r.ends[k],
@@ -75,6 +90,13 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         r.run[k],
         r.books[k],
     )
+    return SimArrays(state, b.truth[k], progress, None)
+
+
+@kernel
+def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
+    """Episode `k` of a batch (`view_run`)."""
+    w, c = b.window, b.curve
     window = WindowArrays(
         w.slot[k],
         w.node[k],
@@ -93,7 +115,7 @@ def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
         w.claim,
     )
     return EpisodeArrays(
-        SimArrays(state, b.sim.truth[k], progress, None),
+        view_run(b.sim, k),
         window,
         Curve(c.instant[k], c.length[k]),
         b.quiet,

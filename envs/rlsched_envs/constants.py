@@ -21,5 +21,7 @@ NEED_SLOTS: Final = 2
 STOPPED: Final = 3
 NEED_ROOM: Final = 4
 """The log of attempts is full: `grown_log`, then go on."""
+DIALS_DUE: Final = 6
+"""Dials are due that somebody outside sets: observe (`turn_due`), set them, then go on."""
 REVIEW_DUE: Final = 5
 """The clock is at `run.review_s`, and what happens now has happened: set the next, then go on."""

@@ -280,6 +280,13 @@ class Engine:
             self._begin_log()
         if rule is None:
             return
+        if rule.strategy is not None:
+            self.state.set_dials(rule.strategy.arrays(self.state.num_partitions))
+            self.state.permit(
+                preemption=rule.options.preempts and order.preempts,
+                reserve_after_s=rule.options.reserve_after_s,
+            )
+            self.arrays = self.arrays._replace(state=self.state.arrays)
         if rule.needs_models and self._models is None:
             raise ValueError("the rule shares GPUs or sets clocks: this engine has no models")
         if self.log is not None:
@@ -315,6 +322,7 @@ class Engine:
         """
         self._begin(scheduler.order, scheduler.rule, preempts=scheduler.abilities.preempts)
         permit(self.state, scheduler)
+        self.arrays = self.arrays._replace(state=self.state.arrays)
         scheduler.foresee(self)
         stop = self._stop(until_started)
         asked_for_s = np.full(self.state.num_partitions, math.inf)
@@ -368,7 +376,7 @@ class Engine:
         """Look at the nodes that can sleep; whether there are decisions to take now."""
         assert self._sleeping is not None
         came_up = self._sleeping.review(self.arrays)
-        self.arrays.log.counters.undecided = came_up
+        self.arrays.progress.run.undecided = came_up
         return came_up
 
     def _note(self, action: Action) -> None:

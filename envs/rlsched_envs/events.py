@@ -13,6 +13,7 @@ from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, SLOT_EMPTY
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.constants import MODELLED
+from rlsched.decide.dials.counting import reset_dials
 from rlsched.decide.order import queue
 from rlsched.jit import kernel
 from rlsched.models.memory import is_device_fault
@@ -318,11 +319,12 @@ def rewind(sim: SimArrays) -> None:
         demand.arrived, demand.burst_last_s = 0, -np.inf
         demand.error_square = demand.error_count = demand.own_square = demand.own_count = 0.0
     s.counters[0].live_jobs = s.counters[0].next_seq = 0
+    reset_dials(s)
     ledger.rebuild_index(s)
     for row in range(r.outcome.shape[0]):
         r.outcome.start_s[row] = r.outcome.end_s[row] = np.nan
     run.now_s, run.queued_s, run.gpu_s = sim.truth.submit_s[0], 0.0, 0.0
     run.timer_s = run.review_s = np.inf
-    run.next_row = run.heap_len = run.allocated_milli = run.starts = run.preemptions = 0
+    run.next_row = run.heap_len = run.allocated_milli = run.starts = run.preemptions = run.undecided = 0
     if MODELLED and s.config[0].modelled:
         physics.begin_books(r, s)

@@ -9,30 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
-from rlsched.cluster.demand import Demand
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.cluster.state import ClusterState
-from rlsched.decide.order.queue import OrderedQueue
+from rlsched.cluster.arrays import records
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.rows.arrays import empty_window
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rules.steps import RULES
 from rlsched.errors import InputError
 from rlsched.jit import specialise
-from rlsched.models.catalogue import load_catalogue
 from rlsched_envs import batch, loop
 from rlsched_envs.curriculum import Stage
 from rlsched_envs.episode import KNOWN, TURN, EpisodeArrays
 from rlsched_envs.loop import for_run, new_curve
-from rlsched_envs.modelling import MOST_LUCK, set_watts
-from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window, largest_gang
+from rlsched_envs.small_clusters import (
+    GPU_TYPES,
+    blank_run,
+    class_numbers,
+    gang_sizes,
+    load_window,
+    node_size,
+    set_models,
+)
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
 
-GPU_TYPES = ("V100", "P100", "A100")
-"""GPU types of the clusters of episodes with models: those that the catalogue knows best."""
-CORES_EACH = 6
-"""CPU cores a GPU of their nodes, as Venus and Philly have them."""
 NOTHING_MORE = Permissions()
 PREEMPTION = Permissions(preemption=True)
 RESERVATIONS = Permissions(reservations=True)
@@ -54,16 +52,13 @@ class Fleet:
     def __init__(
         self, sources: Sequence[EpisodeSource], num_envs: int, config: EpisodeConfig, seed: int
     ) -> None:
-        sizes = {source.gpus_per_node for source in sources}
-        if len(sizes) != 1:
-            raise InputError(f"all training traces need nodes of the same size, got {sorted(sizes)} GPUs")
+        size = node_size(sources)
         self.config = config
         self._sources = list(sources)
         self.enter(None)
         gangs = gang_sizes(sources, config)
-        self._class_of = np.zeros(max(gangs) + 1, np.int32)
-        self._class_of[gangs] = np.arange(len(gangs))
-        self._arrays = _blank_batch(config, sizes.pop(), gangs, num_envs)
+        self._class_of = class_numbers(gangs)
+        self._arrays = _blank_batch(config, size, gangs, num_envs)
         other = self._arrays.window._replace(features=self._arrays.window.features.copy())
         self._before = self._arrays._replace(window=other)
         self.observations = self._arrays.window.features
@@ -135,14 +130,14 @@ class Fleet:
         rng, config = self._rngs[k], self.config
         for _ in range(_TRIES):
             source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
-            self.load(k, draw_window(source, self._drawn, rng))
+            load_window(self._arrays.sim, k, draw_window(source, self._drawn, rng), self._class_of)
             modelled, timed = rng.random() < config.modelled_frac, rng.random() < config.time_alone_frac
             weight, kind, key = (
                 float(rng.random()),
                 int(rng.integers(len(GPU_TYPES))),
                 int(rng.integers(2**62)),
             )
-            self.set_models(k, modelled, kind, 0.0 if timed or not modelled else weight, key)
+            set_models(self._arrays.sim, k, modelled, kind, 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
             self._draw_permissions(k, rng)
             if self._begin(k, config.warmup_jobs + config.agent_jobs, drains):
@@ -168,8 +163,8 @@ class Fleet:
             permissions.reservations and not config.reserving_frac
         ):
             raise ValueError(f"a replay with {permissions} needs a config of such episodes")
-        self.load(k, window)
-        self.set_models(k, False, 0, 0.0, 0)
+        load_window(self._arrays.sim, k, window, self._class_of)
+        set_models(self._arrays.sim, k, False, 0, 0.0, 0)
         self._permit(k, permissions)
         return self._begin(k, config.rows, 1)
 
@@ -193,38 +188,6 @@ class Fleet:
         rule.order.write(state.order.code[k])
         state.config.preempts[k, 0] = permissions.preemption
         state.config.reserve_after_s[k, 0] = rule.options.reserve_after_s
-
-    def load(self, k: int, window: Window) -> None:
-        """Put a window's jobs and its number of nodes into cluster `k`."""
-        node, truth = self._arrays.sim.state.node, self._arrays.sim.truth
-        node.status[k] = np.where(np.arange(node.status.shape[1]) < window.nodes, NODE_UP, NODE_DOWN)
-        truth.submit_s[k], truth.duration_s[k], truth.gpus[k] = (
-            window.submit_s,
-            window.duration_s,
-            window.gpus,
-        )
-        truth.demand[k] = self._class_of[window.gpus]
-        truth.predicted_s[k], truth.spread[k] = window.predicted_s, window.spread
-        truth.workload[k] = window.workload
-
-    def set_models(self, k: int, modelled: bool, kind: int, weight: float, key: int) -> None:
-        """Let cluster `k` run with models or without.
-
-        Args:
-            k: The cluster.
-            modelled: Whether models say how fast jobs run.
-            kind: Its GPU type, position in `GPU_TYPES`.
-            weight: What energy counts against time, 0 to 1.
-            key: What the draws of its jobs go by.
-        """
-        state = self._arrays.sim.state
-        state.config.modelled[k, 0] = modelled
-        state.config.energy_ppm[k, 0] = round(weight * 1e6)
-        state.node.kind[k] = kind
-        state.derived.part.kind[k] = kind
-        keys = self._arrays.sim.progress.outcome.key
-        self._arrays.sim.progress.books.luck[k, 0] = key % MOST_LUCK
-        keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)
 
     def _draw_permissions(self, k: int, rng: np.random.Generator) -> None:
         """Draw whether jobs may be preempted in cluster `k`, and which, or whether they have reservations."""
@@ -328,49 +291,25 @@ def _blank_batch(
     window = stacked.window._replace(
         picks=w.picks, logs=w.logs, shared=w.shared, profile=w.profile, places=w.places, claim=w.claim
     )
-    models = one.sim.state.models
-    learners = num_envs if config.learning and config.modelled_frac > 0 else 1
-    models = models._replace(trait=batch.stack(models.trait, learners))
-    order = stacked.sim.state.order._replace(cost=one.sim.state.order.cost)
-    state = stacked.sim.state._replace(models=models, order=order)
-    return stacked._replace(window=window, sim=stacked.sim._replace(state=state), quiet=one.quiet)
+    sim = batch.stack_run(one.sim, num_envs, learns=config.learning and config.modelled_frac > 0)
+    return stacked._replace(window=window, sim=sim, quiet=one.quiet)
 
 
 def _any_begins(names: Sequence[str], start: str) -> bool:
     return any(name.startswith(start) for name in names)
 
 
-def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
-    """All sizes of gangs that windows of these sources can hold, ascending."""
-    sizes: set[int] = set()
-    for source in sources:
-        own = np.unique(source.gpus)
-        for nodes in range(config.nodes_low, config.nodes_high + 1):
-            sizes.update(np.minimum(own, largest_gang(nodes, source.gpus_per_node)).tolist())
-    return sorted(sizes)
-
-
 def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int]) -> EpisodeArrays:
     """Arrays for one episode with gangs of these sizes on `config.nodes_high` nodes, all in one partition."""
     rows = config.rows
-    nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
-    spec = ClusterSpec(name="episode", nodes=(nodes,))
     most = PREEMPTION if config.preempting_frac > 0 else NOTHING_MORE  # what has the larger arrays
-    state = ClusterState.from_spec(spec, OrderedQueue(most.order()), slots=rows)
-    state.reserve_demands([Demand(gpus=gang, cpu_milli=CORES_EACH * 1000 * gang) for gang in gangs])
-    if config.modelled_frac > 0:
-        state.use_models(load_catalogue().arrays(GPU_TYPES))
-        set_watts(state, spec)
-    NOTHING_MORE.order(revised=config.revising).write(state.arrays.order.code)
-    truth = records(rows, TRUTH)
-    truth.fixed_end_s = truth.limit_s = np.nan
-    truth.vc = truth.own_partition = truth.reference_kind = -1
-    progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
-    progress.books.noise, progress.books.learns = 1.0, config.learning
+    run = blank_run(config, gpus_per_node, gangs, most.order(), modelled=config.modelled_frac > 0)
+    NOTHING_MORE.order(revised=config.revising).write(run.state.order.code)
+    run.progress.books.learns = config.learning
     instants = (4 if config.preempting_frac > 0 else 2) * rows + 1
     window = empty_window(config.window_rows, _REMEMBERED)
     return EpisodeArrays(
-        SimArrays(state.arrays, truth, progress),
+        run,
         window._replace(features=np.zeros((config.window_rows, NUM_FEATURES + NUM_CRITIC), np.float32)),
         new_curve(instants),
         np.full(1, -1, np.int64),

@@ -369,6 +369,7 @@ _try_actions = specialise(
     try_actions,
     LOGGED=False,
     MODELLED=False,
+    DIALLED=False,
     LOOKS=False,
     SKIPS_QUIET=False,
     begin=greedy.begin,

@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, StateArrays, records
-from rlsched.decide.constants import MODELLED, after, begin, next_look_s, next_move
+from rlsched.cluster.dials import OUTSIDE
+from rlsched.decide.constants import DIALLED, MODELLED, after, begin, next_look_s, next_move
+from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.steps import Steps
 from rlsched.jit import kernel, specialise
 from rlsched.reference import by_reference
 from rlsched_envs.attempts import has_room
 from rlsched_envs.constants import (
+    DIALS_DUE,
     LOGGED,
     LOOKS,
     MOVED,
@@ -68,6 +71,8 @@ def decide(sim: SimArrays, o: Any) -> None:
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
+    if DIALLED:
+        turn_due(s, now_s)
     while again:
         again = False
         for p in range(part.shape[0]):
@@ -94,22 +99,22 @@ def decide(sim: SimArrays, o: Any) -> None:
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
     """Run a rule until the trace is over, or until so many rows have arrived and been decided on.
 
-    Returns STOPPED, or what `next_instant` returns where that is not MOVED, or NEED_ROOM.
+    Returns STOPPED, or what `next_instant` returns where that is not MOVED, or NEED_ROOM, or DIALS_DUE.
     """
     run = sim.progress.run[0]
-    while run.next_row < until_row or (LOGGED and sim.log.counters[0].undecided):
+    while run.next_row < until_row or run.undecided:
         arrived, started, running, preempted = run.next_row, run.starts, run.heap_len, run.preemptions
-        if not LOGGED or not sim.log.counters[0].undecided:
+        if not run.undecided:
             moved = next_instant(sim)
             if moved != MOVED:
                 return moved
-        if LOGGED:
-            sim.log.counters[0].undecided = 1
-            if not has_room(sim, sim.state.counters[0].live_jobs):
-                return NEED_ROOM
+        run.undecided = 1
+        if LOGGED and not has_room(sim, sim.state.counters[0].live_jobs):
+            return NEED_ROOM
+        if DIALLED and sim.state.dials.who[0] == OUTSIDE and any_due(sim.state):
+            return DIALS_DUE
         decide(sim, o)
-        if LOGGED:
-            sim.log.counters[0].undecided = 0
+        run.undecided = 0
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
             if not (same and running == run.heap_len and preempted == run.preemptions):
@@ -157,7 +162,7 @@ def for_run(
         modelled: Whether there are models.
         records: Whether its costs are noted.
     """
-    bound = steps.bound if steps is not None else {}
+    bound = steps.bound if steps is not None else {"DIALLED": False}
     looks = steps is not None and steps.looks
     skips = steps is not None and steps.skips_quiet
     return specialise(

@@ -86,6 +86,7 @@ RUN: Final = np.dtype(
         ("allocated_milli", np.int64),
         ("starts", np.int64),  # starts, less preemptions: of the rows that have arrived, so many do not wait
         ("preemptions", np.int64),
+        ("undecided", np.int64),  # 1: an instant's events have happened, its decisions are still to come
     ],
     align=True,
 )

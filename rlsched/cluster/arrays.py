@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.dials import DialArrays, no_dials
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
 from rlsched.reference import by_reference
@@ -323,6 +324,7 @@ class StateArrays(NamedTuple):
     scratch: Records  # (1,) SCRATCH
     order: OrderArrays
     models: ModelArrays
+    dials: DialArrays
 
 
 def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
@@ -387,6 +389,7 @@ def empty_state(
         records(1, SCRATCH),
         order or by_submission(),
         no_models(),
+        no_dials(partitions),
     )
 
 

@@ -23,6 +23,7 @@ from rlsched.cluster.arrays import (
     grown,
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
+from rlsched.cluster.dials import DialArrays, dials_of
 from rlsched.cluster.slice_name import is_slice
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.errors import AllocationError
@@ -144,6 +145,7 @@ class ClusterShape:
         owners = sorted({node.vc for node in nodes if node.vc is not None})
         shared = any(node.vc is None for node in nodes)
         self._owners = owners
+        before = self.partition_names
         self.partition_names = owners + ([SHARED_PARTITION] if shared else [])
         gpus = np.array([node.gpus for node in nodes], np.int32)
         fresh = empty_state(
@@ -173,7 +175,8 @@ class ClusterShape:
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.config[:], fresh.counters[:] = old.config, old.counters
-        self.arrays = fresh._replace(job=old.job, models=old.models)
+        dials = dials_of(old.dials, before, self.partition_names)
+        self.arrays = fresh._replace(job=old.job, models=old.models, dials=dials)
         self._note_kinds()
         running = old.job.status == RUNNING
         old.job.placed_in[running] = fresh.node.part_of[old.job.host[running]]
@@ -191,6 +194,10 @@ class ClusterShape:
         fill_beside(models)
         self.arrays = self.arrays._replace(models=models)
         self._model(1)
+
+    def set_dials(self, dials: DialArrays) -> None:
+        """From now on somebody sets dials beside a rule's settings, one set a partition."""
+        self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
         """From now on models choose SM clocks and nothing else (`CLOCKS_ALONE`); None: nobody does.

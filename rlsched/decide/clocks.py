@@ -61,6 +61,7 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
     t, w = s.models.trait, s.job.workload[slot]
     rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
     if rule == WEIGHED:
+        value = energy_weight(s) if value < 0.0 else value
         level = weighed_level(s, p, kind, rho, dynamic_w, value, jobs)
     else:
         level = best_level(s.models.gpu, kind, rho, dynamic_w, value)
@@ -79,7 +80,7 @@ def weighed_level(
     if weight == 0.0:
         return 0
     queued = jobs / max(s.derived.part.open_nodes[p], 1)
-    time_price = (1.0 - weight) * (1.0 + min(queued, MOST_PRESSURE))
+    time_price = (1.0 - weight) * (1.0 + min(queued, MOST_PRESSURE)) * math.exp(s.dials.dial[p].gpu_price)
     full_w = power_at(s.models.gpu, kind, clock_bound, dynamic_w, 1.0)
     return priced_level(s.models.gpu, kind, clock_bound, dynamic_w, 0.0, time_price, weight / full_w)
 

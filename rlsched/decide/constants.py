@@ -19,6 +19,9 @@ RESERVING: Final[Any] = compile_time("RESERVING")
 MIGRATES: Final[Any] = compile_time("MIGRATES")
 """Whether a rule moves running jobs so that a gang finds its GPUs together (`options.migration`)."""
 
+DIALLED: Final[Any] = compile_time("DIALLED")
+"""Whether somebody sets dials beside a rule's settings (`rlsched.decide.dials`)."""
+
 begin: Final[Any] = compile_time("begin")
 """The four functions of a rule: see `rlsched.decide.rules`."""
 next_move: Final[Any] = compile_time("next_move")

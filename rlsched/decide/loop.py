@@ -27,6 +27,7 @@ def decide_all(
     waits = state.arrays.order.may_change and not state.arrays.config[0].preempts
     always = (can.preempts and not waits) or shares
     first, started, preempted = True, True, False
+    scheduler.begin_instant(state, now_s)
     while started:
         everywhere = first or preempted
         first, started, preempted = False, False, False

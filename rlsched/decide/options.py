@@ -64,7 +64,7 @@ class StartOptions(NamedTuple):
         min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
         clock: How a job's SM clock is chosen: FULL ... WEIGHED.
         clock_value: FIXED: the clock, of the maximum. SLOWDOWN, LULL: the slowdown allowed. WEIGHED: what
-            energy counts against time.
+            energy counts against time, -1: what the cluster says.
         cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
         gate: What sharing has to gain.
     """

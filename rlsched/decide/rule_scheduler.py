@@ -9,6 +9,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.compiled import for_state
 from rlsched.decide.constants import begin, next_look_s, next_move
+from rlsched.decide.dials.turning import turn_due
 from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
 from rlsched.decide.policy import Policy
@@ -49,6 +50,7 @@ class RuleScheduler(Scheduler):
         self.rule: CompiledRule = policy.rule
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
+        self.strategy = rule.strategy
         if policy.settings.rule:  # somebody's own, and may fail
             self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)
         self.abilities = Abilities(
@@ -58,6 +60,11 @@ class RuleScheduler(Scheduler):
             shares=rule.options.start.share != NEVER,
             needs_models=rule.needs_models,
         )
+
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:
+        """Dials that are due are set."""
+        if self.strategy is not None:
+            for_state(turn_due, state)(state.arrays, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Preempt or start the rule's next job, or wait."""

@@ -14,6 +14,7 @@ from rlsched.decide.record import DecisionRecord, Source
 
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
+    from rlsched.decide.dials.strategy import Strategy
     from rlsched.decide.policy import Policy
     from rlsched.decide.rules.steps import CompiledRule
 
@@ -70,6 +71,7 @@ class Scheduler(ABC):
         oracle: Whether it is fed the true run times in place of predictions: a bound.
         abilities: What it may do.
         rule: The rule that it is, where it is nothing else: simulators run it compiled.
+        strategy: What sets the dials of a rule (`decide.dials`); None: they stay at 0.
         reference: The policy that decides in its place where it fails; None: nothing in it can.
     """
 
@@ -79,6 +81,7 @@ class Scheduler(ABC):
     oracle: bool = False
     abilities: Abilities = Abilities()
     rule: CompiledRule | None = None
+    strategy: Strategy | None = None
     reference: Policy | None = None
 
     @abstractmethod
@@ -87,6 +90,9 @@ class Scheduler(ABC):
 
         Called at a decision point, again and again until it waits. `record` asks for a `DecisionRecord`.
         """
+
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - few have to do anything
+        """All events of an instant have happened, and its decisions are about to be asked for."""
 
     def foresee(self, run: Any) -> None:  # noqa: B027 - few have to see anything
         """It is shown the simulated run before that begins (`rlsched_envs.engine.Engine`).
@@ -97,7 +103,9 @@ class Scheduler(ABC):
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Let the rows of a state offer what a scheduler may do."""
+    """Let the rows of a state offer what a scheduler may do, and its dials be set if it sets some."""
+    if scheduler.strategy is not None:
+        state.set_dials(scheduler.strategy.arrays(state.num_partitions))
     can = scheduler.abilities
-    by_index = scheduler.order.by == "index" or scheduler.order.until_declared
+    by_index = scheduler.order.preempts
     state.permit(preemption=can.preempts and by_index, reserve_after_s=can.reserve_after_s)

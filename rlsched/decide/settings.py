@@ -62,13 +62,13 @@ class Clock(_Part, frozen=True, kw_only=True):
             which time and energy cost least, time counting more where jobs wait.
         at: `fixed`: the clock, of the maximum, 0.5 to 1.
         slowdown: `slowdown`, `lull`: the slowdown allowed; 0.05: 5 % longer.
-        energy_weight: `weighed`: what energy counts against time, 0 to 1.
+        energy_weight: `weighed`: what energy counts against time, 0 to 1; None: what the cluster says.
     """
 
     rule: Literal["fixed", "slowdown", "lull", "weighed"]
     at: float = 1.0
     slowdown: float = 0.0
-    energy_weight: float = 0.0
+    energy_weight: float | None = None
 
 
 class Preempt(_Part, frozen=True, kw_only=True):
@@ -169,6 +169,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint.
         search: `ppo`: look-ahead.
         samples: `rollout`: futures a decision.
+        dials: File of a strategy that sets dials beside these settings (`rlsched train`); "": nobody does.
         own: Numbers that a rule of one's own reads, in order.
     """
 
@@ -187,6 +188,7 @@ class Settings(_Part, frozen=True, kw_only=True):
     checkpoint: str = "default"
     search: Search | None = None
     samples: int = 8
+    dials: str = ""
     own: tuple[float, ...] = ()
 
 

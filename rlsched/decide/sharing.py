@@ -96,7 +96,7 @@ def pair_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_
         s, share_with, kind
     )
     slowest, gain = min(one, two), one + two - 1.0
-    if slowest < o.min_speed or not _pays(s, slot, share_with, o.gate, o.gate.pair, gain, slowest, now_s):
+    if slowest < o.min_speed or not _pays(s, slot, share_with, o.gate, False, gain, slowest, now_s):
         return 0.0
     return one + two
 
@@ -107,18 +107,23 @@ def _pays(
     slot: int,
     share_with: int,
     gate: Gate,
-    least: float,
+    more: bool,
     gain: float,
     slowest: float,
     now_s: float,
 ) -> bool:
-    """Whether what a waiting job adds to the GPUs of a running one is as much as the gate asks."""
+    """Whether what a waiting job adds to the GPUs of a running one is as much as the gate asks.
+
+    `more`: whether these are shared already.
+    """
     if not gate.is_shut:
         return True
-    part = s.derived.part[s.job.placed_in[share_with]]
+    p = s.job.placed_in[share_with]
+    part, dial = s.derived.part[p], s.dials.dial[p]
     waiting = part.queue_len / max(part.open_gpus, 1)
-    least += gate.by_length * _long(s.job.predicted_s[slot])
-    least += gate.by_left * _long(remaining_s(s, share_with, now_s))
+    least = gate.more + dial.gate_more if more else gate.pair + dial.gate_pair
+    least += (gate.by_length + dial.by_length) * _long(s.job.predicted_s[slot])
+    least += (gate.by_left + dial.by_left) * _long(remaining_s(s, share_with, now_s))
     least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
     least += gate.by_slowest * max(KEEP_FRAC - slowest, 0.0)
     return gain >= least
@@ -164,7 +169,7 @@ def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, no
                 value -= before / asked_feed(s, one, kind)
     if slowest < o.min_speed:
         return 0.0
-    return value if _pays(s, slot, share_with, o.gate, o.gate.more, value - 1.0, slowest, now_s) else 0.0
+    return value if _pays(s, slot, share_with, o.gate, True, value - 1.0, slowest, now_s) else 0.0
 
 
 @kernel

@@ -20,9 +20,9 @@ from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.replays import Replays, scorer
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.fleet import CORES_EACH
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
+from rlsched_envs.small_clusters import CORES_EACH
 from rlsched_envs.sources import EpisodeSource, Window, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")

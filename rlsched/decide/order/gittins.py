@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.decide.dials.counting import partition_of
 from rlsched.jit import kernel
 
 LEAST_SPREAD: Final = 0.1
@@ -182,7 +183,7 @@ def job_index(s: StateArrays, slot: int, now_s: float) -> float:
         median -= 0.5 * (c.trust * job.spread[slot]) ** 2
     size = c.index_gpus_power * math.log(gpus)
     if job.pinned[slot] and job.placed_in[slot] < 0:
-        return median + 0.5 * spread * spread + size
+        return median + 0.5 * spread * spread + size + s.dials.dial[partition_of(s, slot)].must_stay
     age, first_s, factor = age_s(s, slot, now_s), c.first_age_s, c.age_step
     if _is_young(first_s, age):
         return median + log_cost(table, spread, LEAST_LOG_AGE) + size

@@ -80,6 +80,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return "area" if self.gpus_power == 1.0 else f"area^{self.gpus_power:g}"
 
     @property
+    def preempts(self) -> bool:
+        """Whether jobs may be preempted by it, now or once one declares it."""
+        return self.by == "index" or self.until_declared
+
+    @property
     def in_words(self) -> str:
         """For people."""
         if self.until_declared:

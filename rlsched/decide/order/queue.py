@@ -9,6 +9,8 @@ import numpy as np
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import WAITING, OrderArrays, StateArrays
+from rlsched.cluster.dials import NOBODY
+from rlsched.decide.dials.counting import note_arrival, note_end
 from rlsched.decide.order.bursts import (
     begin_to_look,
     expected_shift,
@@ -31,6 +33,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
     if revises:
         _hear_ages(s, now_s)
+    note_arrival(s, slot, now_s)
     if s.order.code.shape[0] > 1 and not s.job.pinned[slot] and not s.config[0].preempts:
         _let_preempt(s, now_s)
 
@@ -68,6 +71,7 @@ def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
     `run_s`: how long it ran, its earlier attempts too.
     """
+    note_end(s, slot, run_s, now_s)
     if s.order.code[0].revises:
         _learn_end(s, slot, run_s, now_s)
 
@@ -136,5 +140,5 @@ class OrderedQueue:
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """A job that has ended and been released is about to be forgotten."""
-        if self.order.revised:
+        if self.order.revised or s.dials.who[0] != NOBODY:
             ended(s, slot, run_s, now_s)

@@ -26,6 +26,8 @@ than predicted may delay it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
@@ -41,7 +43,8 @@ from rlsched.jit import array_kernel, kernel
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order that delays nobody with a reservation."""
-    at = next_by_easy(s, p, now_s, o.reserve_after_s, False)
+    patience_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
+    at = next_by_easy(s, p, now_s, patience_s, False)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 

@@ -52,7 +52,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 @kernel
 def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
     """`begin`, of jobs that may be preempted or, without `preempts`, of none."""
-    margin = s.order.code[0].margin
+    margin = s.order.code[0].margin + s.dials.dial[p].margin
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         may = preempts and _may_be_preempted(s, p, slot, now_s)
@@ -141,6 +141,6 @@ def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
             failed = gpus
             continue
         found.position[count], found.out[count], found.gpus[count] = position, out, held
-        found.margin[count] = lowest + s.order.code[0].margin - key[slot]
+        found.margin[count] = lowest + s.order.code[0].margin + s.dials.dial[p].margin - key[slot]
         count += 1
     return count

@@ -13,6 +13,7 @@ from types import ModuleType
 import msgspec
 import numpy as np
 
+from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.options import (
     BLOCKED,
     FIXED,
@@ -49,11 +50,15 @@ def make_rule(settings: Settings) -> CompiledRule:
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
     if settings.migrate is not None:
         steps = replace(steps, migrates=True)
+    strategy = Strategy.read(settings.dials) if settings.dials else None
+    if strategy is not None:
+        steps = replace(steps, dialled=True)
     profile = settings.profile
     return CompiledRule(
         steps,
         _options(settings),
         order_of(settings),
+        strategy,
         profile_s=float(profile.run) if profile else 0.0,
         profile_max_gpus=float(profile.max_gpus) if profile else math.inf,
     )
@@ -141,7 +146,9 @@ def _clock_value(clock: Clock | None) -> float:
         return 1.0
     if clock.rule == "fixed":
         return float(clock.at)
-    return float(clock.energy_weight if clock.rule == "weighed" else clock.slowdown)
+    if clock.rule == "weighed":
+        return -1.0 if clock.energy_weight is None else float(clock.energy_weight)
+    return float(clock.slowdown)
 
 
 def own_steps(path: str) -> Steps:

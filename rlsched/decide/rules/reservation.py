@@ -51,6 +51,7 @@ def copy_nodes(s: StateArrays) -> StateArrays:
         s.scratch,
         s.order,
         s.models,
+        s.dials,
     )
 
 

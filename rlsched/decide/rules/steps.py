@@ -8,6 +8,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
+from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.options import NEVER, PLAIN_START, RuleOptions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.rules import backfill, declared, gittins, greedy, keep_free, las
@@ -24,6 +25,7 @@ class Steps:
             there need not be asked.
         sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes will do.
         migrates: Whether it moves running jobs.
+        dialled: Whether somebody sets dials beside its settings.
     """
 
     begin: Any
@@ -34,6 +36,7 @@ class Steps:
     skips_quiet: bool = False
     sorted_queue: bool = True
     migrates: bool = False
+    dialled: bool = False
 
     @classmethod
     def of(cls, module: ModuleType) -> Steps:
@@ -59,6 +62,7 @@ class Steps:
             "after": self.after,
             "next_look_s": self.next_look_s,
             "MIGRATES": self.migrates,
+            "DIALLED": self.dialled,
         }
 
 
@@ -70,6 +74,7 @@ class CompiledRule:
         steps: Its four functions.
         options: What they are told.
         order: What the queue goes by.
+        strategy: What sets its dials; None: they stay at 0.
         profile_s: What a profiler costs: jobs that run longer begin by so much work that is lost ...
         profile_max_gpus: ... if they have no more GPUs than this.
     """
@@ -77,6 +82,7 @@ class CompiledRule:
     steps: Steps
     options: RuleOptions
     order: Order
+    strategy: Strategy | None = None
     profile_s: float = 0.0
     profile_max_gpus: float = math.inf
 

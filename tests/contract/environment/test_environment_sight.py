@@ -25,6 +25,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.job_table import JobTable
+from rlsched_envs.small_clusters import load_window
 from rlsched_envs.sources import EpisodeSource, Window, draw_window
 from tests.contract.environment.episodes import CONFIG, TRUE_LOG, Choice, random_row
 
@@ -93,7 +94,7 @@ class Driver(Scheduler):
 
 def loaded(sources: list[EpisodeSource], window: Window, drains: bool) -> Fleet:
     fleet = Fleet(sources, 1, CONFIG, seed=0)
-    fleet.load(0, window)
+    load_window(fleet._arrays.sim, 0, window, fleet._class_of)
     last = CONFIG.warmup_jobs + CONFIG.agent_jobs
     assert fleet._begin(0, last, int(drains))
     return fleet

@@ -1,0 +1,143 @@
+"""What a strategy is worth on windows: costs over those of a reference, and intervals that say how sure."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
+from rlsched_envs.windows import Windows
+
+Floats = NDArray[np.float64]
+Layers = Sequence[Floats]
+
+LEAST_DELAY_FRAC: Final = 0.01
+"""A delay counts as this part of the run times at least: with idle cores a job can be faster than alone."""
+_RESAMPLES: Final = 2000
+ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
+"""The strategy that leaves every dial where the settings have it."""
+
+_pools: tuple[Windows, ...] = ()
+"""Of this process: what the processes of a `Judge` find when they begin."""
+
+
+def _run(task: tuple[int, Layers, NDArray[np.int64]]) -> tuple[Floats, Floats]:
+    pool, layers, which = task
+    cost = _pools[pool].run(layers, which)
+    return np.array(cost.delay_s), np.array(cost.energy_j)
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What came of windows; (n,) each.
+
+    Attributes:
+        delay_s: JCT beyond the run times alone at full clock, job-seconds.
+        work_s: Those run times.
+        energy_j: Energy of the jobs.
+    """
+
+    delay_s: Floats
+    work_s: Floats
+    energy_j: Floats
+
+    @property
+    def floored_s(self) -> Floats:
+        """Delays, of which each is a part of the run times at least (`LEAST_DELAY_FRAC`)."""
+        return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
+
+    def over(self, other: Costs, energy_weight: Floats) -> Floats:
+        """(n,) ln(cost over another's): time in the system and energy, weighed, each relative."""
+        time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
+        energy = self.energy_j / np.maximum(other.energy_j, 1.0)
+        return np.log((1.0 - energy_weight) * time + energy_weight * energy)
+
+
+class Judge:
+    """Runs strategies on windows, in several processes.
+
+    Args:
+        pools: Windows, each pool under models of its own; they count as one list.
+        workers: Processes; None: one a core.
+
+    Attributes:
+        settings: All windows.
+    """
+
+    def __init__(self, pools: Sequence[Windows], *, workers: int | None = None) -> None:
+        global _pools
+        _pools = tuple(pools)
+        self.settings = [one for pool in pools for one in pool.settings]
+        self._work_s = np.array([one.work_s for one in self.settings])
+        self.energy_weight = np.array([one.energy_weight for one in self.settings])
+        self._pool_of = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
+        self._at = np.concatenate([np.arange(len(pool)) for pool in pools])
+        pools[0].run(ALL_ZERO, [0])  # compiled once, before there are other processes
+        self._processes = ProcessPoolExecutor(
+            workers or os.cpu_count() or 1, mp_context=multiprocessing.get_context("fork")
+        )
+
+    def close(self) -> None:
+        """End its processes."""
+        self._processes.shutdown(cancel_futures=True)
+
+    def run(self, strategies: Sequence[Layers], which: NDArray[np.int64] | None = None) -> list[Costs]:
+        """Run each strategy on all windows, or on these."""
+        chosen = np.arange(len(self.settings)) if which is None else which
+        tasks, places = [], []
+        for number, layers in enumerate(strategies):
+            for pool in np.unique(self._pool_of[chosen]):
+                mine = np.flatnonzero(self._pool_of[chosen] == pool)
+                for part in np.array_split(mine, -(-mine.size // 32)):
+                    tasks.append((int(pool), layers, self._at[chosen[part]]))
+                    places.append((number, part))
+        delay_s, energy_j = (np.zeros((len(strategies), chosen.size)) for _ in range(2))
+        for (number, part), found in zip(places, self._processes.map(_run, tasks), strict=True):
+            delay_s[number, part], energy_j[number, part] = found
+        work_s = self._work_s[chosen]
+        return [Costs(delay, work_s, energy) for delay, energy in zip(delay_s, energy_j, strict=True)]
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A geometric mean of ratios, and its 95 % bootstrap interval over groups of windows that may overlap.
+
+    Attributes:
+        ratio: Below 1: better.
+        low, high: Its interval.
+        better_frac: Share of the windows that are better.
+        windows: How many.
+        groups: How many groups.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    better_frac: float
+    windows: int
+    groups: int
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
+    """The mean of (n,) logarithms of ratios, resampled group by group."""
+    names, of = np.unique(np.asarray(groups), return_inverse=True)
+    total, count = np.bincount(of, log_ratios), np.bincount(of)
+    picks = np.random.default_rng(seed).integers(0, names.size, (_RESAMPLES, names.size))
+    means = total[picks].sum(axis=1) / count[picks].sum(axis=1)
+    low, high = np.exp(np.quantile(means, (0.025, 0.975)))
+    return Interval(
+        float(np.exp(log_ratios.mean())),
+        float(low),
+        float(high),
+        float((log_ratios < 0.0).mean()),
+        int(log_ratios.size),
+        int(names.size),
+    )

@@ -1,0 +1,101 @@
+"""What a state keeps for a policy that sets dials: where they stand, what it has counted, its network.
+
+The ledger keeps all of it for `rlsched.decide.dials`, and reads none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.models.arrays import Records
+from rlsched.reference import by_reference
+
+NOBODY: Final = 0
+NETWORK: Final = 1
+OUTSIDE: Final = 2
+"""Who sets the dials: nobody, and nothing is counted; the network below; somebody who is asked in between."""
+
+DIAL: Final = np.dtype(
+    [
+        ("gate_pair", np.float64),  # added to the least gain of a second tenant ...
+        ("gate_more", np.float64),  # ... and of a third and fourth
+        ("by_length", np.float64),  # added to how the gate goes with the newcomer's length ...
+        ("by_left", np.float64),  # ... and with the time left of the running job
+        ("gpu_price", np.float64),  # ln of a factor on what GPU time costs where clocks are chosen
+        ("margin", np.float64),  # added to the margin of preemption
+        ("must_stay", np.float64),  # added to ln(cost) of a waiting job that must stay once it runs
+        ("patience", np.float64),  # ln of a factor on the time until a job has a reservation
+        ("due", np.int64),  # 1: they are to be set before anything else is decided
+        ("next_s", np.float64),  # they are set at the first event from then on ...
+        ("arrivals", np.int64),  # ... or when so many jobs have come since they were
+    ],
+    align=True,
+)
+"""One entry a partition: what is added to the settings of the rule; all 0 is the rule as it is."""
+
+SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
+"""Times over which arrivals are counted."""
+
+COUNTED: Final = np.dtype(
+    [
+        ("jobs", np.float64, (len(SPANS_S),)),  # that came, fading over each span ...
+        ("gpu_s", np.float64, (len(SPANS_S),)),  # ... and the GPU-seconds that were predicted of them
+        ("noted_s", np.float64),  # up to when they have faded
+        ("first_s", np.float64),  # when the first of them came
+        ("ended", np.float64),  # jobs that ended, fading over some 200 of them; sums over these:
+        ("said", np.float64),  # ... x = ln(prediction)
+        ("took", np.float64),  # ... y = ln(run time)
+        ("said_square", np.float64),
+        ("took_square", np.float64),
+        ("said_took", np.float64),
+    ],
+    align=True,
+)
+"""One entry a partition: what the observation knows that the state alone does not tell."""
+
+
+@by_reference
+class DialArrays(NamedTuple):
+    """F columns of an observation, D dials, a network of two hidden layers of H; H = 0: linear."""
+
+    who: NDArray[np.int64]  # (1,) NOBODY, NETWORK or OUTSIDE
+    dial: Records  # (P,) DIAL
+    counted: Records  # (P,) COUNTED
+    seen: NDArray[np.float64]  # (P, F) what was observed when they were last due
+    first: NDArray[np.float64]  # (H, F + 1) weights, the bias last
+    second: NDArray[np.float64]  # (H, H + 1)
+    last: NDArray[np.float64]  # (D, H + 1), or (D, F + 1) of a linear one
+    between: NDArray[np.float64]  # (2, H) scratch
+    moved: NDArray[np.float64]  # (D,) scratch
+
+
+def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
+    """The same where the partitions `before` have become others; those that are new begin at 0."""
+    fresh = no_dials(max(1, len(names)))
+    seen = np.zeros((fresh.dial.shape[0] if dials.seen.shape[0] else 0, dials.seen.shape[1]))
+    for p, name in enumerate(names):
+        if name in before:
+            was = before.index(name)
+            fresh.dial[p], fresh.counted[p] = dials.dial[was], dials.counted[was]
+            seen[p : p + 1] = dials.seen[was : was + 1]
+    return dials._replace(dial=fresh.dial, counted=fresh.counted, seen=seen)
+
+
+def no_dials(partitions: int) -> DialArrays:
+    """Dials that nobody sets."""
+    none = np.zeros((0, 0))
+    return DialArrays(
+        np.zeros(1, np.int64),
+        np.zeros(partitions, DIAL).view(np.recarray),
+        np.zeros(partitions, COUNTED).view(np.recarray),
+        none,
+        none,
+        none,
+        none,
+        none,
+        np.zeros(0),
+    )

@@ -1,0 +1,242 @@
+"""What a policy that sets dials sees of a partition, compiled: named numbers, about -1 to 1 most of the time.
+
+Nothing in it that a broker could not know: no true run time, and nothing of what is to come.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
+from rlsched.cluster.dials import SPANS_S
+from rlsched.cluster.kernels import tenants_of
+from rlsched.decide.dials.counting import fade
+from rlsched.decide.options import energy_weight, may_share
+from rlsched.decide.remaining import remaining_s
+from rlsched.jit import kernel
+
+HOUR_S: Final = 3_600.0
+DAY_S: Final = 86_400.0
+_LONG_S: Final = (600.0, 3_600.0, 21_600.0)
+_ENDS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0)
+_SPANS: Final = len(SPANS_S)
+_RECENT: Final = _SPANS - 1
+
+NAMES: Final = (
+    # what waits
+    "waiting_per_gpu",  # 1 - exp(-4 x waiting jobs a GPU)
+    "waiting_jobs",  # ln(1 + jobs) / 5
+    "waiting_gpus",  # ln(1 + GPUs asked for, a GPU of the partition)
+    "waiting_hours",  # ln(1 + predicted hours, a GPU of the partition) / 3
+    "waiting_1_gpu",  # share of the waiting jobs with 1 GPU ...
+    "waiting_2_to_4_gpus",
+    "waiting_5_to_8_gpus",
+    "waiting_over_8_gpus",
+    "waiting_under_10_min",  # share of them with predictions of less than 10 min ...
+    "waiting_under_1_h",
+    "waiting_under_6_h",
+    "waiting_over_6_h",
+    "oldest_wait",  # ln(1 + hours) / 3
+    "mean_wait",  # likewise
+    "waiting_must_stay",  # share of the waiting jobs
+    "head_gpus",  # of the first job, a GPU of the partition
+    # what runs
+    "running_per_gpu",  # jobs, less 1
+    "free",  # share of the GPUs
+    "largest_hole",  # most free GPUs on a node, of its GPUs
+    "whole_nodes",  # share of the nodes that are idle
+    "sharing",  # share of the running jobs on GPUs that others have too
+    "tenants",  # jobs on a GPU in use, mean, less 1
+    "running_must_stay",  # share of the running jobs
+    "gangs_running",  # share of the GPUs in use that jobs of more than 8 have
+    "ends_in_10_min",  # share of the GPUs in use that are predicted to be free by then ...
+    "ends_in_1_h",
+    "ends_in_6_h",
+    "ends_in_1_d",
+    "mean_age",  # ln(1 + hours) / 3
+    "mean_clock",  # of the highest, less 1
+    # what comes
+    "jobs_10_min",  # ln(arrivals a second, over those of a week) / 3 ...
+    "jobs_1_h",
+    "jobs_6_h",
+    "jobs_1_d",
+    "work_10_min",  # the same of predicted GPU time
+    "work_1_h",
+    "work_6_h",
+    "work_1_d",
+    "load_1_h",  # ln(predicted GPU time that came, over what there is) / 3 ...
+    "load_1_d",
+    "load_7_d",
+    "hour_sin",
+    "hour_cos",
+    "weekday_sin",
+    "weekday_cos",
+    # how predictions have done
+    "prediction_bias",  # mean ln(run time / prediction) / 3
+    "prediction_sd",  # standard deviation of that / 3
+    "prediction_corr",  # correlation of the two logarithms
+    "prediction_ends",  # ln(1 + ends that this goes by) / 5
+    # what is allowed
+    "energy_weight",
+    "preempts",
+    "shares",
+    "reserves",
+    "gpus",  # ln(GPUs) / 8
+    "node_gpus",  # GPUs of a node / 8
+    "static_power",  # of the partition's GPU type, drawn whatever runs, of its board's limit
+)
+"""The columns, in order."""
+
+
+@kernel
+def _put(x: NDArray[np.float64], at: int, value: float) -> int:
+    """Write a column, -3 to 3; returns the place of the next one."""
+    x[at] = min(max(value, -3.0), 3.0)
+    return at + 1
+
+
+@kernel
+def _class_of(value: float, bounds: tuple[float, float, float]) -> int:
+    """How many of three bounds a value reaches."""
+    return int(value >= bounds[0]) + int(value >= bounds[1]) + int(value >= bounds[2])
+
+
+@kernel
+def observe(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64]) -> None:
+    """Write what partition `p` is like now into `x`, (F,) by `NAMES`."""
+    at = _queue_columns(s, p, now_s, x, 0)
+    at = _running_columns(s, p, now_s, x, at)
+    fade(s, p, now_s)
+    at = _arrival_columns(s, p, now_s, x, at)
+    at = _prediction_columns(s, p, x, at)
+    _fixed_columns(s, p, x, at)
+
+
+@kernel
+def _queue_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64], at: int) -> int:
+    job, part = s.job, s.derived.part[p]
+    waiting, gpus = part.queue_len, max(part.open_gpus, 1)
+    asked, hours, oldest_s, waited_s, stay = 0.0, 0.0, 0.0, 0.0, 0
+    sizes, lengths = at + 4, at + 8
+    for k in range(8):
+        x[sizes + k] = 0.0
+    share = 1.0 / max(waiting, 1)
+    for position in range(waiting):
+        slot = s.derived.queue[p, position]
+        own = job.gpus[slot] * job.share_milli[slot] / 1000.0
+        asked += own
+        hours += own * job.predicted_s[slot] / HOUR_S
+        wait_s = now_s - job.submit_s[slot]
+        waited_s += wait_s
+        oldest_s = max(oldest_s, wait_s)
+        stay += job.pinned[slot] != 0
+        x[sizes + _class_of(job.gpus[slot], (2.0, 5.0, 9.0))] += share
+        x[lengths + _class_of(job.predicted_s[slot], _LONG_S)] += share
+    _put(x, at, 1.0 - math.exp(-4.0 * waiting / gpus))
+    _put(x, at + 1, math.log1p(waiting) / 5.0)
+    _put(x, at + 2, math.log1p(asked / gpus))
+    _put(x, at + 3, math.log1p(hours / gpus) / 3.0)
+    at = _put(x, at + 12, math.log1p(oldest_s / HOUR_S) / 3.0)
+    at = _put(x, at, math.log1p(waited_s * share / HOUR_S) / 3.0)
+    at = _put(x, at, stay * share)
+    return _put(x, at, job.gpus[s.derived.queue[p, 0]] / gpus if waiting > 0 else 0.0)
+
+
+@kernel
+def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64], at: int) -> int:
+    job, part = s.job, s.derived.part[p]
+    gpus, running, shared, stay, places, gangs = max(part.open_gpus, 1), 0, 0, 0, 0, 0
+    age_s, clock = 0.0, 0.0
+    ends = at + 8
+    for k in range(4):
+        x[ends + k] = 0.0
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if job.placed_in[slot] != p or job.gpus[slot] == 0:
+            continue
+        running += 1
+        places += job.gpus[slot]
+        gangs += job.gpus[slot] * (job.gpus[slot] > 8)
+        stay += job.pinned[slot] != 0
+        shared += tenants_of(s, job.head[slot] // MAX_TENANTS) > 1
+        age_s += now_s - job.start_s[slot]
+        clock += job.sm_clock_frac[slot]
+        left_s = remaining_s(s, slot, now_s)
+        for k in range(4):
+            if left_s < _ENDS_S[k]:
+                x[ends + k] += job.gpus[slot]
+    used = max(part.open_gpus - part.free_gpus, 1)
+    most, whole = 0, 0
+    for size in range(s.derived.holes.shape[1]):
+        if s.derived.holes[p, size] > 0:
+            most = size
+        whole += s.derived.whole[p, size]
+    at = _put(x, at, running / gpus - 1.0)
+    at = _put(x, at, part.free_gpus / gpus)
+    at = _put(x, at, most / max(part.node_size, 1))
+    at = _put(x, at, whole / max(part.open_nodes, 1))
+    at = _put(x, at, shared / max(running, 1))
+    at = _put(x, at, places / used - 1.0)
+    at = _put(x, at, stay / max(running, 1))
+    at = _put(x, at, gangs / max(places, 1))
+    for k in range(4):
+        at = _put(x, at, x[ends + k] / max(places, 1))
+    at = _put(x, at, math.log1p(age_s / max(running, 1) / HOUR_S) / 3.0)
+    return _put(x, at, clock / running - 1.0 if running > 0 else 0.0)
+
+
+@kernel
+def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
+    """The time that a fading count stands for: its span, less what lies before the first arrival."""
+    span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
+    return span_s * (1.0 - math.exp(-since_s / span_s))
+
+
+@kernel
+def _arrival_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64], at: int) -> int:
+    c, gpus = s.dials.counted[p], max(s.derived.part.open_gpus[p], 1)
+    week_s = _over_s(s, p, now_s, _RECENT)
+    for k in range(_RECENT):
+        rate, usual = c.jobs[k] / _over_s(s, p, now_s, k), c.jobs[_RECENT] / week_s
+        at = _put(x, at, math.log((rate + 1e-6) / (usual + 1e-6)) / 3.0)
+    for k in range(_RECENT):
+        rate, usual = c.gpu_s[k] / _over_s(s, p, now_s, k), c.gpu_s[_RECENT] / week_s
+        at = _put(x, at, math.log((rate + 1e-2) / (usual + 1e-2)) / 3.0)
+    for k in (1, 3, 4):
+        at = _put(x, at, math.log(c.gpu_s[k] / _over_s(s, p, now_s, k) / gpus + 1e-2) / 3.0)
+    day, week = 2.0 * math.pi * now_s / DAY_S, 2.0 * math.pi * now_s / (7.0 * DAY_S)
+    at = _put(x, at, math.sin(day))
+    at = _put(x, at, math.cos(day))
+    at = _put(x, at, math.sin(week))
+    return _put(x, at, math.cos(week))
+
+
+@kernel
+def _prediction_columns(s: StateArrays, p: int, x: NDArray[np.float64], at: int) -> int:
+    c = s.dials.counted[p]
+    n = max(c.ended, 1.0)
+    said, took = c.said / n, c.took / n
+    said_var = max(c.said_square / n - said * said, 0.0)
+    took_var = max(c.took_square / n - took * took, 0.0)
+    both = c.said_took / n - said * took
+    at = _put(x, at, (took - said) / 3.0)
+    at = _put(x, at, math.sqrt(max(said_var + took_var - 2.0 * both, 0.0)) / 3.0)
+    at = _put(x, at, both / math.sqrt(max(said_var * took_var, 1e-6)))
+    return _put(x, at, math.log1p(c.ended) / 5.0)
+
+
+@kernel
+def _fixed_columns(s: StateArrays, p: int, x: NDArray[np.float64], at: int) -> int:
+    part, model = s.derived.part[p], s.models.gpu
+    at = _put(x, at, energy_weight(s))
+    at = _put(x, at, 1.0 if s.config[0].preempts else 0.0)
+    at = _put(x, at, 1.0 if may_share(s) else 0.0)
+    at = _put(x, at, 1.0 if s.config[0].reserve_after_s < math.inf else 0.0)
+    at = _put(x, at, math.log(max(part.open_gpus, 1)) / 8.0)
+    at = _put(x, at, part.node_size / 8.0)
+    kind = min(part.kind, model.shape[0] - 1)
+    return _put(x, at, model.static_w[kind] / max(model.tdp_w[kind], 1.0))

@@ -1,0 +1,119 @@
+"""`Strategy`: what sets the dials, as data: a linear map, or a small network, of named columns."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.dials import NETWORK, OUTSIDE, DialArrays, no_dials
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.turning import RANGES
+from rlsched.errors import InputError
+
+NUM_COLUMNS = len(NAMES)
+NUM_DIALS = len(RANGES)
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A strategy file (JSON).
+
+    Attributes:
+        columns: What it sees, in the order of the weights.
+        dials: What it sets, likewise.
+        layers: One matrix of a linear strategy, three of a network; the bias is the last column of each.
+            Every layer ends in tanh.
+    """
+
+    columns: tuple[str, ...]
+    dials: tuple[str, ...]
+    layers: tuple[tuple[tuple[float, ...], ...], ...]
+
+    @classmethod
+    def of(cls, *layers: NDArray[np.float64]) -> Strategy:
+        """A strategy of these matrices."""
+        rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
+        return cls(columns=NAMES, dials=tuple(RANGES), layers=rows)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Strategy:
+        """A strategy from its file.
+
+        Raises:
+            InputError: it cannot be read, or does not fit this version.
+        """
+        try:
+            made = msgspec.json.decode(Path(path).read_bytes(), type=cls)
+        except OSError as error:
+            raise InputError(f"{path}: cannot read this strategy: {error.strerror}") from None
+        except msgspec.DecodeError as error:
+            raise InputError(f"{path}: expected a strategy file (JSON), got: {error}") from None
+        made.check(str(path))
+        return made
+
+    def check(self, where: str) -> None:
+        """Find out whether it fits this version of rlsched.
+
+        Raises:
+            InputError: it was made for other columns or dials, its matrices do not go together, or a weight
+                is no number.
+        """
+        for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
+            if mine != known:
+                odd = next((one for one in mine if one not in known), None)
+                said = f"knows no {odd!r}" if odd else f"has {len(known)} in another order or number"
+                raise InputError(
+                    f"{where}: {words}: this version {said}; train it again with `rlsched train`"
+                )
+        if len(self.layers) not in (1, 3):
+            raise InputError(f"{where}: layers: expected 1 or 3 matrices, got {len(self.layers)}")
+        width = NUM_COLUMNS
+        for number, layer in enumerate(self.layers, start=1):
+            if not layer or any(len(row) != width + 1 for row in layer):
+                raise InputError(f"{where}: layers: matrix {number}: expected rows of {width + 1} weights")
+            width = len(layer)
+            if not np.isfinite(np.array(layer)).all():
+                raise InputError(f"{where}: layers: matrix {number}: expected finite weights")
+        if width != NUM_DIALS:
+            raise InputError(f"{where}: layers: expected {NUM_DIALS} outputs, got {width}")
+
+    def write(self, path: Path) -> None:
+        """Write its file."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=0) + b"\n")
+
+    @property
+    def digest(self) -> str:
+        """First 12 hexadecimal digits of the SHA-256 of what it is."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
+
+    def arrays(self, partitions: int) -> DialArrays:
+        """The same for kernels: dials of so many partitions, all at 0, set by this strategy."""
+        matrices = [np.array(layer, np.float64) for layer in self.layers]
+        return dial_arrays(partitions, NETWORK, matrices)
+
+
+def set_from_outside(partitions: int) -> DialArrays:
+    """Dials of so many partitions, all at 0, that a caller sets whenever they are due."""
+    return dial_arrays(partitions, OUTSIDE, [np.zeros((NUM_DIALS, NUM_COLUMNS + 1))])
+
+
+def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
+    """Dials that a network of one matrix or three sets, or another."""
+    more: dict[str, Any] = {}
+    if len(matrices) == 3:
+        more = {
+            "first": matrices[0],
+            "second": matrices[1],
+            "between": np.zeros((2, matrices[0].shape[0])),
+        }
+    return no_dials(partitions)._replace(
+        who=np.array([who], np.int64),
+        seen=np.zeros((partitions, NUM_COLUMNS)),
+        moved=np.zeros(NUM_DIALS),
+        last=matrices[-1],
+        **more,
+    )

@@ -1,0 +1,83 @@
+"""Dials that are due are set, compiled: what is observed goes through the network, and is then held."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.dials import NETWORK
+from rlsched.decide.dials.counting import EVERY_S
+from rlsched.decide.dials.observing import observe
+from rlsched.jit import kernel
+
+RANGES: Final = {
+    "gate_pair": 0.5,
+    "gate_more": 0.5,
+    "by_length": 0.5,
+    "by_left": 0.5,
+    "gpu_price": 2.0,
+    "margin": 1.0,
+    "must_stay": 2.0,
+    "patience": 3.0,
+}
+"""By dial, in the order of the network's outputs: how far it moves either way; the output is -1 to 1."""
+_SPAN: Final = tuple(RANGES.values())
+
+
+@kernel
+def set_dials(s: StateArrays, p: int, moved: NDArray[np.float64]) -> None:
+    """Set the dials of partition `p` to (D,) parts of their ranges, -1 to 1."""
+    d = s.dials.dial[p]
+    d.gate_pair = moved[0] * _SPAN[0]
+    d.gate_more = moved[1] * _SPAN[1]
+    d.by_length = moved[2] * _SPAN[2]
+    d.by_left = moved[3] * _SPAN[3]
+    d.gpu_price = moved[4] * _SPAN[4]
+    d.margin = moved[5] * _SPAN[5]
+    d.must_stay = moved[6] * _SPAN[6]
+    d.patience = moved[7] * _SPAN[7]
+
+
+@kernel
+def _layer(weights: NDArray[np.float64], x: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """tanh(W x + b), the bias in the last column of the weights."""
+    columns = weights.shape[1] - 1
+    for row in range(weights.shape[0]):
+        total = weights[row, columns]
+        for column in range(columns):
+            total += weights[row, column] * x[column]
+        out[row] = math.tanh(total)
+
+
+@kernel
+def any_due(s: StateArrays) -> bool:
+    """Whether the dials of some partition are to be set before anything else is decided."""
+    due = 0
+    for p in range(s.dials.seen.shape[0]):
+        due += s.dials.dial[p].due
+    return due > 0
+
+
+@kernel
+def turn_due(s: StateArrays, now_s: float) -> None:
+    """Observe every partition whose dials are due; where a network sets them, it does."""
+    dials = s.dials
+    for p in range(dials.seen.shape[0]):
+        d = dials.dial[p]
+        if d.due == 0:
+            continue
+        observe(s, p, now_s, dials.seen[p])
+        d.due, d.arrivals, d.next_s = 0, 0, now_s + EVERY_S
+        if dials.who[0] != NETWORK:
+            continue
+        if dials.first.shape[0] == 0:
+            _layer(dials.last, dials.seen[p], dials.moved)
+        else:
+            _layer(dials.first, dials.seen[p], dials.between[0])
+            _layer(dials.second, dials.between[0], dials.between[1])
+            _layer(dials.last, dials.between[1], dials.moved)
+        set_dials(s, p, dials.moved)
