@@ -137,7 +137,7 @@ def _long(time_s: float) -> float:
 
 @kernel
 def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> float:
-    """`pair_value` where the running job shares its GPUs already."""
+    """`pair_value` where the running job shares its GPUs already: by the first of those who share alone."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
     if tenants >= o.max_jobs or s.demand.share_milli[job.demand[share_with]] < WHOLE_GPU_MILLI:
@@ -146,6 +146,8 @@ def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, no
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0:
+            if job.seq[other] < job.seq[share_with]:
+                return 0.0
             used_mib += t.memory_mib[job.workload[other], kind]
             needed += t.cores_each[job.workload[other], kind]
             held += job.cpu_milli_each[other]
@@ -162,13 +164,13 @@ def _group_value(s: StateArrays, slot: int, share_with: int, o: StartOptions, no
             speed = shared_with(s, one, slot, g)
             cores = t.cores_each[job.workload[one], kind] * met
             speed = min(speed, feed(s, one, kind, cores)) / asked_feed(s, one, kind)
+            if speed < o.min_speed:
+                return 0.0
             slowest = min(slowest, speed)
             value += speed
             if k >= 0:
                 before = min(shared_on(s, one, g), feed(s, one, kind, cores_given(s, one, kind)))
                 value -= before / asked_feed(s, one, kind)
-    if slowest < o.min_speed:
-        return 0.0
     return value if _pays(s, slot, share_with, o.gate, True, value - 1.0, slowest, now_s) else 0.0
 
 
@@ -194,6 +196,20 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 
 
 @kernel
+def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
+    """Whether a waiting job can share with nobody of partition `p` because another one could not.
+
+    They ask for the same, are of the same workload, and the gate asks no less of it.
+    """
+    job = s.job
+    if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
+        return False
+    tilt = o.gate.by_length + s.dials.dial[p].by_length if o.gate.is_shut else 0.0
+    longer_s = job.predicted_s[slot] - job.predicted_s[other]
+    return tilt * longer_s >= 0.0
+
+
+@kernel
 def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: float) -> tuple[int, int]:
     """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
 
@@ -203,6 +219,11 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: 
         return -1, -1
     queue = s.derived.queue[p]
     for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
+        known = False
+        for before in range(position):
+            known = known or fails_as(s, p, queue[position], queue[before], o)
+        if known:
+            continue
         share_with = best_partner(s, p, queue[position], o, now_s)
         if share_with >= 0:
             return queue[position], share_with

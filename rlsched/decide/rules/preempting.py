@@ -13,7 +13,7 @@ from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import NEVER, RuleOptions, may_share
 from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.victims import find_victims
-from rlsched.decide.sharing import LOOK_AT, best_partner
+from rlsched.decide.sharing import LOOK_AT, best_partner, fails_as
 from rlsched.jit import array_kernel, kernel
 
 
@@ -58,7 +58,7 @@ def next_by_key(
         kind[position] = s.job.demand[slot] * (partitions + 1) + _elsewhere(s, p, slot) + 1
     passed = np.zeros(s.demand.shape[0] * (partitions + 1), np.bool_)
     most = most_preemptible(s) if preempts else -math.inf
-    failed, looked = FAR, 0
+    failed, looked, alone = FAR, 0, np.empty(LOOK_AT, np.int64)
     while True:
         at, least = -1, math.inf
         for position in range(waiting):
@@ -70,8 +70,12 @@ def next_by_key(
         if class_fits(s, p, demand):
             return start_of(slot, -1)
         if may_share(s) and o.start.share != NEVER and looked < LOOK_AT:
+            known = False
+            for before in range(looked):
+                known = known or fails_as(s, p, slot, alone[before], o.start)
+            alone[looked] = slot
             looked += 1
-            partner = best_partner(s, p, slot, o.start, now_s)
+            partner = -1 if known else best_partner(s, p, slot, o.start, now_s)
             if partner >= 0:
                 return start_of(slot, partner)
             left[at] = math.inf
