@@ -21,7 +21,7 @@ import numpy as np
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 
 COMMAND = "python benchmarks/bench_environment.py"
 TARGET_PER_S = 200_000
@@ -64,7 +64,7 @@ class Speed:
     features: int
 
 
-def measure(env: ClusterVecEnv, seconds: float, burn_in: int) -> Speed:
+def measure(env: RowsVecEnv, seconds: float, burn_in: int) -> Speed:
     """Step with random legal actions until so many CPU seconds are over."""
     fleet, resets_s = env._fleet, 0.0
     begin = fleet.begin
@@ -145,7 +145,7 @@ def main() -> None:
         trace, spec = synthesize("helios", 40_000, 1.05, 32, seed=3, predictability="informative")
         source = EpisodeSource.from_trace(trace, spec)
         for copy in (False, True) if arguments.only != "models" else ():
-            env = ClusterVecEnv([source], 64, seed=0, config=DEEP, copy=copy)
+            env = RowsVecEnv([source], 64, seed=0, config=DEEP, copy=copy)
             row(
                 f"64 clusters, 64 rows, load 1.05{', observations copied' * copy}",
                 measure(env, arguments.seconds, arguments.burn_in),
@@ -153,7 +153,7 @@ def main() -> None:
                 f"--only target {timing}",
             )
         if arguments.only != "target":
-            env = ClusterVecEnv([source], 64, seed=0, config=MODELLED, copy=False)
+            env = RowsVecEnv([source], 64, seed=0, config=MODELLED, copy=False)
             row(
                 "64 clusters, 64 rows, load 1.05, all models on",
                 measure(env, arguments.seconds, arguments.burn_in),
@@ -164,7 +164,7 @@ def main() -> None:
         trace, spec = synthesize("helios", 10_000, 0.95, 128, seed=3, predictability="informative")
         source = EpisodeSource.from_trace(trace, spec)
         for clusters in (1, 16, 64):
-            env = ClusterVecEnv([source], clusters, seed=0, copy=False)
+            env = RowsVecEnv([source], clusters, seed=0, copy=False)
             row(
                 f"{clusters} cluster{'s' * (clusters > 1)}, 24 rows, episodes as by default",
                 measure(env, arguments.seconds, arguments.burn_in),

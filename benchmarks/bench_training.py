@@ -23,7 +23,7 @@ from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import build_model
 from rlsched_agents.ppo.validation import Validator, cut_windows
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 def row(recipe: Recipe, data: TrainingData, threads: int, rollouts: int) -> str:
     """Measure one setting."""
     torch.set_num_threads(threads)
-    venv = ClusterVecEnv([data.train], recipe.num_envs, seed=0, config=recipe.episode, copy=False)
+    venv = RowsVecEnv([data.train], recipe.num_envs, seed=0, config=recipe.episode, copy=False)
     model = build_model(ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip), recipe, 0)
     model.learn(recipe.rollout)
     optimising_s, optimise = 0.0, model.train

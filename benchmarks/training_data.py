@@ -20,7 +20,7 @@ from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, train
 from rlsched_agents.ppo.validation import Validator, cut_windows
 from rlsched_agents.runtime.card import Card
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 
 REAL: Final = {"helios_venus": 1.0, "philly": 1.0, "ms_itp_07": 0.5}
 """Real traces and how often an episode comes from each; their predictions carry little (causal means)."""
@@ -82,7 +82,7 @@ class Lesson:
             seeds=(seed,),
             traces=tuple(use for one in self.data for use in one.uses),
         )
-        venv = ClusterVecEnv(
+        venv = RowsVecEnv(
             [one.train for one in self.data],
             self.recipe.num_envs,
             seed=seed,

@@ -104,7 +104,8 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
     run = sim.progress.run[0]
     while run.next_row < until_row or run.undecided:
         arrived, started, running, preempted = run.next_row, run.starts, run.heap_len, run.preemptions
-        if not run.undecided:
+        resumed = run.undecided
+        if not resumed:
             moved = next_instant(sim)
             if moved != MOVED:
                 return moved
@@ -112,12 +113,14 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         if LOGGED and not has_room(sim, sim.state.counters[0].live_jobs):
             return NEED_ROOM
         if DIALLED and sim.state.dials.who[0] == OUTSIDE and any_due(sim.state):
+            if RECORDS:
+                _note(sim, curve)
             return DIALS_DUE
         decide(sim, o)
         run.undecided = 0
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
-            if not (same and running == run.heap_len and preempted == run.preemptions):
+            if resumed or not (same and running == run.heap_len and preempted == run.preemptions):
                 _note(sim, curve)  # it was no tick at which the rule had nothing to say
     return STOPPED
 

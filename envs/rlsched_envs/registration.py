@@ -1,10 +1,11 @@
-"""Tells Gymnasium of `rlsched/Cluster-v0`: `import rlsched` does, where Gymnasium is imported."""
+"""Tells Gymnasium of the environments: `import rlsched` does, where Gymnasium is imported."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Make `gymnasium.make("rlsched/Cluster-v0")` known."""
+    """Make `rlsched/Cluster-v0` and `rlsched/Rows-v0` known."""
     from gymnasium.envs import registration
 
-    registration.register(id="rlsched/Cluster-v0", entry_point="rlsched_envs.gym_env:ClusterEnv")
+    registration.register(id="rlsched/Cluster-v0", entry_point="rlsched_envs.dial_env:ClusterEnv")
+    registration.register(id="rlsched/Rows-v0", entry_point="rlsched_envs.rows_env:RowsEnv")

@@ -1,4 +1,4 @@
-"""The native vector environment: N clusters, one process, one compiled call a step, as an SB3 `VecEnv`."""
+"""The native vector environments: N clusters, one process, one compiled call a step, as SB3 `VecEnv`s."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from rlsched.decide.policy import Policy
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs import batch
 from rlsched_envs.curriculum import Stage
+from rlsched_envs.dial_env import DEFAULT_POLICY, DialFleet, spaces, without_dials
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.windows import Drawn
 
 
-def spaces(rows: int = WINDOW_ROWS) -> tuple[gym.spaces.Box, gym.spaces.Discrete[np.int64]]:
+def row_spaces(rows: int = WINDOW_ROWS) -> tuple[gym.spaces.Box, gym.spaces.Discrete[np.int64]]:
     """(observation space, action space) of a window with `rows` rows."""
     return (
         gym.spaces.Box(-np.inf, np.inf, (rows, NUM_FEATURES + NUM_CRITIC), np.float32),
@@ -26,16 +29,91 @@ def spaces(rows: int = WINDOW_ROWS) -> tuple[gym.spaces.Box, gym.spaces.Discrete
     )
 
 
-class ClusterVecEnv(VecEnv):
-    """N independent clusters that step together. See `gym_env.ClusterEnv` for the data sheet of one.
+class FleetVecEnv(VecEnv):
+    """N independent clusters that step together: what is the same whatever an action is.
+
+    Args:
+        fleet: The clusters.
+        observation_space, action_space: Of one of them.
+        copy: Whether observations are copies of their own. Without, the array that `reset` or `step` returns
+            is written over by the step after the next: enough for Stable-Baselines3's rollouts, and faster.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet | DialFleet,
+        observation_space: gym.spaces.Space[Any],
+        action_space: gym.spaces.Space[Any],
+        *,
+        copy: bool,
+    ) -> None:
+        self.render_mode = None  # VecEnv asks for it while it is being made
+        super().__init__(fleet.dones.size, observation_space, action_space)
+        self._fleets, self._copy = fleet, copy
+        self._actions: NDArray[Any] = np.zeros(0)
+
+    def reset(self) -> VecEnvObs:
+        """Begin a new episode everywhere."""
+        for k in range(self.num_envs):
+            self._fleets.begin(k)
+        return self._seen()
+
+    def _seen(self) -> NDArray[np.float32]:
+        return self._fleets.observations.copy() if self._copy else self._fleets.observations
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all clusters; where an episode ended, another begins and `infos` has the old one's figures."""
+        infos = self._fleets.step(self._actions)
+        return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of this object, once for each environment asked for."""
+        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether this object has it."""
+        return hasattr(self, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of this object; the clusters have none of their own."""
+        del indices
+        setattr(self, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of all clusters at once; one result an environment."""
+        result = getattr(self, method_name)(*method_args, **method_kwargs)
+        return [result[k] for k in self._get_indices(indices)]
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """No cluster is wrapped."""
+        del wrapper_class
+        return [False for _ in self._get_indices(indices)]
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the draws of episodes from the next reset on."""
+        self._fleets.reseed(0 if seed is None else seed)
+        return [seed] * self.num_envs
+
+    def _get_indices(self, indices: VecEnvIndices) -> Iterable[int]:
+        return range(self.num_envs) if indices is None else [indices] if isinstance(indices, int) else indices
+
+
+class RowsVecEnv(FleetVecEnv):
+    """N clusters whose jobs are chosen row by row. See `rows_env.RowsEnv` for the data sheet of one.
 
     Args:
         sources: Traces to draw episodes from.
         num_envs: How many clusters.
         seed: Seed of all draws.
         config: What an episode looks like.
-        copy: Whether observations are copies of their own. Without, the array that `reset` or `step` returns
-            is written over by the step after the next: enough for Stable-Baselines3's rollouts, and faster.
+        copy: As of `FleetVecEnv`.
     """
 
     def __init__(
@@ -48,21 +126,8 @@ class ClusterVecEnv(VecEnv):
         copy: bool = True,
     ) -> None:
         config = config or EpisodeConfig()
-        observation_space, action_space = spaces(config.window_rows)
-        self.render_mode = None  # VecEnv asks for it while it is being made
-        super().__init__(num_envs, observation_space, action_space)
         self._fleet = Fleet(sources, num_envs, config, seed)
-        self._copy = copy
-        self._actions = np.zeros(num_envs, np.int64)
-
-    def reset(self) -> VecEnvObs:
-        """Begin a new episode everywhere."""
-        for k in range(self.num_envs):
-            self._fleet.begin(k)
-        return self._seen()
-
-    def _seen(self) -> NDArray[np.float32]:
-        return self._fleet.observations.copy() if self._copy else self._fleet.observations
+        super().__init__(self._fleet, *row_spaces(config.window_rows), copy=copy)
 
     def enter(self, stage: Stage | None) -> None:
         """Draw the next episodes from this stage of a curriculum; None: from all that `config` allows.
@@ -99,11 +164,6 @@ class ClusterVecEnv(VecEnv):
             )
         self._actions = rows
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters; where an episode ended, another begins and `infos` has the old one's figures."""
-        infos = self._fleet.step(self._actions)
-        return (self._seen(), self._fleet.rewards.copy(), self._fleet.dones.copy(), infos)
-
     def get_state(self) -> dict[str, Any]:
         """The episodes as they stand, for resuming a training run exactly."""
         return self._fleet.get_state()
@@ -112,40 +172,34 @@ class ClusterVecEnv(VecEnv):
         """Go on with the episodes of `get_state`."""
         self._fleet.set_state(state)
 
-    def close(self) -> None:
-        """Nothing to close."""
 
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of this object, once for each environment asked for."""
-        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
+class ClusterVecEnv(FleetVecEnv):
+    """N clusters whose dials are set. See `dial_env.ClusterEnv` for the data sheet of one.
 
-    def has_attr(self, attr_name: str) -> bool:
-        """Whether this object has it."""
-        return hasattr(self, attr_name)
+    Args:
+        sources: Traces to draw windows from.
+        num_envs: How many clusters.
+        seed: Seed of all draws.
+        drawn: What windows are like.
+        policy: The rule whose dials are set.
+        in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows.
+        copy: As of `FleetVecEnv`.
+    """
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of this object; the clusters have none of their own."""
-        del indices
-        setattr(self, attr_name, value)
+    def __init__(
+        self,
+        sources: Sequence[EpisodeSource],
+        num_envs: int,
+        *,
+        seed: int = 0,
+        drawn: Drawn | None = None,
+        policy: Policy | str = DEFAULT_POLICY,
+        in_pairs: bool = False,
+        copy: bool = True,
+    ) -> None:
+        fleet = DialFleet(sources, num_envs, drawn or Drawn(), without_dials(policy), seed, in_pairs=in_pairs)
+        super().__init__(fleet, *spaces(), copy=copy)
 
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
-    ) -> list[Any]:
-        """Call a method of all clusters at once; one result an environment."""
-        result = getattr(self, method_name)(*method_args, **method_kwargs)
-        return [result[k] for k in self._get_indices(indices)]
-
-    def env_is_wrapped(
-        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
-        """No cluster is wrapped."""
-        del wrapper_class
-        return [False for _ in self._get_indices(indices)]
-
-    def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the draws of episodes from the next reset on."""
-        self._fleet.reseed(0 if seed is None else seed)
-        return [seed] * self.num_envs
-
-    def _get_indices(self, indices: VecEnvIndices) -> Iterable[int]:
-        return range(self.num_envs) if indices is None else [indices] if isinstance(indices, int) else indices
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Set the dials to these (N, D) parts of their ranges at the next `step_wait`."""
+        self._actions = np.asarray(actions, np.float64)

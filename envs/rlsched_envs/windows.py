@@ -1,20 +1,20 @@
-"""Windows of jobs that a rule is run on again and again, each time with other dials, compiled.
+"""Windows of jobs on small clusters, for policies whose dials somebody sets: drawn, loaded and run.
 
-What a strategy that sets dials is trained on, and judged by: the same jobs, predictions and luck each time.
+What a strategy is trained on, and judged by: the same jobs, predictions and luck each time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
-from rlsched.cluster.dials import NETWORK
+from rlsched.cluster.dials import NETWORK, OUTSIDE
 from rlsched.decide.dials.strategy import dial_arrays
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.policy import Policy
@@ -25,6 +25,7 @@ from rlsched_envs.events import rewind
 from rlsched_envs.loop import NO_CURVE, Curve, for_run, run_rule
 from rlsched_envs.sim_arrays import SimArrays
 from rlsched_envs.small_clusters import (
+    GPU_TYPES,
     blank_run,
     class_numbers,
     gang_sizes,
@@ -44,12 +45,62 @@ COST: Final = np.dtype(
 """What came of one run of a window."""
 
 
+class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What windows are drawn from; each choice of several is as likely as the others.
+
+    Attributes:
+        jobs: Jobs of a window.
+        load_low: Offered load is drawn between this ...
+        load_high: ... and this.
+        nodes_low: Nodes are drawn between this ...
+        nodes_high: ... and this.
+        block_jobs: As in `EpisodeConfig`.
+        known_low: As in `EpisodeConfig` ...
+        known_high: ... as is this.
+        preemptible_fracs: Shares of jobs that may be preempted.
+        restart_low_s: What a preempted job pays is drawn evenly by its logarithm, between this ...
+        restart_high_s: ... and this.
+        energy_weights: What energy counts against time.
+        kinds: GPU types, positions in `GPU_TYPES`.
+    """
+
+    jobs: int = 1500
+    load_low: float = 0.85
+    load_high: float = 1.05
+    nodes_low: int = 6
+    nodes_high: int = 10
+    block_jobs: int = 0
+    known_low: float = 0.0
+    known_high: float = 0.0
+    preemptible_fracs: tuple[float, ...] = (0.0, 0.5, 1.0)
+    restart_low_s: float = 30.0
+    restart_high_s: float = 300.0
+    energy_weights: tuple[float, ...] = (0.0, 0.0, 0.3)
+    kinds: tuple[int, ...] = tuple(range(len(GPU_TYPES)))
+
+    @property
+    def window(self) -> EpisodeConfig:
+        """What its jobs are drawn from."""
+        return EpisodeConfig(
+            warmup_jobs=0,
+            agent_jobs=self.jobs,
+            tail_jobs=0,
+            load_low=self.load_low,
+            load_high=self.load_high,
+            nodes_low=self.nodes_low,
+            nodes_high=self.nodes_high,
+            block_jobs=self.block_jobs,
+            known_low=self.known_low,
+            known_high=self.known_high,
+        )
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A window, and what holds in it.
 
     Attributes:
         source: Name of the trace that it is of.
-        at: Number of its first job there: windows that overlap are not independent.
+        group: Windows of one group may have jobs in common, and are not independent.
         window: Its jobs.
         kind: GPU type, position in `GPU_TYPES`.
         energy_weight: What energy counts against time, 0 to 1.
@@ -59,6 +110,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     source: str
+    group: str
     window: Window
     kind: int
     energy_weight: float
@@ -72,41 +124,79 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return float(self.window.duration_s.sum())
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """What settings are drawn from, beside the jobs (`EpisodeConfig`).
-
-    Attributes:
-        preemptible_fracs: Shares of preemptible jobs, each as likely.
-        restart_s: The least restart cost and the highest, seconds.
-        energy_weights: Weights of energy, each as likely.
-        kinds: GPU types, each as likely.
-    """
-
-    preemptible_fracs: tuple[float, ...] = (0.0, 0.5, 1.0)
-    restart_s: tuple[float, float] = (30.0, 300.0)
-    energy_weights: tuple[float, ...] = (0.0,)
-    kinds: tuple[int, ...] = (0, 1, 2)
-
-
-def draw_setting(
-    source: EpisodeSource, config: EpisodeConfig, drawn: Range, rng: np.random.Generator
-) -> Setting:
+def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator, group: str = "") -> Setting:
     """Draw a window of a source, and what holds in it."""
-    window = draw_window(source, config, rng)
-    low, high = drawn.restart_s
+    window = draw_window(source, drawn.window, rng)
     return Setting(
         source=source.name,
+        group=group or source.name,
         window=window,
         kind=int(rng.choice(drawn.kinds)),
         energy_weight=float(rng.choice(drawn.energy_weights)),
         preemptible_frac=float(rng.choice(drawn.preemptible_fracs)),
-        restart_s=float(np.exp(rng.uniform(np.log(low), np.log(high)))),
+        restart_s=float(np.exp(rng.uniform(np.log(drawn.restart_low_s), np.log(drawn.restart_high_s)))),
         key=int(rng.integers(2**62)),
     )
 
 
+class DialledRuns:
+    """A batch of runs under a rule that takes dials.
+
+    Args:
+        count: How many.
+        sources: Where their windows will be from.
+        drawn: Likewise.
+        policy: Its settings make the rule; one that preempts jobs as they declare it.
+        assumed_scale: Factor on the assumed figures of the catalogue of workloads.
+        outside: Whether the caller sets the dials whenever they are due, and not a network.
+
+    Attributes:
+        batch: The runs.
+        options: What the rule is told.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        sources: Sequence[EpisodeSource],
+        drawn: Drawn,
+        policy: Policy,
+        *,
+        assumed_scale: float = 1.0,
+        outside: bool = False,
+    ) -> None:
+        rule, config, size = policy.rule, drawn.window, node_size(sources)
+        gangs = gang_sizes(sources, config)
+        self._before = msgspec.structs.replace(rule.order, until_declared=False)
+        self._after = msgspec.structs.replace(self._before, by="index")
+        one = blank_run(config, size, gangs, self._after, modelled=True, assumed_scale=assumed_scale)
+        dials = dial_arrays(1, OUTSIDE if outside else NETWORK, [np.zeros((0, 0))])
+        one = one._replace(state=one.state._replace(dials=dials))
+        self.batch: SimArrays = batch.stack_run(one, count)
+        self.options: RuleOptions = rule.options
+        self._class_of = class_numbers(gangs)
+        self._steps = dataclasses.replace(rule.steps, dialled=True)
+
+    def compiled(self, template: Any, *, records: bool) -> Any:
+        """A kernel for these runs; `records`: whether their costs are noted."""
+        return for_run(template, self._steps, logged=False, modelled=True, records=records)
+
+    def load(self, k: int, setting: Setting) -> None:
+        """Put a setting into run `k`."""
+        state, truth = self.batch.state, self.batch.truth
+        load_window(self.batch, k, setting.window, self._class_of)
+        set_models(self.batch, k, True, setting.kind, setting.energy_weight, setting.key)
+        preempts = setting.preemptible_frac > 0.0
+        (self._after if preempts else self._before).write(state.order.code[k])
+        state.config.preempts[k, 0] = preempts
+        state.config.reserve_after_s[k, 0] = np.inf if preempts else self.options.reserve_after_s
+        chance = np.random.default_rng(setting.key).random(truth.pinned.shape[1])
+        truth.pinned[k] = chance >= setting.preemptible_frac
+        self.batch.progress.run.restart_s[k, 0] = setting.restart_s
+
+
 @kernel
-def run_windows(b: SimArrays, o: object, which: NDArray[np.int64], cost: object, curve: Curve) -> None:
+def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve: Curve) -> None:
     """Run a rule on these windows of a batch, each from its beginning. `cost`: (n,) COST, what came of it."""
     for at in range(which.shape[0]):
         sim = batch.view_run(b, which[at])
@@ -118,47 +208,26 @@ def run_windows(b: SimArrays, o: object, which: NDArray[np.int64], cost: object,
 
 
 class Windows:
-    """N settings, ready to be run.
+    """N settings, ready to be run; arguments as of `DialledRuns`.
 
-    Args:
+    Attributes:
         settings: The windows.
-        sources: Where they were drawn from.
-        config: Likewise.
-        policy: Its settings make a rule that takes dials; one that preempts jobs as they declare it.
-        assumed_scale: Factor on the assumed figures of the catalogue of workloads.
     """
 
     def __init__(
         self,
         settings: Sequence[Setting],
         sources: Sequence[EpisodeSource],
-        config: EpisodeConfig,
+        drawn: Drawn,
         policy: Policy,
         *,
         assumed_scale: float = 1.0,
     ) -> None:
         self.settings = tuple(settings)
-        self.work_s = np.array([one.work_s for one in settings])
-        rule, gangs = policy.rule, gang_sizes(sources, config)
-        before = msgspec.structs.replace(rule.order, until_declared=False)
-        after = msgspec.structs.replace(before, by="index")
-        one = blank_run(config, node_size(sources), gangs, after, modelled=True, assumed_scale=assumed_scale)
-        dialled = one._replace(state=one.state._replace(dials=dial_arrays(1, NETWORK, [np.zeros((0, 0))])))
-        self._batch = batch.stack_run(dialled, len(settings))
-        class_of, state = class_numbers(gangs), self._batch.state
+        self._runs = DialledRuns(len(settings), sources, drawn, policy, assumed_scale=assumed_scale)
         for k, setting in enumerate(settings):
-            load_window(self._batch, k, setting.window, class_of)
-            set_models(self._batch, k, True, setting.kind, setting.energy_weight, setting.key)
-            preempts = setting.preemptible_frac > 0.0
-            (after if preempts else before).write(state.order.code[k])
-            state.config.preempts[k, 0] = preempts
-            state.config.reserve_after_s[k, 0] = np.inf if preempts else rule.options.reserve_after_s
-            pinned = np.random.default_rng(setting.key).random(config.rows) >= setting.preemptible_frac
-            self._batch.truth.pinned[k] = pinned
-            self._batch.progress.run.restart_s[k, 0] = setting.restart_s
-        steps = dataclasses.replace(rule.steps, dialled=True)
-        self._options = rule.options
-        self._run = for_run(run_windows, steps, logged=False, modelled=True)
+            self._runs.load(k, setting)
+        self._run = self._runs.compiled(run_windows, records=False)
 
     def __len__(self) -> int:
         return len(self.settings)
@@ -166,7 +235,7 @@ class Windows:
     def run(
         self,
         layers: Sequence[NDArray[np.float64]],
-        which: Sequence[int] | None = None,
+        which: Sequence[int] | NDArray[np.int64] | None = None,
         options: RuleOptions | None = None,
     ) -> Records:
         """Run the rule, its dials set by a linear map or a network, on all windows or on some.
@@ -184,15 +253,16 @@ class Windows:
         """
         chosen = np.arange(len(self)) if which is None else np.asarray(which, np.int64)
         cost, dials = records(len(chosen), COST), dial_arrays(1, NETWORK, list(layers))
-        mine = self._batch.state.dials._replace(
+        state = self._runs.batch.state
+        mine = state.dials._replace(
             first=dials.first,
             second=dials.second,
             last=dials.last,
             between=dials.between,
             moved=dials.moved,
         )
-        run = self._batch._replace(state=self._batch.state._replace(dials=mine))
-        self._run(run, options or self._options, chosen, cost, NO_CURVE)
+        run = self._runs.batch._replace(state=state._replace(dials=mine))
+        self._run(run, options or self._runs.options, chosen, cost, NO_CURVE)
         if not cost.over.all():
             raise RuntimeError(f"the jobs of window {chosen[np.argmin(cost.over)]} did not all end")
         return cost

@@ -96,7 +96,8 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
         return asked
-    if not s.config[0].modelled or s.demand.plain[s.job.demand[slot]] == 0:
+    modelled = s.config[0].modelled
+    if not modelled or modelled == CLOCKS_ALONE or s.demand.plain[s.job.demand[slot]] == 0:
         return asked
     needed = 0.0
     for position in range(gpus.shape[0]):

@@ -44,11 +44,16 @@ class Guarded(Scheduler):
             raise ValueError(f"fallback {fallback.name!r} preempts, policy {policy.name!r} does not")
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
+        self.strategy = policy.strategy
         self.interventions: dict[str, int] = {}
         self._policy, self._fallback = policy, fallback
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
         self._clock = clock
         self._resting = 0
+
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:
+        """The policy's dials are set; a fallback that is no rule with dials has none."""
+        self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The policy's decision, or the fallback's with the reason in its record."""

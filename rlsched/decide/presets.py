@@ -65,6 +65,20 @@ PRESETS: Final[dict[str, Preset]] = {
         {"order": "area", "share": {"when": "lucid"}, "profile": {"run": "200s", "max_gpus": 8}},
     ),
     "ppo": Preset("the trained policy", {"rule": "ppo"}),
+    "learned": Preset(
+        "preempts or reserves, shares and clocks as jobs and models permit, by prices that were learned",
+        {
+            "order": "area^0.7",
+            "predictions": "revised",
+            "reserve_after": "1h",
+            "preempt": {"by": "gittins", "declared": True},
+            "share": {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3},
+            "clock": {"rule": "weighed"},
+            "cores": True,
+            "plain_without_models": True,
+            "dials": "default",
+        },
+    ),
     "rollout": Preset(
         "looks ahead in sampled futures, with qssf-backfill to follow (Bertsekas et al., 1997)",
         {"rule": "rollout", "order": "area"},

@@ -169,7 +169,10 @@ class Settings(_Part, frozen=True, kw_only=True):
         checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint.
         search: `ppo`: look-ahead.
         samples: `rollout`: futures a decision.
-        dials: File of a strategy that sets dials beside these settings (`rlsched train`); "": nobody does.
+        plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
+            cores that they asked for; without this, sharing, clocks and cores are an error there.
+        dials: `default`, or the file of a strategy that sets dials beside these settings (`rlsched train`);
+            "": nobody does.
         own: Numbers that a rule of one's own reads, in order.
     """
 
@@ -188,6 +191,7 @@ class Settings(_Part, frozen=True, kw_only=True):
     checkpoint: str = "default"
     search: Search | None = None
     samples: int = 8
+    plain_without_models: bool = False
     dials: str = ""
     own: tuple[float, ...] = ()
 

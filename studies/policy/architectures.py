@@ -38,7 +38,7 @@ from rlsched_agents.ppo.sources import synthetic_data
 from rlsched_agents.ppo.training import build_model
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, draw_window
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATIONS = 4
@@ -179,7 +179,7 @@ def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: R
     network = msgspec.structs.replace(recipe.network, width=width, critic_width=critic_width)
     recipe = msgspec.structs.replace(recipe, network=network)
     source = synthetic_data("helios", seed, "informative").train
-    venv = ClusterVecEnv([source], recipe.num_envs, seed=seed, config=recipe.episode, copy=False)
+    venv = RowsVecEnv([source], recipe.num_envs, seed=seed, config=recipe.episode, copy=False)
     normalizer = ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip)
     model = build_model(normalizer, recipe, seed, policy_of(kind))
     average, trained = WeightAverage(recipe.average_decay), model.policy.mlp_extractor

@@ -24,7 +24,7 @@ from rlsched.workload.synth import synthesize
 from rlsched_envs.engine import Engine, Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 from tests.golden.journal import journal_content
 from tests.golden.worlds import MODES, WORLDS, world
 
@@ -192,7 +192,7 @@ def _source() -> EpisodeSource:
 
 def _steps(configuration: str) -> Content:
     """What an agent that draws its actions sees in `STEPS` steps."""
-    env = ClusterVecEnv([_source()], CLUSTERS, seed=7, config=EPISODES[configuration])
+    env = RowsVecEnv([_source()], CLUSTERS, seed=7, config=EPISODES[configuration])
     observations, masks, rewards, dones = [env.reset()], [env.action_masks()], [], []
     for _ in range(STEPS // CLUSTERS):
         seen, reward, done, _ = env.step(env.sample_actions())

@@ -17,7 +17,7 @@ from rlsched_agents.ppo.recipes import RECIPES, load_recipe
 from rlsched_agents.ppo.toy import ToyVecEnv
 from rlsched_envs.curriculum import Stage, stage_at
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource, draw_window
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 
 EPISODE = EpisodeConfig(
     warmup_jobs=40, agent_jobs=60, tail_jobs=20, nodes_low=2, nodes_high=6, load_low=0.9, load_high=1.2
@@ -32,7 +32,7 @@ def sources() -> list[EpisodeSource]:
 
 def episodes(sources: list[EpisodeSource], stage: Stage | None, count: int = 48) -> tuple[set[int], set[str]]:
     """(numbers of nodes, names of the sources) of the first episodes."""
-    venv = ClusterVecEnv(sources, count, seed=1, config=EPISODE)
+    venv = RowsVecEnv(sources, count, seed=1, config=EPISODE)
     venv.enter(stage)
     venv.reset()
     names = set(venv._fleet._names)
@@ -80,7 +80,7 @@ def test_an_environment_draws_from_the_stage_it_has_entered(sources: list[Episod
 def test_a_stage_that_narrows_nothing_and_one_that_is_over_change_no_draw(
     sources: list[EpisodeSource],
 ) -> None:
-    plain, other = (ClusterVecEnv(sources, 8, seed=3, config=EPISODE) for _ in range(2))
+    plain, other = (RowsVecEnv(sources, 8, seed=3, config=EPISODE) for _ in range(2))
     other.enter(Stage(until_frac=1.0))
     np.testing.assert_array_equal(plain.reset(), other.reset())
     other.enter(Stage(until_frac=1.0, nodes_high=2, sources={"philly": 0.0}))
@@ -117,7 +117,7 @@ def test_a_bad_curriculum_is_one_clear_line(stages: str, message: str, tmp_path:
 def test_stages_that_do_not_fit_what_is_trained_on_are_met_before_the_run(
     sources: list[EpisodeSource],
 ) -> None:
-    venv = ClusterVecEnv(sources, 2, config=EPISODE)
+    venv = RowsVecEnv(sources, 2, config=EPISODE)
     late = (Stage(until_frac=0.5), Stage(until_frac=0.9, sources={"itp": 2.0}))
     with pytest.raises(InputError, match=r"weights of helios-like, philly, philly-like .* got itp"):
         Lessons(venv, late, 100)

@@ -169,7 +169,7 @@ def train(
 
     from rlsched_agents.ppo.validation import Validator, cut_windows
     from rlsched_agents.runtime.card import Card
-    from rlsched_envs.vector import ClusterVecEnv
+    from rlsched_envs.vector import RowsVecEnv
 
     card = Card(
         name=out.stem,
@@ -188,7 +188,7 @@ def train(
         confirmer = Validator(cut_windows(confirming, chosen, seed)) if confirming else None
 
     def train_one(own_seed: int, own_files: RunFiles, own_resume: bool) -> TrainingResult:
-        venv = ClusterVecEnv(
+        venv = RowsVecEnv(
             [one.train for one in data], chosen.num_envs, seed=own_seed, config=chosen.episode, copy=False
         )
         try:

@@ -93,9 +93,7 @@ class Evolution:
         start: (D, F + 1) weights to begin with.
     """
 
-    def __init__(
-        self, judge: Judge, config: EvolutionConfig, seed: int, start: Floats | None = None
-    ) -> None:
+    def __init__(self, judge: Judge, config: EvolutionConfig, seed: int, start: Floats | None = None) -> None:
         self._judge, self.config = judge, config
         self._rng = np.random.default_rng(seed)
         self.mean: Floats = np.array(start) if start is not None else np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
@@ -107,13 +105,9 @@ class Evolution:
     def step(self) -> Generation:
         """One generation."""
         config, judge = self.config, self._judge
-        which = self._rng.choice(
-            len(judge.settings), min(config.windows, len(judge.settings)), replace=False
-        )
+        which = self._rng.choice(len(judge.settings), min(config.windows, len(judge.settings)), replace=False)
         noise = self._rng.normal(size=(config.pairs, int(self._mask.sum())))
-        candidates = [
-            (self._moved(sign * config.spread * one),) for one in noise for sign in (1.0, -1.0)
-        ]
+        candidates = [(self._moved(sign * config.spread * one),) for one in noise for sign in (1.0, -1.0)]
         there = Costs(*(part[which] for part in msgspec.structs.astuple(self._reference)))
         found = judge.run(candidates, which)
         cost = np.array([one.over(there, judge.energy_weight[which]).mean() for one in found])

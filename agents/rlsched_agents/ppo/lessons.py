@@ -19,7 +19,7 @@ class Lessons(BaseCallback):
     episodes are of the whole mixture, it is one more. Without stages nothing is entered and nothing logged.
 
     Args:
-        venv: Has a method `enter(stage)`, as `ClusterVecEnv` has, where there are stages.
+        venv: Has a method `enter(stage)`, as `RowsVecEnv` has, where there are stages.
         stages: The curriculum.
         timesteps: Decisions of the whole run.
 

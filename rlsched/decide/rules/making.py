@@ -59,6 +59,7 @@ def make_rule(settings: Settings) -> CompiledRule:
         _options(settings),
         order_of(settings),
         strategy,
+        settings.plain_without_models,
         profile_s=float(profile.run) if profile else 0.0,
         profile_max_gpus=float(profile.max_gpus) if profile else math.inf,
     )

@@ -75,6 +75,7 @@ class CompiledRule:
         options: What they are told.
         order: What the queue goes by.
         strategy: What sets its dials; None: they stay at 0.
+        plain_without_models: Whether it starts jobs plainly where there are no models; else it needs them.
         profile_s: What a profiler costs: jobs that run longer begin by so much work that is lost ...
         profile_max_gpus: ... if they have no more GPUs than this.
     """
@@ -83,6 +84,7 @@ class CompiledRule:
     options: RuleOptions
     order: Order
     strategy: Strategy | None = None
+    plain_without_models: bool = False
     profile_s: float = 0.0
     profile_max_gpus: float = math.inf
 
@@ -93,8 +95,8 @@ class CompiledRule:
 
     @property
     def needs_models(self) -> bool:
-        """Whether it does what models alone make legal."""
-        return self.options.start != PLAIN_START
+        """Whether it has to do what models alone make legal."""
+        return self.options.start != PLAIN_START and not self.plain_without_models
 
 
 RULES = {

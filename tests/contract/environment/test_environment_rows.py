@@ -10,9 +10,9 @@ from rlsched.decide.rows import columns
 from rlsched.decide.rows.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_envs import batch
-from rlsched_envs.gym_env import ClusterEnv
+from rlsched_envs.rows_env import RowsEnv
 from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 from tests.contract.environment.episodes import CONFIG, REFERENCE, reference_rows
 
 WIDE = msgspec.structs.replace(CONFIG, window_rows=64)
@@ -22,7 +22,7 @@ DEEP = msgspec.structs.replace(WIDE, warmup_jobs=300, agent_jobs=200, load_low=1
 
 
 def test_spaces_follow(sources: list[EpisodeSource]) -> None:
-    env, single = ClusterVecEnv(sources, 2, config=WIDE), ClusterEnv(sources=sources, config=WIDE)
+    env, single = RowsVecEnv(sources, 2, config=WIDE), RowsEnv(sources=sources, config=WIDE)
     assert env.observation_space.shape == single.observation_space.shape == (64, NUM_FEATURES + 9)
     assert env.action_space == single.action_space
     assert np.asarray(env.reset()).shape == (2, 64, NUM_FEATURES + 9)
@@ -42,7 +42,7 @@ def test_training_keeps_to_the_rows_that_are_served() -> None:
 
 
 def test_wide_windows_keep_the_promises(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 4, seed=9, config=DEEP)
+    env = RowsVecEnv(sources, 4, seed=9, config=DEEP)
     windows, real, ended = np.asarray(env.reset()), 0, 0
     for _ in range(600):
         masks = env.action_masks()
@@ -67,8 +67,8 @@ def test_wide_windows_keep_the_promises(sources: list[EpisodeSource]) -> None:
 
 def test_more_rows_show_more_of_the_same(sources: list[EpisodeSource]) -> None:
     """Both follow the reference: the same episode, whose first rows that fit are the same bytes."""
-    narrow = ClusterVecEnv(sources, 3, seed=4, config=msgspec.structs.replace(DEEP, window_rows=WINDOW_ROWS))
-    wide = ClusterVecEnv(sources, 3, seed=4, config=DEEP)
+    narrow = RowsVecEnv(sources, 3, seed=4, config=msgspec.structs.replace(DEEP, window_rows=WINDOW_ROWS))
+    wide = RowsVecEnv(sources, 3, seed=4, config=DEEP)
     few, many = np.asarray(narrow.reset()), np.asarray(wide.reset())
     more = 0
     for _ in range(150):
@@ -106,7 +106,7 @@ def test_every_legal_row_is_as_likely_and_no_other_is_drawn() -> None:
 
 
 def test_draws_follow_the_seed_and_a_saved_state(sources: list[EpisodeSource]) -> None:
-    env, twin, other = (ClusterVecEnv(sources, 8, seed=seed, config=CONFIG) for seed in (1, 1, 2))
+    env, twin, other = (RowsVecEnv(sources, 8, seed=seed, config=CONFIG) for seed in (1, 1, 2))
     for one in (env, twin, other):
         one.reset()
     first = [env.sample_actions().tolist() for _ in range(20)]
@@ -121,7 +121,7 @@ def test_draws_follow_the_seed_and_a_saved_state(sources: list[EpisodeSource]) -
 
 
 def test_rows_beyond_the_window_are_refused(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 2, seed=0, config=CONFIG)
+    env = RowsVecEnv(sources, 2, seed=0, config=CONFIG)
     env.reset()
     for row in (-1, WINDOW_ROWS):
         rows = env.sample_actions()
@@ -134,8 +134,8 @@ def test_rows_beyond_the_window_are_refused(sources: list[EpisodeSource]) -> Non
 
 
 def test_an_observation_stands_until_the_step_after_the_next(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 3, seed=6, config=CONFIG, copy=False)
-    copied = ClusterVecEnv(sources, 3, seed=6, config=CONFIG)
+    env = RowsVecEnv(sources, 3, seed=6, config=CONFIG, copy=False)
+    copied = RowsVecEnv(sources, 3, seed=6, config=CONFIG)
     last, kept = np.asarray(env.reset()), np.asarray(copied.reset())
     history, ended = [kept], 0
     for _ in range(250):

@@ -13,7 +13,7 @@ from stable_baselines3.common.env_checker import check_env as check_sb3
 
 from rlsched.decide.rows import schema
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
-from rlsched_envs.gym_env import ClusterEnv
+from rlsched_envs.rows_env import RowsEnv
 from rlsched_envs.sources import EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, random_row
 
@@ -24,27 +24,27 @@ from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, rando
     "ignore:.*A Box observation space (minimum|maximum) value is -?infinity:UserWarning"
 )
 def test_gymnasium_checker() -> None:
-    check_gymnasium(gym.make("rlsched/Cluster-v0").unwrapped)
+    check_gymnasium(gym.make("rlsched/Rows-v0").unwrapped)
 
 
 @pytest.mark.filterwarnings("ignore:Your observation  has an unconventional shape:UserWarning")
 def test_stable_baselines3_checker() -> None:
-    check_sb3(gym.make("rlsched/Cluster-v0"))
+    check_sb3(gym.make("rlsched/Rows-v0"))
 
 
 def test_made_by_name_with_arguments(sources: list[EpisodeSource]) -> None:
-    env = gym.make("rlsched/Cluster-v0", sources=sources, config=CONFIG)
+    env = gym.make("rlsched/Rows-v0", sources=sources, config=CONFIG)
     window, info = env.reset(seed=3)
     assert window.shape == (WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC)
     assert info == {}
-    assert isinstance(env.unwrapped, ClusterEnv)
+    assert isinstance(env.unwrapped, RowsEnv)
     assert env.unwrapped.action_masks().sum() > 1
 
 
 # ---- one environment -----------------------------------------------------------------------------
 
 
-def play(env: ClusterEnv, seed: int, choose: Choice) -> tuple[list[bytes], list[float], dict[str, Any]]:
+def play(env: RowsEnv, seed: int, choose: Choice) -> tuple[list[bytes], list[float], dict[str, Any]]:
     window, _ = env.reset(seed=seed)
     seen, rewards = [window.tobytes()], []
     while True:
@@ -60,7 +60,7 @@ def play(env: ClusterEnv, seed: int, choose: Choice) -> tuple[list[bytes], list[
 
 
 def test_same_seed_same_bytes(sources: list[EpisodeSource]) -> None:
-    one, two = (ClusterEnv(sources=sources, config=CONFIG) for _ in range(2))
+    one, two = (RowsEnv(sources=sources, config=CONFIG) for _ in range(2))
     first = play(one, 5, random_row(0))
     assert play(two, 5, random_row(0))[:2] == first[:2]
     assert play(one, 5, random_row(0))[:2] == first[:2], "in an environment that has been used before"
@@ -68,7 +68,7 @@ def test_same_seed_same_bytes(sources: list[EpisodeSource]) -> None:
 
 
 def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource]) -> None:
-    honest, careless = ClusterEnv(sources=sources, config=CONFIG), ClusterEnv(sources=sources, config=CONFIG)
+    honest, careless = RowsEnv(sources=sources, config=CONFIG), RowsEnv(sources=sources, config=CONFIG)
     window, _ = honest.reset(seed=2)
     careless.reset(seed=2)
     for _ in range(30):
@@ -83,7 +83,7 @@ def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource
 
 def test_the_summary_adds_up(sources: list[EpisodeSource]) -> None:
     for seed in range(6):
-        _, rewards, info = play(ClusterEnv(sources=sources, config=CONFIG), seed, random_row(seed))
+        _, rewards, info = play(RowsEnv(sources=sources, config=CONFIG), seed, random_row(seed))
         episode, schedule = info["episode"], info["schedule"]
         assert episode["l"] == len(rewards)
         assert episode["r"] == pytest.approx(sum(rewards), rel=1e-4, abs=1e-4)
@@ -95,7 +95,7 @@ def test_the_summary_adds_up(sources: list[EpisodeSource]) -> None:
 
 
 def test_the_data_sheet_gives_the_numbers_of_the_schema() -> None:
-    sheet = ClusterEnv.__doc__ or ""
+    sheet = RowsEnv.__doc__ or ""
     found = re.findall(r"`([A-Z_]+)` = ([\d.,]*\d)", sheet)
     named = {name: float(number.replace(",", "")) for name, number in found}
     assert named.keys() == {

@@ -11,14 +11,14 @@ from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched_envs.engine import Predictions
 from rlsched_envs.fleet import Fleet
-from rlsched_envs.gym_env import ClusterEnv
+from rlsched_envs.rows_env import RowsEnv
 from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.vector import RowsVecEnv
 from tests.contract.environment.episodes import CONFIG, REFERENCE, TRUE_LOG, random_row, reference_rows
 
 
 def test_the_reference_has_no_regret_to_the_last_bit(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 6, seed=4, config=CONFIG)
+    env = RowsVecEnv(sources, 6, seed=4, config=CONFIG)
     windows, episodes = env.reset(), 0
     while episodes < 18:
         rows = reference_rows(windows)
@@ -35,7 +35,7 @@ def test_the_reference_has_no_regret_to_the_last_bit(sources: list[EpisodeSource
 
 
 def test_windows_masks_and_padding(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 4, seed=9, config=CONFIG)
+    env = RowsVecEnv(sources, 4, seed=9, config=CONFIG)
     windows, choose = env.reset(), random_row(1)
     for _ in range(250):
         masks = env.action_masks()
@@ -58,7 +58,7 @@ def test_windows_masks_and_padding(sources: list[EpisodeSource]) -> None:
 
 
 def test_illegal_rows_are_refused(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 2, seed=0, config=CONFIG)
+    env = RowsVecEnv(sources, 2, seed=0, config=CONFIG)
     with pytest.raises(ValueError, match="cluster 0: row 0 is not legal"):
         env.step(np.zeros(2, np.int64))
     env.reset()
@@ -95,8 +95,8 @@ def test_many_equal_one_each(sources: list[EpisodeSource]) -> None:
 
 def test_the_gymnasium_environment_is_the_first_of_the_vector(sources: list[EpisodeSource]) -> None:
     single, vector = (
-        ClusterEnv(sources=sources, config=CONFIG),
-        ClusterVecEnv(sources, 3, seed=11, config=CONFIG),
+        RowsEnv(sources=sources, config=CONFIG),
+        RowsVecEnv(sources, 3, seed=11, config=CONFIG),
     )
     window, _ = single.reset(seed=11)
     windows, choose = vector.reset(), random_row(2)
@@ -113,7 +113,7 @@ def test_the_gymnasium_environment_is_the_first_of_the_vector(sources: list[Epis
 
 
 def test_reseeding_repeats(sources: list[EpisodeSource]) -> None:
-    env = ClusterVecEnv(sources, 2, seed=1, config=CONFIG)
+    env = RowsVecEnv(sources, 2, seed=1, config=CONFIG)
     first = env.reset().tobytes()
     assert env.reset().tobytes() != first, "another episode"
     env.seed(1)
@@ -126,13 +126,13 @@ def test_nothing_to_decide_is_an_error() -> None:
     predictions = Predictions(np.full(200, 60.0), np.ones(200))
     idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), predictions)
     with pytest.raises(InputError, match="no contested decision in 100 windows of idle: raise the load"):
-        ClusterVecEnv([idle], 1, config=msgspec.structs.replace(CONFIG, load_low=0.1, load_high=0.1)).reset()
+        RowsVecEnv([idle], 1, config=msgspec.structs.replace(CONFIG, load_low=0.1, load_high=0.1)).reset()
 
 
 def test_episodes_go_on_exactly_where_they_were_saved(sources: list[EpisodeSource]) -> None:
     env, other = (
-        ClusterVecEnv(sources, 3, seed=1, config=CONFIG),
-        ClusterVecEnv(sources, 3, seed=99, config=CONFIG),
+        RowsVecEnv(sources, 3, seed=1, config=CONFIG),
+        RowsVecEnv(sources, 3, seed=99, config=CONFIG),
     )
     env.reset()
     other.reset()
@@ -149,4 +149,4 @@ def test_episodes_go_on_exactly_where_they_were_saved(sources: list[EpisodeSourc
         assert again[2].tolist() == dones.tolist()
         assert [info.get("schedule") for info in again[3]] == [info.get("schedule") for info in infos]
     with pytest.raises(ValueError):
-        ClusterVecEnv(sources, 2, config=CONFIG).set_state(env.get_state())
+        RowsVecEnv(sources, 2, config=CONFIG).set_state(env.get_state())

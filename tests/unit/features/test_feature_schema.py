@@ -27,7 +27,7 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.vector import spaces
+from rlsched_envs.vector import row_spaces
 
 COLUMNS = {
     "is_wait": columns.IS_WAIT,
@@ -129,7 +129,7 @@ class TestSchema:
         assert not SCHEMA.begins_with(replace(shorter, hold_s=900.0))
 
     def test_the_observation_has_room_for_all(self) -> None:
-        box, rows = spaces()
+        box, rows = row_spaces()
         assert box.shape == (WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC)
         assert rows.n == WINDOW_ROWS
         assert WINDOW_ROWS > 1 + FEASIBLE_ROWS + OLDEST_ROWS

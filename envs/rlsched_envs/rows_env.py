@@ -1,4 +1,4 @@
-"""`rlsched/Cluster-v0`: one simulated GPU cluster as a Gymnasium environment."""
+"""`rlsched/Rows-v0`: one simulated GPU cluster, job by job, as a Gymnasium environment; for research."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
+from rlsched_envs.dial_env import source_of
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import spaces
+from rlsched_envs.vector import row_spaces
 
 
-class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
+class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     """A GPU cluster whose waiting jobs are to be started, or held back.
 
     **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, places the
@@ -79,7 +79,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
 
     >>> import gymnasium, rlsched
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
-    >>> env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)
+    >>> env = gymnasium.make("rlsched/Rows-v0", trace=trace, cluster=cluster)
     >>> env.observation_space.shape, env.action_space.n
     ((24, 58), np.int64(24))
     """
@@ -96,12 +96,12 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
         render_mode: str | None = None,
     ) -> None:
         if sources is None:
-            sources = [_source(trace, cluster)]
+            sources = [source_of(trace, cluster)]
         elif trace is not None or cluster is not None:
             raise InputError("expected a trace with a cluster, or sources, got both")
         self.render_mode = render_mode
         config = config or EpisodeConfig()
-        box, rows = spaces(config.window_rows)
+        box, rows = row_spaces(config.window_rows)
         self.observation_space: gym.spaces.Space[NDArray[np.float32]] = cast(
             "gym.spaces.Space[NDArray[np.float32]]", box
         )
@@ -132,15 +132,3 @@ class ClusterEnv(gym.Env[NDArray[np.float32], np.int64]):
         done = bool(self._fleet.dones[0])
         observation = info.pop("terminal_observation") if done else self._fleet.observations[0].copy()
         return observation, float(self._fleet.rewards[0]), done, False, info
-
-
-def _source(trace: Trace | str | Path | None, cluster: ClusterSpec | str | Path | None) -> EpisodeSource:
-    if trace is None and cluster is None:
-        return EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))
-    if trace is None or cluster is None:
-        given, lacking = ("cluster", "trace") if trace is None else ("trace", "cluster")
-        raise InputError(f"expected a trace and a cluster, got a {given} alone: give its {lacking} too")
-    jobs = trace if isinstance(trace, Trace) else Trace.read(trace)
-    return EpisodeSource.from_trace(
-        jobs, cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
-    )

@@ -1,0 +1,254 @@
+"""`rlsched/Cluster-v0`: a GPU cluster whose rule has dials to set; one, or many that step together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import records
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs import batch
+from rlsched_envs.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
+from rlsched_envs.loop import new_curve
+from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.windows import DialledRuns, Drawn, draw_setting
+
+DEFAULT_POLICY = "learned"
+_TRIES = 100
+
+
+class DialFleet:
+    """N clusters, and the windows that they play.
+
+    Args:
+        sources: Where windows are drawn from, each as likely as its weight says.
+        count: How many clusters.
+        drawn: What windows are like.
+        policy: The rule whose dials are set.
+        seed: Of the draws.
+        in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows, for comparisons.
+
+    Attributes:
+        observations: (N, F) float32, by `rlsched.decide.dials.observing.NAMES`.
+        rewards: (N,) float32.
+        dones: (N,) bool.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[EpisodeSource],
+        count: int,
+        drawn: Drawn,
+        policy: Policy,
+        seed: int,
+        *,
+        in_pairs: bool = False,
+    ) -> None:
+        self._sources, self._drawn, self._in_pairs = list(sources), drawn, in_pairs
+        weights = np.array([source.weight for source in sources])
+        self._weights = weights / weights.sum()
+        self._runs = DialledRuns(count, sources, drawn, policy, outside=True)
+        curve = new_curve(6 * drawn.jobs + 1)
+        self._episodes = DialEpisode(
+            self._runs.batch,
+            batch.stack(curve, count),
+            np.full(1, -1, np.int64),
+            records((count, 1), ACCOUNT),
+        )
+        self._step_all = self._runs.compiled(step_all, records=True)
+        self.observations = np.zeros((count, NUM_COLUMNS), np.float32)
+        self.rewards, self.dones = np.zeros(count, np.float32), np.zeros(count, np.bool_)
+        self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
+        self._names, self._began = [""] * count, time.time()
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the draws of every cluster anew."""
+        count = self.dones.size
+        streams = [k // 2 if self._in_pairs else k for k in range(count)]
+        self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
+
+    def begin(self, k: int) -> None:
+        """Draw a window for cluster `k` in which dials are ever due.
+
+        Raises:
+            InputError: none was found.
+        """
+        rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
+        what[k] = BEGIN
+        for _ in range(_TRIES):
+            source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
+            self._runs.load(k, draw_setting(source, self._drawn, rng))
+            self._go(what, np.zeros((self.dones.size, NUM_DIALS)))
+            if not self.dones[k]:
+                self._names[k], self._returns[k], self._lengths[k] = source.name, 0.0, 0
+                return
+        raise InputError(f"no window in {_TRIES} has anything to decide: raise the load")
+
+    def _go(self, what: NDArray[np.int64], moved: NDArray[np.float64]) -> None:
+        rewards, dones = self.rewards, self.dones
+        self._step_all(self._episodes, self._runs.options, what, moved, self.observations, rewards, dones)
+
+    def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
+        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, finished episodes begin anew.
+
+        Returns infos.
+        """
+        self._go(np.full(self.dones.size, STEP), np.clip(moved, -1.0, 1.0))
+        self._returns += self.rewards
+        self._lengths += 1
+        infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
+        for k in np.flatnonzero(self.dones).tolist():
+            infos[k] = self._summary(k)
+            infos[k]["terminal_observation"] = self.observations[k].copy()
+            if restart:
+                reward = self.rewards[k]
+                self.begin(k)
+                self.rewards[k], self.dones[k] = reward, True
+        return infos
+
+    def _summary(self, k: int) -> dict[str, Any]:
+        episodes = self._episodes
+        progress, account = episodes.sim.progress, episodes.account[k, 0]
+        last = episodes.curve.instant[k][int(episodes.curve.length[k, 0]) - 1]
+        jobs = episodes.sim.truth.shape[1]
+        delay_s = float(progress.run.queued_s[k, 0]) + float(progress.books.lost_s[k, 0])
+        return {
+            "episode": {
+                "r": float(self._returns[k]),
+                "l": int(self._lengths[k]),
+                "t": round(time.time() - self._began, 3),
+            },
+            "schedule": {
+                "delay_mean_s": delay_s / jobs,
+                "reference_delay_mean_s": float(last["cost_s"]) / jobs,
+                "jct_mean_s": (delay_s + float(account.work_s)) / jobs,
+                "reference_jct_mean_s": (float(last["cost_s"]) + float(account.work_s)) / jobs,
+                "energy_j": float(progress.books.jobs_j[k, 0]),
+                "reference_energy_j": float(last["energy_j"]),
+                "source": self._names[k],
+            },
+        }
+
+
+def spaces() -> tuple[gym.spaces.Box, gym.spaces.Box]:
+    """(observation space, action space)."""
+    return (
+        gym.spaces.Box(-3.0, 3.0, (NUM_COLUMNS,), np.float32),
+        gym.spaces.Box(-1.0, 1.0, (NUM_DIALS,), np.float32),
+    )
+
+
+class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """A GPU cluster on which a rule decides, and whose dials are to be set.
+
+    **Episode.** A window of a trace on a small cluster, under models of speed and power (`Drawn`). The rule
+    starts, shares, preempts and clocks; the agent prices what it does.
+
+    **Observation.** Box (F,) float32, -3 to 3: F = 57 named numbers of what waits, runs and comes, of how
+    predictions have done, and of what is allowed (`rlsched.decide.dials.observing.NAMES`). A live broker can
+    compute all of them.
+
+    **Action.** Box (D,) float32, -1 to 1: D = 8 dials, parts of their ranges
+    (`rlsched.decide.dials.turning.RANGES`). 0 leaves the rule's settings as they are. They are held for 10
+    simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
+
+    **Reward.** Minus the cost since the last step beyond that of the reference, which is the same rule with
+    all dials at 0, as per cent of all that the reference costs: 100 x ((1 - w) x time / its time in the
+    system + w x energy / its energy); w: weight of energy. Returns add up to the per cent that were saved;
+    leaving all dials at 0 gives exactly 0.
+
+    **Termination.** When the last job of the window has ended. Nothing is ever truncated.
+
+    **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, of the agent
+    and of the reference.
+
+    Args:
+        trace: Jobs to draw windows from, or their file; default: 20,000 synthetic Helios-like jobs.
+        cluster: What they run on, or its file; goes with `trace`.
+        sources: Several traces, each with a cluster of its own, instead of `trace` and `cluster`.
+        drawn: What windows are like.
+        policy: The rule whose dials are set.
+
+    Raises:
+        InputError: a trace without a cluster, or a cluster without a trace; or a file cannot be read.
+
+    >>> import gymnasium, rlsched
+    >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
+    >>> env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)
+    >>> env.observation_space.shape, env.action_space.shape
+    ((57,), (8,))
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form
+
+    def __init__(
+        self,
+        trace: Trace | str | Path | None = None,
+        cluster: ClusterSpec | str | Path | None = None,
+        *,
+        sources: Sequence[EpisodeSource] | None = None,
+        drawn: Drawn | None = None,
+        policy: Policy | str = DEFAULT_POLICY,
+        render_mode: str | None = None,
+    ) -> None:
+        if sources is None:
+            sources = [source_of(trace, cluster)]
+        elif trace is not None or cluster is not None:
+            raise InputError("expected a trace with a cluster, or sources, got both")
+        self.render_mode = render_mode
+        self.observation_space, self.action_space = spaces()
+        self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), 0)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin a new episode; there are no options."""
+        del options
+        super().reset(seed=seed)
+        if seed is not None:
+            self._fleet.reseed(seed)
+        self._fleet.begin(0)
+        return self._fleet.observations[0].copy(), {}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Set the dials, and go on until they are due again."""
+        info = self._fleet.step(np.asarray(action, np.float64)[None], restart=False)[0]
+        info.pop("terminal_observation", None)
+        done = bool(self._fleet.dones[0])
+        return self._fleet.observations[0].copy(), float(self._fleet.rewards[0]), done, False, info
+
+
+def without_dials(policy: Policy | str) -> Policy:
+    """The rule of a policy, for somebody else to set its dials."""
+    return Policy.of(policy).with_settings(dials="")
+
+
+def source_of(trace: Trace | str | Path | None, cluster: ClusterSpec | str | Path | None) -> EpisodeSource:
+    """Where windows are drawn from: a trace with its cluster, by default a synthetic one.
+
+    Raises:
+        InputError: one of them is missing, or cannot be read.
+    """
+    if trace is None and cluster is None:
+        return EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))
+    if trace is None or cluster is None:
+        given, lacking = ("cluster", "trace") if trace is None else ("trace", "cluster")
+        raise InputError(f"expected a trace and a cluster, got a {given} alone: give its {lacking} too")
+    jobs = trace if isinstance(trace, Trace) else Trace.read(trace)
+    return EpisodeSource.from_trace(
+        jobs, cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
+    )
