@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -208,7 +208,9 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         elif trace is not None or cluster is not None:
             raise InputError("expected a trace with a cluster, or sources, got both")
         self.render_mode = render_mode
-        self.observation_space, self.action_space = spaces()
+        seen, moved = spaces()
+        self.observation_space = cast("gym.spaces.Space[NDArray[np.float32]]", seen)
+        self.action_space = cast("gym.spaces.Space[NDArray[np.float32]]", moved)
         self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), 0)
 
     def reset(

@@ -190,7 +190,10 @@ class EpisodeSource:
 
 
 class Window(msgspec.Struct, frozen=True):
-    """One episode's jobs: `rows` entries each, the first submitted at 0."""
+    """One episode's jobs: `rows` entries each, the first submitted at 0.
+
+    `first`: number of the first of them in its source.
+    """
 
     submit_s: NDArray[np.float64]
     duration_s: NDArray[np.float64]
@@ -199,6 +202,7 @@ class Window(msgspec.Struct, frozen=True):
     spread: NDArray[np.float64]
     nodes: int
     workload: NDArray[np.int32]
+    first: int = 0
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
@@ -225,6 +229,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
         predictions.spread,
         nodes,
         np.zeros(pick.size, np.int32) if source.workload is None else source.workload[pick],
+        int(pick[0]),
     )
 
 

@@ -100,7 +100,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Name of the trace that it is of.
-        group: Windows of one group may have jobs in common, and are not independent.
+        group: Source and stretch of it that the window begins in: windows of one group have jobs in common.
         window: Its jobs.
         kind: GPU type, position in `GPU_TYPES`.
         energy_weight: What energy counts against time, 0 to 1.
@@ -124,12 +124,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return float(self.window.duration_s.sum())
 
 
-def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator, group: str = "") -> Setting:
+def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> Setting:
     """Draw a window of a source, and what holds in it."""
     window = draw_window(source, drawn.window, rng)
     return Setting(
         source=source.name,
-        group=group or source.name,
+        group=f"{source.name}/{window.first // drawn.jobs}",
         window=window,
         kind=int(rng.choice(drawn.kinds)),
         energy_weight=float(rng.choice(drawn.energy_weights)),

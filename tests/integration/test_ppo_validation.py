@@ -1,4 +1,4 @@
-"""Training data cut by time, validation windows replayed by the engine, `rlsched train` from end to end."""
+"""Training data cut by time, validation windows replayed by the engine, `rlsched train-rows` as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.cli.train import train
+from rlsched_agents.cli.train_rows import train_rows
 from rlsched_agents.ppo.callbacks import Table, score_of
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.replays import Replays, scorer
@@ -255,7 +255,7 @@ def test_train_validates_writes_a_card_and_resumes(
         "--recipe",
         str(tmp_path / "r.toml"),
     ]
-    assert train.main([*paths, *rest, "--timesteps", "256"], standalone_mode=False) == 0
+    assert train_rows.main([*paths, *rest, "--timesteps", "256"], standalone_mode=False) == 0
     assert "qssf-backfill" in capsys.readouterr().out
     card = load_checkpoint(tmp_path / "mine").card
     assert (tmp_path / "mine" / "CARD.md").exists()
@@ -265,7 +265,7 @@ def test_train_validates_writes_a_card_and_resumes(
     assert set(card.validation) == {"ppo", *RULES_TO_BEAT}
     assert list((tmp_path / "log").glob("events.*"))
     more = [*paths, *rest, "--timesteps", "384", "--resume", "--quiet"]
-    assert train.main(more, standalone_mode=False) == 0
+    assert train_rows.main(more, standalone_mode=False) == 0
     assert load_checkpoint(tmp_path / "log" / "checkpoints" / "last.zip").card.timesteps == 384
     assert capsys.readouterr().out == ""
 
@@ -286,7 +286,7 @@ def test_bad_input_is_one_clear_line(
 ) -> None:
     recipe = ["--recipe", str(tmp_path / "r.toml")] if "--recipe" not in extra else []
     with pytest.raises(InputError, match=message) as caught:
-        train.main(
+        train_rows.main(
             [
                 *paths,
                 *recipe,
@@ -312,15 +312,15 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_training(
     (tmp_path / "file").write_text("")
     places = ["--logdir", str(tmp_path / logdir), "--out", str(tmp_path / out)]
     with pytest.raises(InputError, match="file: cannot write here"):
-        train.main([*paths, *places, "--timesteps", "1"], standalone_mode=False)
+        train_rows.main([*paths, *places, "--timesteps", "1"], standalone_mode=False)
 
 
 def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
     rest = ["--timesteps", "1", "--logdir", str(tmp_path), "--out", str(tmp_path / "o.zip")]
     with pytest.raises(InputError, match="expected something to train on"):
-        train.main(rest, standalone_mode=False)
+        train_rows.main(rest, standalone_mode=False)
     with pytest.raises(InputError, match="expected a --cluster"):
-        train.main(["--trace", "t.csv", *rest], standalone_mode=False)
+        train_rows.main(["--trace", "t.csv", *rest], standalone_mode=False)
 
 
 def test_one_cluster_serves_all_traces(paths: list[str]) -> None:
@@ -330,5 +330,5 @@ def test_one_cluster_serves_all_traces(paths: list[str]) -> None:
 
 
 def test_help_has_an_example() -> None:
-    text = train.get_help(click.Context(train, info_name="train"))
-    assert "rlsched train --trace" in text
+    text = train_rows.get_help(click.Context(train_rows, info_name="train-rows"))
+    assert "rlsched train-rows --trace" in text

@@ -1,4 +1,4 @@
-"""`rlsched train` that goes on: what `--init` adopts, and what runs begin with that are resumed."""
+"""`rlsched train-rows` that goes on: what `--init` adopts, and what runs begin with that are resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
-from rlsched_agents.cli.train import train
+from rlsched_agents.cli.train_rows import train_rows
 from rlsched_agents.ppo.recipes import RECIPES, Recipe
 from rlsched_agents.ppo.training import RunFiles, TrainingResult
 from rlsched_agents.runtime.card import Card
@@ -77,7 +77,7 @@ def origin(tmp_path: Path) -> Path:
 
 def run(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("rlsched_agents.ppo.training.train", trainer)
-    code: int = train.main(list(words), standalone_mode=False)
+    code: int = train_rows.main(list(words), standalone_mode=False)
     return code
 
 

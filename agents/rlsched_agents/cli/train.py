@@ -1,14 +1,18 @@
-"""`rlsched train`: train a policy on traces, with a progress bar, TensorBoard, validation and resume."""
+"""`rlsched train`: learn a strategy that sets the dials of a rule, on traces, and say what it is worth."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 if TYPE_CHECKING:
-    from rlsched_agents.ppo.confirming import Verdict
+    from torch.utils.tensorboard import SummaryWriter
+
+    from rlsched_agents.dials.evolution import Generation
+    from rlsched_agents.dials.training import DialRecipe, Trained
 
 _FILE = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
@@ -21,7 +25,7 @@ EXIT_INTERRUPTED = 130
     multiple=True,
     type=_FILE,
     metavar="T",
-    help="Trace to train on; may be repeated, each with its --cluster.",
+    help="Trace to learn from; may be repeated, each with its --cluster.",
 )
 @click.option(
     "--cluster",
@@ -36,205 +40,194 @@ EXIT_INTERRUPTED = 130
     multiple=True,
     type=click.Choice(["helios", "philly", "itp"]),
     metavar="LIKE",
-    help="Train on a synthetic trace as well: helios, philly or itp; may be repeated.",
+    help="Learn from a synthetic trace as well: helios, philly or itp; may be repeated.",
 )
 @click.option(
     "--predictability",
-    default="informative",
+    default="causal",
     show_default=True,
     metavar="LEVEL",
     help="How well durations of synthetic jobs are predicted (see: rlsched trace synth --help).",
 )
 @click.option(
-    "--timesteps",
-    required=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Decisions to train on, earlier parts of a resumed run included.",
-)
-@click.option(
-    "--logdir",
-    required=True,
-    type=_FILE,
-    metavar="DIR",
-    help="Folder for TensorBoard, and for checkpoints/last.zip, which --resume goes on from.",
+    "--policy",
+    default="learned",
+    show_default=True,
+    metavar="P",
+    help="The rule whose dials are set: a preset, or a TOML file. Its own strategy, if any, is left out.",
 )
 @click.option(
     "--out",
     required=True,
     type=_FILE,
-    metavar="CHECKPOINT",
-    help="Policy to write: a .zip, or a folder that also gets a CARD.md.",
+    metavar="STRATEGY",
+    help="Strategy to write (.json), beside a card (.md) of the same name.",
 )
-@click.option("--init", type=_FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
-@click.option("--resume", is_flag=True, help="Go on with the run of --logdir. Only for files you trust.")
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="K",
-    help="Seed of weights, episodes and draws.",
-)
-@click.option(
-    "--runs",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Runs of as many seeds, from --seed on; the best by validation is written.",
-)
+@click.option("--logdir", type=_FILE, metavar="DIR", help="Folder for TensorBoard and for --resume.")
+@click.option("--resume", is_flag=True, help="Go on with the training of --logdir.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), metavar="K")
 @click.option(
     "--recipe",
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Hyper-parameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml.",
+    help="default (20 to 40 minutes), quick (5 minutes), smoke (to see that it runs), or a .toml.",
 )
-@click.option(
-    "--threads",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Threads of torch; more than one pays on an idle machine alone.",
-)
-@click.option("--no-validation", is_flag=True, help="Keep the last policy instead of the best by validation.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="What came of it as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def train(
     traces: tuple[Path, ...],
     clusters: tuple[Path, ...],
     synthetic: tuple[str, ...],
     predictability: str,
-    timesteps: int,
-    logdir: Path,
+    policy: str,
     out: Path,
-    init: Path | None,
+    logdir: Path | None,
     resume: bool,
     seed: int,
-    runs: int,
     recipe: str,
-    threads: int,
-    no_validation: bool,
+    workers: int | None,
+    as_json: bool,
     quiet: bool,
 ) -> int:
-    """Train a policy on traces.
+    """Learn prices for a rule: a strategy that sets its dials by what the cluster is like.
 
-    Each trace is cut by time: the first 70 % for training, the next 10 % for validation, the last 20 % are
-    left for testing. Every so often the policy runs on the first half of the validation part beside the
-    heuristics; the best one is written if the second half confirms that it is better than what the run began
-    with, else that. Ctrl-C saves, and --resume goes on exactly where it stopped.
+    Each trace is cut by time: windows of the first 70 % teach, those of the next 5 % choose, and those of
+    the 5 % after that say, once, what the strategy is worth against the rule's settings as they are. The last
+    20 % are left for testing. The last line says in words what came out. After Ctrl-C, --resume goes on where
+    --logdir was given.
 
     \b
     Example:
-      rlsched train --trace t.csv.gz --cluster c.toml --timesteps 50000 --logdir runs/try --out runs/try.zip
-      rlsched train --synthetic helios --timesteps 1000000 --logdir runs/synth --out runs/synth.zip
-      tensorboard --logdir runs
+      rlsched train --synthetic helios --recipe quick --out mine.json
+      rlsched train --trace t.csv.gz --cluster c.toml --logdir runs/mine --out mine.json
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy learned --set dials=mine.json
     """
     from rlsched.errors import InputError
 
     if not traces and not synthetic:
-        raise InputError("expected something to train on: --trace T --cluster C, or --synthetic LIKE")
+        raise InputError("expected something to learn from: --trace T --cluster C, or --synthetic LIKE")
     if traces and not clusters:
         raise InputError("expected a --cluster for the --trace")
-    if resume and init is not None:
-        raise InputError("give --init or --resume, not both: a resumed run has its own weights")
-    if runs > 1 and no_validation:
-        raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
+    if out.suffix != ".json":
+        raise InputError(f"--out {out}: expected a name that ends in .json: a strategy is JSON")
+    if resume and logdir is None:
+        raise InputError("--resume goes on with the training of --logdir: give that, too")
 
-    import rlsched
+    from rlsched.cli.show import print_json
+    from rlsched.decide.policy import Policy
     from rlsched.workload.predictability import parse_predictability
-    from rlsched_agents.ppo.recipes import load_recipe
-    from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
+    from rlsched_agents.dials.card import card_text
+    from rlsched_agents.dials.recipes import load_recipe
+    from rlsched_agents.dials.training import STATE_FILE, Lesson, Training, report_of
     from rlsched_agents.ppo.sources import read_data, synthetic_data
-    from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
-    from rlsched_agents.ppo.training import train as run
-    from rlsched_agents.runtime.checkpoint import load_checkpoint
 
-    chosen, files = load_recipe(recipe), RunFiles(logdir=logdir, out=out)
-    if resume:
-        init = noted_init(files, seed, runs)
-    if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:
-        checkpoint = load_checkpoint(origin)
-        chosen = chosen.going_on(checkpoint.card.network, str(origin))
-        first_weights(checkpoint, chosen)  # an error now, before anything is written
+    chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
+    rule.rule  # noqa: B018 - an error now, before anything is read
+    _make_writable(out.parent)
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
-    for folder in (logdir, out.parent if out.suffix == ".zip" else out):
-        _make_writable(folder)
-    if not resume:
-        note_init(files, seed, runs, init)
-
-    from datetime import UTC, datetime
-
-    from rlsched_agents.ppo.validation import Validator, cut_windows
-    from rlsched_agents.runtime.card import Card
-    from rlsched_envs.vector import RowsVecEnv
-
-    card = Card(
-        name=out.stem,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        rlsched_version=rlsched.__version__,
-        schema_hash="",
-        network=chosen.network,
-        timesteps=0,
-        seeds=(seed,),
-        traces=tuple(use for one in data for use in one.uses),
+    training = Training(
+        Lesson.of(data, chosen, rule, seed),
+        chosen,
+        seed,
+        state_file=logdir / STATE_FILE if logdir is not None else None,
+        workers=workers,
     )
-    validator = confirmer = None
-    if not no_validation:
-        validator = Validator(cut_windows([part for one in data for part in one.validation], chosen, seed))
-        confirming = [part for one in data for part in one.confirmation]
-        confirmer = Validator(cut_windows(confirming, chosen, seed)) if confirming else None
-
-    def train_one(own_seed: int, own_files: RunFiles, own_resume: bool) -> TrainingResult:
-        venv = RowsVecEnv(
-            [one.train for one in data], chosen.num_envs, seed=own_seed, config=chosen.episode, copy=False
-        )
+    with _Shown(chosen, logdir, quiet=quiet) as shown:
         try:
-            return run(
-                venv,
-                chosen,
-                timesteps=timesteps,
-                files=own_files,
-                seed=own_seed,
-                card=card,
-                validate=validator,
-                confirm=confirmer,
-                init=noted_init(files, seed, runs),
-                resume=own_resume,
-                threads=threads,
-                progress=not quiet,
-            )
-        finally:
-            venv.close()
-
-    result = train_seeds(train_one, seed, runs, files, chosen.tolerated_loss_frac, resume=resume)
-    if not quiet:
-        _report(result.card.validation, result.card.temperature)
-        if result.verdict is not None:
-            click.echo(_confirmed(result.verdict, init))
-        click.echo(
-            f"{out}: policy of decision {result.card.timesteps:,} of {result.timesteps:,}, "
-            f"{result.steps_per_s:,.0f} decisions a second"
-        )
-    if result.stopped:
-        click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
-        return EXIT_INTERRUPTED
+            found = training.run(shown.tell, resume=resume)
+        except KeyboardInterrupt:
+            again = "go on with the same command and --resume" if logdir else "nothing was kept: no --logdir"
+            click.echo(f"stopped; {again}", err=True)
+            return EXIT_INTERRUPTED
+    if found.is_better:
+        found.strategy.write(out)
+        uses = [use for one in data for use in one.uses]
+        out.with_suffix(".md").write_text(card_text(found, chosen, rule, uses, seed), encoding="utf-8")
+    if as_json:
+        print_json({**report_of(found), "written": str(out) if found.is_better else None})
+        return 0
+    _print(found)
+    click.echo(f"{found.verdict}{f'; written to {out}' if found.is_better else '; nothing was written'}")
     return 0
 
 
-def _confirmed(verdict: Verdict, init: Path | None) -> str:
-    """What the windows that chose nothing said."""
-    began = f"the policy of {init}" if init is not None else "the reference rule, as which it began"
-    scores = f"{verdict.score:.3f} against {verdict.start_score:.3f}, lower is better"
-    if verdict.better:
-        return f"confirmed on windows that chose nothing: better than {began} ({scores})"
-    return f"not better than {began} on windows that chose nothing ({scores}): that is what was kept"
+class _Shown:
+    """Progress: a bar on a terminal, a line every ten seconds elsewhere, curves where there is a folder."""
+
+    def __init__(self, recipe: DialRecipe, logdir: Path | None, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._total = {"constants": recipe.constants.generations, "following": recipe.following.generations}
+        self._quiet, notes = quiet, Console(stderr=True, highlight=False)
+        self._is_terminal, self._printed_s = notes.is_terminal, 0.0
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed} of {task.total}  {task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=notes,
+            transient=True,
+            disable=quiet or not notes.is_terminal,
+        )
+        self._tasks: dict[str, object] = {}
+        self._logdir, self._writer = logdir, cast("SummaryWriter | None", None)
+
+    def __enter__(self) -> _Shown:
+        self._bars.start()
+        if self._logdir is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._logdir))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+        if self._writer is not None:
+            self._writer.close()
+
+    def tell(self, stage: str, generation: Generation) -> None:
+        """One more generation of a stage."""
+        import time
+
+        note = f"cost {generation.cost:.4f}  signal to noise {generation.signal:.2f}"
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=self._total[stage], note=note)
+        self._bars.update(self._tasks[stage], completed=generation.number, note=note)  # type: ignore[arg-type]
+        now_s = time.monotonic()
+        last = generation.number == self._total[stage]
+        if not self._quiet and not self._is_terminal and (last or now_s - self._printed_s >= 10.0):
+            self._printed_s = now_s
+            print(f"{stage} {generation.number} of {self._total[stage]}  {note}", file=sys.stderr, flush=True)
+        if self._writer is not None:
+            self._writer.add_scalar(f"{stage}/cost_frac", generation.cost, generation.number)
+            self._writer.add_scalar(f"{stage}/signal_to_noise", generation.signal, generation.number)
+
+
+def _print(found: Trained) -> None:
+    """What was chosen, and what it was worth where nothing was chosen."""
+    from rlsched.cli.show import print_table
+
+    rows = [(name, "chooses", one) for name, one in found.chosen.items()]
+    if found.confirmed is not None:
+        rows.append((found.stage, "confirms", found.confirmed))
+    print_table(
+        "Over the rule's settings as they are, below 1 is better",
+        ("dials", "windows that", "cost", "delay", "energy", "better in"),
+        [
+            (name, what, str(one.cost), str(one.delay), str(one.energy), f"{one.cost.better_frac:.0%}")
+            for name, what, one in rows
+        ],
+    )
+    for stage in found.stopped:
+        click.echo(f"{stage}: ended early, for its pairs told nothing of where to go")
 
 
 def _make_writable(folder: Path) -> None:
-    """Make a folder and try it now, because a run of hours must not end on one that cannot be written."""
+    """Make a folder and try it now, because a run of minutes must not end on one that cannot be written."""
     from tempfile import TemporaryFile
 
     from rlsched.errors import InputError
@@ -245,27 +238,3 @@ def _make_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{folder}: cannot write here: {error.strerror}; name another folder") from error
-
-
-def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
-    """The validation table of the policy that was written."""
-    if not table:
-        return
-    from rlsched.cli.show import print_table
-
-    served = "arg max" if temperature == 0 else f"temperature {temperature:g}"
-    print_table(
-        f"Validation (served by {served})",
-        ("policy", "queueing mean", "queueing p99", "JCT mean", "utilisation", "queueing x reference"),
-        [
-            (
-                name,
-                f"{row['queue_mean_s']:,.0f} s",
-                f"{row['queue_p99_s']:,.0f} s",
-                f"{row['jct_mean_s']:,.0f} s",
-                f"{100 * row['gpu_utilisation_frac']:.1f} %",
-                f"{row['queue_ratio_frac']:.3f}",
-            )
-            for name, row in table.items()
-        ],
-    )

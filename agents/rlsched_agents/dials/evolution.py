@@ -1,14 +1,14 @@
-"""Evolution of linear strategies: antithetic pairs on the same windows, and a step along what helped.
+"""Evolution of linear strategies: antithetic pairs, each on a window of its own; a step along what helped.
 
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
-Adam's step (Kingma, Ba, ICLR 2015). All candidates of a generation see the same windows with the same luck,
-so that what differs is what they do.
+Adam's step (Kingma, Ba, ICLR 2015). The two of a pair see the same window with the same luck. Many pairs on
+one window each tell more than few pairs on many windows: with fewer pairs than weights, most of a step is
+chance, however well each pair is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -43,20 +43,26 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Attributes:
         generations: Steps.
         pairs: Pairs of candidates a generation, one as far from the mean as the other, opposite.
-        windows: Windows a generation.
+        most: A pair's difference of ln(cost) counts as this much at most.
         spread: Standard deviation of what is added to each weight.
         step: Adam's step size ...
         final_step_frac: ... and what is left of it at the end.
+        averaged_frac: What comes of it is the mean over the last part of the generations, so long.
+        least_signal: Where the pairs so far tell no more than this of a direction, it has found none ...
+        patience: ... once there were so many generations.
         dials: Those that move.
         columns: Those that they go by; none: constants alone, a static setting.
     """
 
     generations: int = 40
-    pairs: int = 12
-    windows: int = 40
-    spread: float = 0.1
-    step: float = 0.03
-    final_step_frac: float = 0.2
+    pairs: int = 240
+    most: float = 0.3
+    spread: float = 0.2
+    step: float = 0.04
+    final_step_frac: float = 0.25
+    averaged_frac: float = 0.5
+    least_signal: float = 0.2
+    patience: int = 12
     dials: tuple[str, ...] = tuple(RANGES)
     columns: tuple[str, ...] = COLUMNS
 
@@ -74,13 +80,13 @@ class Generation(msgspec.Struct, frozen=True):
     Attributes:
         number: From 1 on.
         cost: Geometric mean over its candidates of cost over the reference's.
-        signal_to_noise: Of the step's direction: agreement of the halves of its pairs, 0 where it is all
-            noise.
+        signal: Signal to noise of all pairs so far: the square of their mean pull over what chance alone
+            would make of it, less 1; 0: nothing but chance.
     """
 
     number: int
     cost: float
-    signal_to_noise: float
+    signal: float
 
 
 class Evolution:
@@ -101,21 +107,64 @@ class Evolution:
         self._first, self._second = (np.zeros(int(self._mask.sum())) for _ in range(2))
         self._reference: Costs = judge.run([ALL_ZERO])[0]
         self.number = 0
+        self._pulls, self._squares, self._count = np.zeros_like(self._first), np.zeros_like(self._first), 0
+        self._total = np.zeros_like(self.mean)
+
+    @property
+    def found(self) -> Floats:
+        """(D, F + 1) what has come of it so far."""
+        kept = self.number - self._first_averaged
+        return self._total / kept if kept > 0 else self.mean
+
+    @property
+    def _first_averaged(self) -> int:
+        """Generations before the first that counts."""
+        return int(self.config.generations * (1.0 - self.config.averaged_frac))
+
+    @property
+    def signal(self) -> float:
+        """See `Generation`."""
+        if self._count < 2:
+            return 0.0
+        mean = self._pulls / self._count
+        chance = (self._squares / self._count - mean**2) / self._count
+        return max(float((mean**2).sum()) / max(float(chance.sum()), 1e-30) - 1.0, 0.0)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it finds no direction."""
+        return self.number >= self.config.patience and self.signal < self.config.least_signal
 
     def step(self) -> Generation:
         """One generation."""
         config, judge = self.config, self._judge
-        which = self._rng.choice(len(judge.settings), min(config.windows, len(judge.settings)), replace=False)
+        which = self._windows(config.pairs)
         noise = self._rng.normal(size=(config.pairs, int(self._mask.sum())))
-        candidates = [(self._moved(sign * config.spread * one),) for one in noise for sign in (1.0, -1.0)]
-        there = Costs(*(part[which] for part in msgspec.structs.astuple(self._reference)))
-        found = judge.run(candidates, which)
-        cost = np.array([one.over(there, judge.energy_weight[which]).mean() for one in found])
-        pulls = (cost[0::2] - cost[1::2])[:, None] / 2.0 * noise / config.spread
-        gradient = pulls.mean(axis=0)
-        self._ascend(gradient)
+        tried = [
+            ((self._moved(sign * config.spread * one),), int(k))
+            for one, k in zip(noise, which, strict=True)
+            for sign in (1.0, -1.0)
+        ]
+        found, there = judge.run_pairs(tried), self._reference.rows(which)
+        weight = judge.energy_weight[which]
+        worse, better = (found.rows(slice(side, None, 2)).over(there, weight) for side in (0, 1))
+        half = np.clip(worse - better, -config.most, config.most)[:, None] / 2.0
+        pulls = half * noise / config.spread
+        self._pulls += pulls.sum(axis=0)
+        self._squares += (pulls**2).sum(axis=0)
+        self._count += len(pulls)
+        self._ascend(pulls.mean(axis=0))
         self.number += 1
-        return Generation(self.number, float(np.exp(cost.mean())), _agreement(pulls))
+        if self.number > self._first_averaged:
+            self._total += self.mean
+        cost = float(np.exp((worse.mean() + better.mean()) / 2.0))
+        return Generation(self.number, cost, self.signal)
+
+    def _windows(self, count: int) -> NDArray[np.int64]:
+        """So many windows, each as often as the others, as far as that goes."""
+        every = len(self._judge.settings)
+        rounds = [self._rng.permutation(every) for _ in range(-(-count // every))]
+        return np.concatenate(rounds)[:count]
 
     def _moved(self, by: Floats) -> Floats:
         weights = self.mean.copy()
@@ -130,16 +179,24 @@ class Evolution:
         self._second = 0.95 * self._second + 0.05 * gradient**2
         first = self._first / (1.0 - 0.9 ** (self.number + 1))
         second = self._second / (1.0 - 0.95 ** (self.number + 1))
-        self.mean = self._moved(-self.config.step * share * first / (np.sqrt(second) + 1e-8))
+        self.mean[...] = self._moved(-self.config.step * share * first / (np.sqrt(second) + 1e-8))
 
+    def get_state(self) -> dict[str, Any]:
+        """Where it stands, as arrays and plain data."""
+        return {
+            "number": self.number,
+            "count": self._count,
+            "rng": self._rng.bit_generator.state,
+            "arrays": [array.tolist() for array in self._arrays],
+        }
 
-def _agreement(pulls: Floats) -> float:
-    """Signal to noise of a mean of (P, n) vectors: its square over that which noise alone would have."""
-    mean, pairs = pulls.mean(axis=0), len(pulls)
-    noise = float(pulls.var(axis=0, ddof=1).sum()) / pairs
-    return max(float((mean**2).sum()) / max(noise, 1e-30) - 1.0, 0.0)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where `get_state` was called."""
+        self.number, self._count = int(state["number"]), int(state["count"])
+        self._rng.bit_generator.state = state["rng"]
+        for mine, theirs in zip(self._arrays, state["arrays"], strict=True):
+            mine[...] = theirs
 
-
-def sources_of(judge: Judge) -> Sequence[str]:
-    """Where its windows are from, window by window."""
-    return [one.source for one in judge.settings]
+    @property
+    def _arrays(self) -> list[Floats]:
+        return [self.mean, self._first, self._second, self._pulls, self._squares, self._total]

@@ -21,6 +21,8 @@ Layers = Sequence[Floats]
 LEAST_DELAY_FRAC: Final = 0.01
 """A delay counts as this part of the run times at least: with idle cores a job can be faster than alone."""
 _RESAMPLES: Final = 2000
+_CHUNK: Final = 8
+"""Runs that a process is handed at once: they take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves every dial where the settings have it."""
 
@@ -28,10 +30,10 @@ _pools: tuple[Windows, ...] = ()
 """Of this process: what the processes of a `Judge` find when they begin."""
 
 
-def _run(task: tuple[int, Layers, NDArray[np.int64]]) -> tuple[Floats, Floats]:
-    pool, layers, which = task
-    cost = _pools[pool].run(layers, which)
-    return np.array(cost.delay_s), np.array(cost.energy_j)
+def _run(tasks: Sequence[tuple[int, Layers, int]]) -> Floats:
+    """(n, 2) delay and energy of (pool, strategy, window in the pool)."""
+    costs = [_pools[pool].run(layers, [at])[0] for pool, layers, at in tasks]
+    return np.array([(one.delay_s, one.energy_j) for one in costs])
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -51,6 +53,10 @@ class Costs(msgspec.Struct, frozen=True):
     def floored_s(self) -> Floats:
         """Delays, of which each is a part of the run times at least (`LEAST_DELAY_FRAC`)."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
+
+    def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
+        """Those of some windows."""
+        return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept])
 
     def over(self, other: Costs, energy_weight: Floats) -> Floats:
         """(n,) ln(cost over another's): time in the system and energy, weighed, each relative."""
@@ -90,18 +96,19 @@ class Judge:
     def run(self, strategies: Sequence[Layers], which: NDArray[np.int64] | None = None) -> list[Costs]:
         """Run each strategy on all windows, or on these."""
         chosen = np.arange(len(self.settings)) if which is None else which
-        tasks, places = [], []
-        for number, layers in enumerate(strategies):
-            for pool in np.unique(self._pool_of[chosen]):
-                mine = np.flatnonzero(self._pool_of[chosen] == pool)
-                for part in np.array_split(mine, -(-mine.size // 32)):
-                    tasks.append((int(pool), layers, self._at[chosen[part]]))
-                    places.append((number, part))
-        delay_s, energy_j = (np.zeros((len(strategies), chosen.size)) for _ in range(2))
-        for (number, part), found in zip(places, self._processes.map(_run, tasks), strict=True):
-            delay_s[number, part], energy_j[number, part] = found
-        work_s = self._work_s[chosen]
-        return [Costs(delay, work_s, energy) for delay, energy in zip(delay_s, energy_j, strict=True)]
+        pairs = [(layers, int(k)) for layers in strategies for k in chosen]
+        found = self.run_pairs(pairs)
+        firsts = range(0, len(pairs), chosen.size)
+        return [found.rows(slice(first, first + chosen.size)) for first in firsts]
+
+    def run_pairs(self, pairs: Sequence[tuple[Layers, int]]) -> Costs:
+        """Run each strategy on the window that stands beside it."""
+        tasks = [
+            [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
+            for at in range(0, len(pairs), _CHUNK)
+        ]
+        found = np.concatenate(list(self._processes.map(_run, tasks)))
+        return Costs(found[:, 0], self._work_s[[k for _, k in pairs]], found[:, 1])
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -1,0 +1,274 @@
+"""`rlsched train-rows`: train PPO on the choice of the next job, for research."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rlsched_agents.ppo.confirming import Verdict
+
+_FILE = click.Path(path_type=Path)
+EXIT_INTERRUPTED = 130
+
+
+@click.command("train-rows")
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    type=_FILE,
+    metavar="T",
+    help="Trace to train on; may be repeated, each with its --cluster.",
+)
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    type=_FILE,
+    metavar="C",
+    help="Cluster (TOML) of each trace; one alone serves all.",
+)
+@click.option(
+    "--synthetic",
+    multiple=True,
+    type=click.Choice(["helios", "philly", "itp"]),
+    metavar="LIKE",
+    help="Train on a synthetic trace as well: helios, philly or itp; may be repeated.",
+)
+@click.option(
+    "--predictability",
+    default="informative",
+    show_default=True,
+    metavar="LEVEL",
+    help="How well durations of synthetic jobs are predicted (see: rlsched trace synth --help).",
+)
+@click.option(
+    "--timesteps",
+    required=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Decisions to train on, earlier parts of a resumed run included.",
+)
+@click.option(
+    "--logdir",
+    required=True,
+    type=_FILE,
+    metavar="DIR",
+    help="Folder for TensorBoard, and for checkpoints/last.zip, which --resume goes on from.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=_FILE,
+    metavar="CHECKPOINT",
+    help="Policy to write: a .zip, or a folder that also gets a CARD.md.",
+)
+@click.option("--init", type=_FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
+@click.option("--resume", is_flag=True, help="Go on with the run of --logdir. Only for files you trust.")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Seed of weights, episodes and draws.",
+)
+@click.option(
+    "--runs",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Runs of as many seeds, from --seed on; the best by validation is written.",
+)
+@click.option(
+    "--recipe",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Hyper-parameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml.",
+)
+@click.option(
+    "--threads",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Threads of torch; more than one pays on an idle machine alone.",
+)
+@click.option("--no-validation", is_flag=True, help="Keep the last policy instead of the best by validation.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def train_rows(
+    traces: tuple[Path, ...],
+    clusters: tuple[Path, ...],
+    synthetic: tuple[str, ...],
+    predictability: str,
+    timesteps: int,
+    logdir: Path,
+    out: Path,
+    init: Path | None,
+    resume: bool,
+    seed: int,
+    runs: int,
+    recipe: str,
+    threads: int,
+    no_validation: bool,
+    quiet: bool,
+) -> int:
+    """Train PPO on the choice of the next job (research).
+
+    What is chosen here is the next row of a list of jobs. No training of it was ever confirmed to be better
+    than the rule that it begins as. `rlsched train` trains what prices all decisions.
+
+    Each trace is cut by time: the first 70 % for training, the next 10 % for validation, the last 20 % are
+    left for testing. Every so often the policy runs on the first half of the validation part beside the
+    heuristics; the best one is written if the second half confirms that it is better than what the run began
+    with, else that. Ctrl-C saves, and --resume goes on exactly where it stopped.
+
+    \b
+    Example:
+      rlsched train-rows --trace t.csv.gz --cluster c.toml --timesteps 50000 --logdir runs/1 --out 1.zip
+      rlsched train-rows --synthetic helios --timesteps 1000000 --logdir runs/synth --out runs/synth.zip
+      tensorboard --logdir runs
+    """
+    from rlsched.errors import InputError
+
+    if not traces and not synthetic:
+        raise InputError("expected something to train on: --trace T --cluster C, or --synthetic LIKE")
+    if traces and not clusters:
+        raise InputError("expected a --cluster for the --trace")
+    if resume and init is not None:
+        raise InputError("give --init or --resume, not both: a resumed run has its own weights")
+    if runs > 1 and no_validation:
+        raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
+
+    import rlsched
+    from rlsched.workload.predictability import parse_predictability
+    from rlsched_agents.ppo.recipes import load_recipe
+    from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
+    from rlsched_agents.ppo.sources import read_data, synthetic_data
+    from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
+    from rlsched_agents.ppo.training import train as run
+    from rlsched_agents.runtime.checkpoint import load_checkpoint
+
+    chosen, files = load_recipe(recipe), RunFiles(logdir=logdir, out=out)
+    if resume:
+        init = noted_init(files, seed, runs)
+    if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:
+        checkpoint = load_checkpoint(origin)
+        chosen = chosen.going_on(checkpoint.card.network, str(origin))
+        first_weights(checkpoint, chosen)  # an error now, before anything is written
+    data = read_data(traces, clusters)
+    data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
+    for folder in (logdir, out.parent if out.suffix == ".zip" else out):
+        _make_writable(folder)
+    if not resume:
+        note_init(files, seed, runs, init)
+
+    from datetime import UTC, datetime
+
+    from rlsched_agents.ppo.validation import Validator, cut_windows
+    from rlsched_agents.runtime.card import Card
+    from rlsched_envs.vector import RowsVecEnv
+
+    card = Card(
+        name=out.stem,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        rlsched_version=rlsched.__version__,
+        schema_hash="",
+        network=chosen.network,
+        timesteps=0,
+        seeds=(seed,),
+        traces=tuple(use for one in data for use in one.uses),
+    )
+    validator = confirmer = None
+    if not no_validation:
+        validator = Validator(cut_windows([part for one in data for part in one.validation], chosen, seed))
+        confirming = [part for one in data for part in one.confirmation]
+        confirmer = Validator(cut_windows(confirming, chosen, seed)) if confirming else None
+
+    def train_one(own_seed: int, own_files: RunFiles, own_resume: bool) -> TrainingResult:
+        venv = RowsVecEnv(
+            [one.train for one in data], chosen.num_envs, seed=own_seed, config=chosen.episode, copy=False
+        )
+        try:
+            return run(
+                venv,
+                chosen,
+                timesteps=timesteps,
+                files=own_files,
+                seed=own_seed,
+                card=card,
+                validate=validator,
+                confirm=confirmer,
+                init=noted_init(files, seed, runs),
+                resume=own_resume,
+                threads=threads,
+                progress=not quiet,
+            )
+        finally:
+            venv.close()
+
+    result = train_seeds(train_one, seed, runs, files, chosen.tolerated_loss_frac, resume=resume)
+    if not quiet:
+        _report(result.card.validation, result.card.temperature)
+        if result.verdict is not None:
+            click.echo(_confirmed(result.verdict, init))
+        click.echo(
+            f"{out}: policy of decision {result.card.timesteps:,} of {result.timesteps:,}, "
+            f"{result.steps_per_s:,.0f} decisions a second"
+        )
+    if result.stopped:
+        click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _confirmed(verdict: Verdict, init: Path | None) -> str:
+    """What the windows that chose nothing said."""
+    began = f"the policy of {init}" if init is not None else "the reference rule, as which it began"
+    scores = f"{verdict.score:.3f} against {verdict.start_score:.3f}, lower is better"
+    if verdict.better:
+        return f"confirmed on windows that chose nothing: better than {began} ({scores})"
+    return f"not better than {began} on windows that chose nothing ({scores}): that is what was kept"
+
+
+def _make_writable(folder: Path) -> None:
+    """Make a folder and try it now, because a run of hours must not end on one that cannot be written."""
+    from tempfile import TemporaryFile
+
+    from rlsched.errors import InputError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}; name another folder") from error
+
+
+def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
+    """The validation table of the policy that was written."""
+    if not table:
+        return
+    from rlsched.cli.show import print_table
+
+    served = "arg max" if temperature == 0 else f"temperature {temperature:g}"
+    print_table(
+        f"Validation (served by {served})",
+        ("policy", "queueing mean", "queueing p99", "JCT mean", "utilisation", "queueing x reference"),
+        [
+            (
+                name,
+                f"{row['queue_mean_s']:,.0f} s",
+                f"{row['queue_p99_s']:,.0f} s",
+                f"{row['jct_mean_s']:,.0f} s",
+                f"{100 * row['gpu_utilisation_frac']:.1f} %",
+                f"{row['queue_ratio_frac']:.3f}",
+            )
+            for name, row in table.items()
+        ],
+    )

@@ -1,0 +1,118 @@
+"""The card of a strategy: what it was trained on, what it does, and what that was worth. Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+import rlsched
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.turning import RANGES
+from rlsched.decide.policy import Policy
+from rlsched_agents.dials.training import Compared, DialRecipe, Trained
+from rlsched_agents.runtime.card import TraceUse
+
+_STRONGEST = 3
+
+
+def card_text(found: Trained, recipe: DialRecipe, policy: Policy, uses: Sequence[TraceUse], seed: int) -> str:
+    """The card.
+
+    Args:
+        found: What came of the training.
+        recipe: Its numbers.
+        policy: The rule whose dials it sets.
+        uses: What it was trained on.
+        seed: Of its draws.
+    """
+    lines = [
+        "# A strategy that sets dials",
+        "",
+        f"By an evolution strategy of rlsched {rlsched.__version__}, seed {seed}, digest "
+        f"`{found.strategy.digest}`. What was chosen: {found.stage or 'nothing'}.",
+        "",
+        f"{found.verdict[0].upper()}{found.verdict[1:]}.",
+        "",
+        "## The rule",
+        "",
+        "```toml",
+        policy.toml.strip(),
+        "```",
+        "",
+        "## What it learned",
+        "",
+        "A dial is added to a setting of the rule. A constant is its position where all columns are 0; the "
+        "columns are those that move it most. The last figure is the cost with this dial frozen at 0 over "
+        "the cost with it: above 1, it helps.",
+        "",
+        *_table(("dial", "range", "constant", "moved most by", "frozen"), _dial_rows(found)),
+        "",
+        "## What it is worth",
+        "",
+        "Geometric means of ratios over the rule's settings as they are, with 95 % bootstrap intervals over "
+        "stretches of the traces. Cost is time in the system and energy, weighed; delay is what a job takes "
+        "longer than alone.",
+        "",
+        *_table(("dials", "windows that", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
+        "",
+        *_by_source(found.confirmed),
+        "## Data",
+        "",
+        "Spans in seconds from the trace's first job; windows of "
+        f"{recipe.drawn.jobs:,} jobs on {recipe.drawn.nodes_low} to {recipe.drawn.nodes_high} nodes, loads "
+        f"{recipe.drawn.load_low:g} to {recipe.drawn.load_high:g}.",
+        "",
+        *_table(
+            ("trace", "jobs", "teaches", "chooses and confirms"),
+            [(one.trace, f"{one.jobs:,}", _span(one.train_s), _span(one.validation_s)) for one in uses],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def _dial_rows(found: Trained) -> list[tuple[str, ...]]:
+    weights, rows = np.array(found.strategy.layers[-1]), list[tuple[str, ...]]()
+    for (name, span), row in zip(RANGES.items(), weights, strict=True):
+        order = np.argsort(-np.abs(row[:-1]))[:_STRONGEST]
+        moved = ", ".join(f"{NAMES[k]} {row[k] * span:+.2f}" for k in order if row[k] != 0.0) or "-"
+        frozen = str(found.frozen[name]) if name in found.frozen else "-"
+        rows.append((f"`{name}`", f"±{span:g}", f"{np.tanh(row[-1]) * span:+.3f}", moved, frozen))
+    return rows
+
+
+def _worth(found: Trained) -> list[tuple[str, ...]]:
+    rows = [(name, "choose", one) for name, one in found.chosen.items()]
+    if found.confirmed is not None:
+        rows.append((found.stage, "confirm", found.confirmed))
+    return [
+        (
+            name,
+            what,
+            str(one.cost),
+            str(one.delay),
+            str(one.energy),
+            f"{one.cost.better_frac:.0%}",
+            str(one.cost.windows),
+        )
+        for name, what, one in rows
+    ]
+
+
+def _by_source(confirmed: Compared | None) -> list[str]:
+    if confirmed is None:
+        return []
+    rows = [(name, f"{ratio:.3f}") for name, ratio in confirmed.by_source.items()]
+    return [*_table(("trace", "cost, windows that confirm"), rows), ""]
+
+
+def _span(span: tuple[float, float]) -> str:
+    return f"[{span[0]:,.0f}, {span[1]:,.0f})" if span[1] > span[0] else "-"

@@ -1,0 +1,47 @@
+"""Recipes of strategies that have a name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.errors import InputError
+from rlsched.settings import read_table, settle
+from rlsched_agents.dials.evolution import EvolutionConfig
+from rlsched_agents.dials.training import DialRecipe
+from rlsched_envs.windows import Drawn
+
+DEFAULT = DialRecipe()
+QUICK = DialRecipe(
+    drawn=Drawn(jobs=800, nodes_low=4, nodes_high=6),
+    windows=240,
+    choosing=120,
+    confirming=240,
+    constants=EvolutionConfig(generations=12, pairs=120, spread=0.35, step=0.08, columns=()),
+    following=EvolutionConfig(generations=6, pairs=120),
+    scales=(1.0,),
+)
+SMOKE = DialRecipe(
+    drawn=Drawn(jobs=120, nodes_low=2, nodes_high=2),
+    windows=6,
+    choosing=6,
+    confirming=6,
+    constants=EvolutionConfig(generations=1, pairs=4, columns=()),
+    following=EvolutionConfig(generations=1, pairs=4),
+    scales=(1.0,),
+)
+RECIPES = {"default": DEFAULT, "quick": QUICK, "smoke": SMOKE}
+
+
+def load_recipe(name: str) -> DialRecipe:
+    """A recipe by its name, or from a TOML file; what that leaves out is as in `default`.
+
+    Raises:
+        InputError: there is none of that name, or the file cannot be read.
+    """
+    if name.endswith(".toml"):
+        found = settle(read_table(name, "recipe"), DialRecipe, name)
+        assert isinstance(found, DialRecipe)
+        return found
+    if name not in RECIPES:
+        raise InputError(f"--recipe {name}: expected one of {', '.join(RECIPES)}, or a .toml file")
+    return msgspec.structs.replace(RECIPES[name])

@@ -1,0 +1,110 @@
+"""`rlsched/Cluster-v0`: checkers pass, seeds repeat, dials at 0 cost nothing, and rewards add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import msgspec
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env as check_gymnasium
+from numpy.typing import NDArray
+from stable_baselines3.common.env_checker import check_env as check_sb3
+
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
+from rlsched.decide.policy import Policy
+from rlsched_envs.dial_env import ClusterEnv
+from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.windows import Drawn, Windows, draw_setting
+
+SMALL = Drawn(jobs=250, nodes_low=2, nodes_high=4)
+STILL = np.zeros(NUM_DIALS, np.float32)
+
+
+def play(env: ClusterEnv, seed: int, action: NDArray[np.float32]) -> tuple[list[float], dict[str, Any]]:
+    seen, _ = env.reset(seed=seed)
+    rewards, done = [], False
+    while not done:
+        assert env.observation_space.contains(seen)
+        seen, reward, done, truncated, info = env.step(action)
+        assert not truncated
+        rewards.append(reward)
+    return rewards, info["schedule"]
+
+
+def test_the_checkers_of_others(sources: list[EpisodeSource]) -> None:
+    check_gymnasium(gym.make("rlsched/Cluster-v0", sources=sources, drawn=SMALL).unwrapped)
+    check_sb3(gym.make("rlsched/Cluster-v0", sources=sources, drawn=SMALL))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_dials_left_at_0_give_exactly_0(share: float, weight: float, sources: list[EpisodeSource]) -> None:
+    drawn = Drawn(jobs=250, nodes_low=2, nodes_high=4, preemptible_fracs=(share,), energy_weights=(weight,))
+    env = ClusterEnv(sources=sources, drawn=drawn)
+    for seed in range(3):
+        rewards, schedule = play(env, seed, STILL)
+        assert set(rewards) == {0.0}
+        assert schedule["delay_mean_s"] == schedule["reference_delay_mean_s"]
+        assert schedule["energy_j"] == schedule["reference_energy_j"]
+
+
+def test_returns_are_what_was_saved(sources: list[EpisodeSource]) -> None:
+    env = ClusterEnv(sources=sources, drawn=msgspec.structs.replace(SMALL, energy_weights=(0.3,)))
+    moved = 0
+    for seed in range(4):
+        rewards, schedule = play(env, seed, np.linspace(-1.0, 1.0, NUM_DIALS, dtype=np.float32))
+        time = 1.0 - schedule["jct_mean_s"] / schedule["reference_jct_mean_s"]
+        energy = 1.0 - schedule["energy_j"] / schedule["reference_energy_j"]
+        assert sum(rewards) == pytest.approx(100.0 * (0.7 * time + 0.3 * energy), abs=1e-3)
+        moved += abs(sum(rewards)) > 0.01
+    assert moved
+
+
+def test_same_seed_same_rewards(sources: list[EpisodeSource]) -> None:
+    one, two = (ClusterEnv(sources=sources, drawn=SMALL) for _ in range(2))
+    action = np.full(NUM_DIALS, 0.5, np.float32)
+    first = play(one, 5, action)
+    assert play(two, 5, action) == first
+    assert play(one, 5, action) == first, "in an environment that has been used before"
+    assert play(two, 6, action) != first
+
+
+def test_a_strategy_does_the_same_in_windows_and_in_the_environment(sources: list[EpisodeSource]) -> None:
+    """What trains a strategy and what serves it are one: the same constant dials, set both ways."""
+    policy, action = Policy("learned", dials=""), np.full(NUM_DIALS, 0.4)
+    drawn = msgspec.structs.replace(SMALL, kinds=(0,))
+    weights = np.zeros((NUM_DIALS, len(NAMES) + 1))
+    weights[:, -1] = np.arctanh(action)
+    setting = draw_setting(sources[0], drawn, np.random.default_rng([9, 0]))
+    found = Windows([setting], sources[:1], drawn, policy).run([weights])[0]
+    env = ClusterEnv(sources=sources[:1], drawn=drawn, policy=policy)
+    env.reset(seed=9)
+    env._fleet._runs.load(0, setting)
+    env._fleet._go(np.zeros(1, np.int64), np.zeros((1, NUM_DIALS)))
+    done = False
+    while not done:
+        _, _, done, _, info = env.step(action.astype(np.float64))
+    assert info["schedule"]["delay_mean_s"] * drawn.jobs == pytest.approx(found.delay_s, rel=1e-12)
+
+
+def test_many_step_as_one(sources: list[EpisodeSource]) -> None:
+    venv = ClusterVecEnv(sources, 4, seed=1, drawn=SMALL, in_pairs=True)
+    seen = venv.reset()
+    assert (seen[0] == seen[1]).all()
+    assert not (seen[0] == seen[2]).all()
+    actions = np.tile(np.linspace(-1.0, 1.0, NUM_DIALS), (4, 1))
+    actions[1::2] *= -1.0
+    ended = 0
+    for _ in range(400):
+        _, _, dones, infos = venv.step(actions)
+        for k in np.flatnonzero(dones):
+            ended += 1
+            assert infos[k]["terminal_observation"].shape == (len(NAMES),)
+            assert infos[k]["episode"]["l"] > 1
+    assert ended
+    assert isinstance(Strategy.read("default"), Strategy)
+    venv.close()

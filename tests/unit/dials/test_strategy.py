@@ -1,0 +1,63 @@
+"""Strategy files: what is written is read back, and what does not fit is said in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError
+
+LINEAR = Strategy.of(np.arange(NUM_DIALS * (NUM_COLUMNS + 1), dtype=float).reshape(NUM_DIALS, -1) / 1000.0)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    LINEAR.write(tmp_path / "one.json")
+    assert Strategy.read(tmp_path / "one.json") == LINEAR
+    assert Strategy.read(tmp_path / "one.json").digest == LINEAR.digest
+
+
+def test_the_default_one_is_there_and_makes_the_default_policy() -> None:
+    assert Policy("learned").rule.strategy == Strategy.read("default")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"columns": (*NAMES[:-1], "phase_of_the_moon")},
+            "columns: this version knows no 'phase_of_the_moon'",
+        ),
+        ({"dials": ("gate_pair",)}, "dials: this version has 8 in another order or number"),
+        ({"layers": ()}, "layers: expected 1 or 3 matrices, got 0"),
+        ({"layers": (((0.0,),),)}, f"layers: matrix 1: expected rows of {NUM_COLUMNS + 1} weights"),
+        ({"layers": (LINEAR.layers[0][:2],)}, "layers: expected 8 outputs, got 2"),
+        (
+            {"layers": (((float("nan"),) * (NUM_COLUMNS + 1),) * NUM_DIALS,)},
+            "layers: matrix 1: expected finite weights",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(change: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=r"^mine\.json: ") as error:
+        msgspec.structs.replace(LINEAR, **change).check("mine.json")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot read this strategy"), ("{", "expected a strategy file"), ("{}", "columns")],
+)
+def test_a_file_that_is_none(content: str | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=r"some\.json") as error:
+        Strategy.read(path)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
