@@ -270,7 +270,7 @@ def test_models_name_every_key(tmp_path: Path) -> None:
 
 
 def test_the_environment_page_names_every_column_and_field() -> None:
-    page = text("docs/reference/environment.md")
+    page = text("docs/reference/rows.md")
     assert unnamed(page, [name for name, _ in ACTOR_FEATURES + CRITIC_FEATURES]) == []
     assert unnamed(page, list(EpisodeConfig.__struct_fields__)) == []
     plain = " ".join(page.split())
