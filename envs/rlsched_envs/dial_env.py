@@ -24,7 +24,7 @@ from rlsched_envs.loop import new_curve
 from rlsched_envs.sources import EpisodeSource
 from rlsched_envs.windows import DialledRuns, Drawn, draw_setting
 
-DEFAULT_POLICY = "learned"
+DEFAULT_POLICY = "tuned"
 _TRIES = 100
 
 

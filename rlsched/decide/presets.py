@@ -65,8 +65,8 @@ PRESETS: Final[dict[str, Preset]] = {
         {"order": "area", "share": {"when": "lucid"}, "profile": {"run": "200s", "max_gpus": 8}},
     ),
     "ppo": Preset("the trained policy", {"rule": "ppo"}),
-    "learned": Preset(
-        "preempts or reserves, shares and clocks as jobs and models permit, by prices that were learned",
+    "tuned": Preset(
+        "preempts or reserves, shares and clocks as jobs and models permit; its dials can be learned",
         {
             "order": "area^0.7",
             "predictions": "revised",
@@ -76,7 +76,6 @@ PRESETS: Final[dict[str, Preset]] = {
             "clock": {"rule": "weighed"},
             "cores": True,
             "plain_without_models": True,
-            "dials": "default",
         },
     ),
     "rollout": Preset(

@@ -171,8 +171,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         samples: `rollout`: futures a decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
             cores that they asked for; without this, sharing, clocks and cores are an error there.
-        dials: `default`, or the file of a strategy that sets dials beside these settings (`rlsched train`);
-            "": nobody does.
+        dials: File of a strategy that sets dials beside these settings (`rlsched train`); "": nobody does.
         own: Numbers that a rule of one's own reads, in order.
     """
 

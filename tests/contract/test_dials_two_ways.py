@@ -14,9 +14,9 @@ from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 from tests.quick import quick
 
-EVERYTHING = Policy("learned", dials="")
+EVERYTHING = Policy("tuned")
 RULES = {
-    "learned": EVERYTHING,
+    "tuned": EVERYTHING,
     "learned, all may be preempted": EVERYTHING.with_settings(
         preempt={"by": "gittins"}, reserve_after=None, order=None
     ),
@@ -63,14 +63,14 @@ def same(one: JobTable, two: JobTable) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", quick(RULES, lambda name: name in ("learned", "gittins")))
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name in ("tuned", "gittins")))
 def test_at_0_the_rule_decides_as_its_settings_say(name: str, strategies: dict[str, str]) -> None:
     policy = RULES[name]
     assert same(run(policy), run(policy.with_settings(dials=strategies["still"])))
 
 
 @pytest.mark.parametrize("strategy", ["linear", "network"])
-@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "learned"))
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
 def test_compiled_equals_one_decision_at_a_time(name: str, strategy: str, strategies: dict[str, str]) -> None:
     policy = RULES[name].with_settings(dials=strategies[strategy])
     compiled = run(policy)

@@ -51,7 +51,7 @@ EXIT_INTERRUPTED = 130
 )
 @click.option(
     "--policy",
-    default="learned",
+    default="tuned",
     show_default=True,
     metavar="P",
     help="The rule whose dials are set: a preset, or a TOML file. Its own strategy, if any, is left out.",
@@ -102,7 +102,7 @@ def train(
     Example:
       rlsched train --synthetic helios --recipe quick --out mine.json
       rlsched train --trace t.csv.gz --cluster c.toml --logdir runs/mine --out mine.json
-      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy learned --set dials=mine.json
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy tuned --set dials=mine.json
     """
     from rlsched.errors import InputError
 

@@ -67,7 +67,7 @@ class MirroredNoise(StateDependentNoiseDistribution):
         std = self.get_std(log_std)
         self.weights_dist = Normal(torch.zeros_like(std), std)
         self.exploration_mat = self.weights_dist.rsample()
-        drawn = self.weights_dist.rsample((-(-batch_size // 2),))  # type: ignore[arg-type]
+        drawn = self.weights_dist.rsample((-(-batch_size // 2),))
         self.exploration_matrices = torch.stack([drawn, -drawn], 1).flatten(0, 1)[:batch_size]
 
 
@@ -76,7 +76,8 @@ class DialPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         assert self.dist_kwargs is not None
-        self.action_dist = MirroredNoise(self.action_dist.action_dim, **self.dist_kwargs)  # type: ignore[union-attr]
+        (dials,) = self.action_space.shape or ()
+        self.action_dist = MirroredNoise(dials, **self.dist_kwargs)
         super()._build(lr_schedule)
 
     def begin_at(self, positions: Floats) -> None:

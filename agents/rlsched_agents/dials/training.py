@@ -169,6 +169,13 @@ def compared(judge: Judge, mine: Costs, other: Costs) -> Compared:
     )
 
 
+def _teaches(judge: Judge, found: Floats) -> bool:
+    """Whether a strategy is better than the settings on the windows that it has learned from: where pairs say
+    little, evolution drifts."""
+    mine, zero = judge.run([(found,), ALL_ZERO])
+    return compared(judge, mine, zero).cost.high < 1.0
+
+
 def _frozen(judge: Judge, found: Floats, mine: Costs) -> dict[str, Interval]:
     """By dial: what freezing it at 0 costs."""
     groups, table = [one.group for one in judge.settings], {}
@@ -212,7 +219,8 @@ class Training:
         judge = Judge(self.lesson.teaching, workers=self.workers)
         try:
             constants = self._evolve(judge, CONSTANTS, self.recipe.constants, None, state, tell)
-            following = self._evolve(judge, FOLLOWING, self.recipe.following, constants.found, state, tell)
+            start = constants.found if _teaches(judge, constants.found) else None
+            following = self._evolve(judge, FOLLOWING, self.recipe.following, start, state, tell)
         finally:
             judge.close()
         stages = {CONSTANTS: constants, FOLLOWING: following}

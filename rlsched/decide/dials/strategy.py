@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.dials import NETWORK, OUTSIDE, DialArrays, no_dials
+from rlsched.cluster.dials import NETWORK, DialArrays, no_dials
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
 from rlsched.errors import InputError
 
-DEFAULT_FILE: Final = "dials.json"
 NUM_COLUMNS = len(NAMES)
 NUM_DIALS = len(RANGES)
 
@@ -43,12 +41,11 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def read(cls, path: str | Path) -> Strategy:
-        """A strategy from its file, or the `default` one.
+        """A strategy from its file.
 
         Raises:
             InputError: it cannot be read, or does not fit this version.
         """
-        path = _default() if str(path) == "default" else path
         try:
             made = msgspec.json.decode(Path(path).read_bytes(), type=cls)
         except OSError as error:
@@ -97,18 +94,6 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The same for kernels: dials of so many partitions, all at 0, set by this strategy."""
         matrices = [np.array(layer, np.float64) for layer in self.layers]
         return dial_arrays(partitions, NETWORK, matrices)
-
-
-def _default() -> Path:
-    """File of the default strategy: inside the package in a wheel, at the root in an editable install."""
-    package = Path(str(files("rlsched")))
-    packed = package / "_checkpoints" / DEFAULT_FILE
-    return packed if packed.is_file() else package.parent / "checkpoints" / "default" / DEFAULT_FILE
-
-
-def set_from_outside(partitions: int) -> DialArrays:
-    """Dials of so many partitions, all at 0, that a caller sets whenever they are due."""
-    return dial_arrays(partitions, OUTSIDE, [np.zeros((NUM_DIALS, NUM_COLUMNS + 1))])
 
 
 def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) -> DialArrays:

@@ -22,8 +22,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert Strategy.read(tmp_path / "one.json").digest == LINEAR.digest
 
 
-def test_the_default_one_is_there_and_makes_the_default_policy() -> None:
-    assert Policy("learned").rule.strategy == Strategy.read("default")
+def test_a_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
+    LINEAR.write(tmp_path / "one.json")
+    policy = Policy("tuned", dials=str(tmp_path / "one.json"))
+    assert policy.rule.strategy == LINEAR
+    assert policy.rule.steps.dialled
+    assert Policy("tuned").rule.strategy is None
 
 
 @pytest.mark.parametrize(

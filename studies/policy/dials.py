@@ -1,0 +1,190 @@
+"""What dials are worth: static settings, an evolution strategy and PPO, on windows that taught them nothing.
+
+    .venv/bin/python -m studies.policy.dials static             # experiment 1: settings of the gate
+    .venv/bin/python -m studies.policy.dials linear --seed 1    # experiment 2: an evolution strategy
+    .venv/bin/python -m studies.policy.dials ppo --seed 1       # experiment 3: PPO on the same dials
+
+Windows are cut from the training parts of four clusters to teach, from the validation parts of these and
+of others to judge. Intervals are bootstrap over stretches of the traces. Tables are kept
+in OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
+from rlsched.decide.policy import Policy
+from rlsched.workload.split import time_split
+from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
+from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge, Layers
+from rlsched_agents.dials.ppo import PpoConfig, train_ppo
+from rlsched_agents.dials.training import Compared, compared
+from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.windows import Drawn, Windows, draw_setting
+from studies.policy.cases import TRACES, read_trace
+from studies.policy.options import add_common, reported
+
+UNSEEN: Final = ("ms_itp_02", "ms_itp_05", "ms_itp_08", "ms_itp_09")
+"""Clusters that teach nothing."""
+SCALES: Final = (0.7, 1.0, 1.3)
+"""Factors on the assumed figures of the catalogue of workloads."""
+POLICY: Final = Policy("tuned")
+FOUR: Final = {"max_jobs": 4}
+SHARES: Final[dict[str, dict[str, float]]] = {
+    "2 tenants, speed 0.85": {},
+    "2 tenants, speed 0.5 (shipped before)": {"min_speed": 0.5},
+    "4 tenants, speed 0.6": {**FOUR, "min_speed": 0.6},
+    "4 tenants, speed 0.7": {**FOUR, "min_speed": 0.7},
+    "4 tenants, gain 0.3, speed 0.6": {**FOUR, "min_speed": 0.6, "min_gain": 0.3},
+    "4 tenants, gain 0.4": {**FOUR, "min_speed": 0.5, "min_gain": 0.4},
+    "4 tenants, gain 0.3, of a third 0.5": {**FOUR, "min_speed": 0.5, "min_gain": 0.3, "min_gain_more": 0.5},
+    "seven numbers of LEARNING.md": {
+        **FOUR, "min_speed": 0.59, "min_gain": 0.27, "min_gain_more": 0.44, "by_queue": -0.1,
+        "by_length": 0.16, "by_left": 0.07, "by_slowest": 0.73,
+    },
+}  # fmt: skip
+"""Settings of `share` that are compared with those of `tuned`."""
+FOLLOWING: Final = EvolutionConfig(
+    generations=24,
+    columns=(
+        "waiting_per_gpu", "waiting_hours", "waiting_must_stay", "free", "sharing", "ends_in_1_h",
+        "load_1_d", "prediction_corr", "energy_weight", "preempts",
+    ),
+    dials=("gate_pair", "gate_more", "by_length", "margin", "must_stay"),
+)  # fmt: skip
+
+
+def source(folder: Path, name: str, part: str) -> EpisodeSource:
+    """The jobs of a part of a cluster: `TRACE`, or `TRACE/VC`."""
+    trace, spec = read_trace(folder, name)
+    since_s, until_s = getattr(time_split(trace), part)
+    vc = name.partition("/")[2]
+    if vc:
+        trace = trace.select(trace.vc == vc)
+        spec = ClusterSpec(name=name, nodes=tuple(group for group in spec.nodes if group.vc == vc))
+    return replace(EpisodeSource.from_trace(trace, spec, since_s=since_s, until_s=until_s), name=name)
+
+
+def windows(sources: Sequence[EpisodeSource], each: int, seed: int) -> tuple[Windows, ...]:
+    """So many windows of each source, dealt out to the scales of the assumed figures."""
+    rng, drawn = np.random.default_rng(seed), Drawn()
+    settings = [draw_setting(one, drawn, rng) for one in sources for _ in range(each)]
+    return tuple(
+        Windows(settings[k :: len(SCALES)], sources, drawn, POLICY, assumed_scale=scale)
+        for k, scale in enumerate(SCALES)
+    )
+
+
+def row(label: str, found: Compared) -> str:
+    """A line of a table."""
+    worst = max(found.by_source.items(), key=lambda one: one[1])
+    return (
+        f"| {label} | {found.cost} | {found.delay} | {found.energy} | {found.cost.better_frac:.0%} | "
+        f"{worst[0]} {worst[1]:.3f} |"
+    )
+
+
+HEAD: Final = "| | cost | delay | energy | better in | worst cluster, cost |\n|---|---:|---:|---:|---:|---|"
+
+
+def static(pools: Sequence[Windows]) -> list[str]:
+    """Other settings of sharing over those of `tuned`."""
+    judge = Judge(pools)
+    rows = []
+    try:
+        (base,) = judge.run([ALL_ZERO])
+        for label, share in SHARES.items():
+            options = POLICY.with_settings(share=share).rule.options
+            found = [pool.run(ALL_ZERO, options=options) for pool in pools]
+            delay, energy = (np.concatenate([one[name] for one in found]) for name in ("delay_s", "energy_j"))
+            rows.append(row(label, compared(judge, Costs(delay, base.work_s, energy), base)))
+            print(rows[-1], flush=True)
+    finally:
+        judge.close()
+    return rows
+
+
+def linear(teaching: Sequence[Windows], seed: int) -> Floats:
+    """What an evolution strategy finds, from all dials at 0 on."""
+    judge = Judge(teaching)
+    try:
+        evolution, began = Evolution(judge, FOLLOWING, seed), time.monotonic()
+        for _ in range(FOLLOWING.generations):
+            one = evolution.step()
+            print(
+                f"{one.number} of {FOLLOWING.generations}: cost {one.cost:.4f}, signal to noise "
+                f"{one.signal:.2f}, {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+    finally:
+        judge.close()
+    return evolution.found
+
+
+def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int) -> list[Floats]:
+    """What PPO finds, from all dials at 0 on."""
+    began = time.monotonic()
+
+    def tell(number: int, reward: float, spread: float) -> None:
+        print(
+            f"{number} of {rollouts}: reward {reward:+.3f} a rollout, half a pair's difference {spread:.3f}, "
+            f"{time.monotonic() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return train_ppo(sources, Drawn(), POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, teach, judge, print; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dials", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("static", "linear", "ppo"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each", type=int, default=120, help="windows of each cluster that teach")
+    parser.add_argument("--judged", type=int, default=50, help="windows of each cluster that judge")
+    parser.add_argument("--rollouts", type=int, default=40, help="rollouts of PPO")
+    add_common(parser, out=Path("runs/dials"))
+    return reported(_dials, parser.parse_args(words))
+
+
+def _dials(arguments: argparse.Namespace) -> int:
+    folder, out = arguments.traces, arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    fresh = windows([source(folder, name, "validation") for name in (*TRACES, *UNSEEN)], arguments.judged, 77)
+    if arguments.what == "static":
+        print(HEAD, flush=True)
+        (out / "static.md").write_text("\n".join([HEAD, *static(fresh)]) + "\n", encoding="utf-8")
+        return 0
+    teachers, label = [source(folder, name, "train") for name in TRACES], f"{arguments.what}-{arguments.seed}"
+    layers: Layers
+    if arguments.what == "linear":
+        layers = [linear(windows(teachers, arguments.each, arguments.seed), arguments.seed)]
+    else:
+        layers = by_ppo(teachers, arguments.seed, arguments.rollouts)
+    Strategy.of(*layers).write(out / f"{label}.json")
+    judge = Judge(fresh)
+    try:
+        line = row(label, compared(judge, *judge.run([layers, ALL_ZERO])))
+    finally:
+        judge.close()
+    (out / f"{label}.md").write_text(f"{HEAD}\n{line}\n", encoding="utf-8")
+    print(f"{HEAD}\n{line}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
