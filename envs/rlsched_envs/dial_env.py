@@ -156,11 +156,11 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     **Episode.** A window of a trace on a small cluster, under models of speed and power (`Drawn`). The rule
     starts, shares, preempts and clocks; the agent prices what it does.
 
-    **Observation.** Box (F,) float32, -3 to 3: F = 57 named numbers of what waits, runs and comes, of how
+    **Observation.** Box (F,) float32, -3 to 3: F = 56 named numbers of what waits, runs and comes, of how
     predictions have done, and of what is allowed (`rlsched.decide.dials.observing.NAMES`). A live broker can
     compute all of them.
 
-    **Action.** Box (D,) float32, -1 to 1: D = 8 dials, parts of their ranges
+    **Action.** Box (D,) float32, -1 to 1: D = 9 dials, parts of their ranges
     (`rlsched.decide.dials.turning.RANGES`). 0 leaves the rule's settings as they are. They are held for 10
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
@@ -188,7 +188,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
     >>> env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)
     >>> env.observation_space.shape, env.action_space.shape
-    ((57,), (8,))
+    ((56,), (9,))
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form

@@ -137,7 +137,7 @@ class Fleet:
                 int(rng.integers(len(GPU_TYPES))),
                 int(rng.integers(2**62)),
             )
-            set_models(self._arrays.sim, k, modelled, kind, 0.0 if timed or not modelled else weight, key)
+            set_models(self._arrays.sim, k, modelled, (kind,), 0.0 if timed or not modelled else weight, key)
             drains = int(rng.random() < config.drain_frac)
             self._draw_permissions(k, rng)
             if self._begin(k, config.warmup_jobs + config.agent_jobs, drains):
@@ -164,7 +164,7 @@ class Fleet:
         ):
             raise ValueError(f"a replay with {permissions} needs a config of such episodes")
         load_window(self._arrays.sim, k, window, self._class_of)
-        set_models(self._arrays.sim, k, False, 0, 0.0, 0)
+        set_models(self._arrays.sim, k, False, (0,), 0.0, 0)
         self._permit(k, permissions)
         return self._begin(k, config.rows, 1)
 

@@ -9,6 +9,7 @@ from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.choose import choose
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.constants import MODELLED
+from rlsched.decide.gpu_type import node_for
 from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
@@ -54,7 +55,8 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
     """`_allocate`, with the clock and the cores that the start options give."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
-    host = choose(s, p, slot, move.place, scratch)
+    place = move.place if move.place >= 0 else node_for(s, p, slot, o)
+    host = choose(s, p, slot, place, scratch)
     if host < 0:
         return False
     gpus = scratch[: s.job.gpus[slot]]

@@ -100,22 +100,24 @@ def load_window(batch: SimArrays, k: int, window: Window, class_of: NDArray[np.i
     truth.workload[k] = window.workload
 
 
-def set_models(batch: SimArrays, k: int, modelled: bool, kind: int, weight: float, key: int) -> None:
+def set_models(
+    batch: SimArrays, k: int, modelled: bool, kinds: Sequence[int], weight: float, key: int
+) -> None:
     """Let run `k` of a batch go with models or without.
 
     Args:
         batch: The runs.
         k: Which.
         modelled: Whether models say how fast jobs run.
-        kind: Its GPU type, position in `GPU_TYPES`.
+        kinds: GPU types of its nodes, in turn; positions in `GPU_TYPES`.
         weight: What energy counts against time, 0 to 1.
         key: What the draws of its jobs go by.
     """
     state, progress = batch.state, batch.progress
     state.config.modelled[k, 0] = modelled
     state.config.energy_ppm[k, 0] = round(weight * 1e6)
-    state.node.kind[k] = kind
-    state.derived.part.kind[k] = kind
+    state.node.kind[k] = np.resize(kinds, state.node.kind.shape[1])
+    state.derived.part.kind[k] = kinds[0]
     keys = progress.outcome.key
     progress.books.luck[k, 0] = key % MOST_LUCK
     keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)

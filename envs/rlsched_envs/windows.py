@@ -62,6 +62,8 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         restart_high_s: ... and this.
         energy_weights: What energy counts against time.
         kinds: GPU types, positions in `GPU_TYPES`.
+        mixed_frac: Share of windows on clusters whose nodes are of all these types in turn; run times are
+            then of the first of them, drawn at random.
     """
 
     jobs: int = 1500
@@ -77,6 +79,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     restart_high_s: float = 300.0
     energy_weights: tuple[float, ...] = (0.0, 0.0, 0.3)
     kinds: tuple[int, ...] = tuple(range(len(GPU_TYPES)))
+    mixed_frac: float = 0.0
 
     @property
     def window(self) -> EpisodeConfig:
@@ -102,7 +105,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         source: Name of the trace that it is of.
         group: Source and stretch of it that the window begins in: windows of one group have jobs in common.
         window: Its jobs.
-        kind: GPU type, position in `GPU_TYPES`.
+        kinds: GPU types of its nodes, in turn; positions in `GPU_TYPES`.
         energy_weight: What energy counts against time, 0 to 1.
         preemptible_frac: Share of its jobs that may be preempted.
         restart_s: What a preempted job pays.
@@ -112,7 +115,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     group: str
     window: Window
-    kind: int
+    kinds: tuple[int, ...]
     energy_weight: float
     preemptible_frac: float
     restart_s: float
@@ -127,11 +130,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> Setting:
     """Draw a window of a source, and what holds in it."""
     window = draw_window(source, drawn.window, rng)
+    kinds = (int(rng.choice(drawn.kinds)),)
+    if drawn.mixed_frac > 0.0 and rng.random() < drawn.mixed_frac:
+        kinds = tuple(rng.permutation(drawn.kinds).tolist())
     return Setting(
         source=source.name,
         group=f"{source.name}/{window.first // drawn.jobs}",
         window=window,
-        kind=int(rng.choice(drawn.kinds)),
+        kinds=kinds,
         energy_weight=float(rng.choice(drawn.energy_weights)),
         preemptible_frac=float(rng.choice(drawn.preemptible_fracs)),
         restart_s=float(np.exp(rng.uniform(np.log(drawn.restart_low_s), np.log(drawn.restart_high_s)))),
@@ -185,7 +191,8 @@ class DialledRuns:
         """Put a setting into run `k`."""
         state, truth = self.batch.state, self.batch.truth
         load_window(self.batch, k, setting.window, self._class_of)
-        set_models(self.batch, k, True, setting.kind, setting.energy_weight, setting.key)
+        set_models(self.batch, k, True, setting.kinds, setting.energy_weight, setting.key)
+        truth.reference_kind[k] = setting.kinds[0] if len(setting.kinds) > 1 else -1
         preempts = setting.preemptible_frac > 0.0
         (self._after if preempts else self._before).write(state.order.code[k])
         state.config.preempts[k, 0] = preempts

@@ -29,6 +29,7 @@ DIAL: Final = np.dtype(
         ("margin", np.float64),  # added to the margin of preemption
         ("must_stay", np.float64),  # added to ln(cost) of a waiting job that must stay once it runs
         ("patience", np.float64),  # ln of a factor on the time until a job has a reservation
+        ("type_price", np.float64),  # added to the price of GPU types that are usually fast
         ("due", np.int64),  # 1: they are to be set before anything else is decided
         ("next_s", np.float64),  # they are set at the first event from then on ...
         ("arrivals", np.int64),  # ... or when so many jobs have come since they were

@@ -67,6 +67,8 @@ class StartOptions(NamedTuple):
             energy counts against time, -1: what the cluster says.
         cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
         gate: What sharing has to gain.
+        chooses_type: Whether a job's GPU type is chosen by what it is worth to it (`decide.gpu_type`) ...
+        type_price: ... at this price of fast GPUs.
     """
 
     share: int
@@ -76,6 +78,8 @@ class StartOptions(NamedTuple):
     clock_value: float
     cores: bool
     gate: Gate
+    chooses_type: bool
+    type_price: float
 
 
 class MigrationOptions(NamedTuple):
@@ -121,7 +125,7 @@ class RuleOptions(NamedTuple):
     own: NDArray[np.float64]
 
 
-PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE)
+PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE, False, 0.0)
 NO_MIGRATION: Final = MigrationOptions(math.inf, math.inf, False)
 PLAIN: Final = RuleOptions(
     False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, NO_MIGRATION, np.zeros(0)
@@ -149,10 +153,10 @@ def policy_start(s: StateArrays) -> StartOptions:
     Where models are there for clocks alone, it weighs clocks.
     """
     if not MODELLED or not s.config[0].modelled:
-        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE)
+        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0)
     if s.config[0].modelled == CLOCKS_ALONE:
-        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, NO_GATE)
-    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, NO_GATE)
+        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, NO_GATE, False, 0.0)
+    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, NO_GATE, False, 0.0)
 
 
 @kernel

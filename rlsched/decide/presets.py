@@ -75,6 +75,7 @@ PRESETS: Final[dict[str, Preset]] = {
             "share": {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3},
             "clock": {"rule": "weighed"},
             "cores": True,
+            "types": {"price": 0.5},
             "plain_without_models": True,
         },
     ),

@@ -122,6 +122,16 @@ class Migrate(_Part, frozen=True, kw_only=True):
     first: bool = False
 
 
+class Types(_Part, frozen=True, kw_only=True):
+    """Jobs go on the GPU type that is worth most to them, where there are several and models know them.
+
+    Attributes:
+        price: What a type's usual speed costs: 0: fastest first; 1: fast GPUs go to those who gain most.
+    """
+
+    price: float = 0.0
+
+
 class Profile(_Part, frozen=True, kw_only=True):
     """What a profiler costs: jobs that run longer than `run` begin by so much work that is lost.
 
@@ -165,6 +175,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         share: Jobs share GPUs.
         clock: SM clocks below the highest.
         cores: Input-bound jobs get idle CPU cores, and others leave those that they have no use for.
+        types: On which GPU type jobs start.
         profile: What a profiler costs.
         checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint.
         search: `ppo`: look-ahead.
@@ -186,6 +197,7 @@ class Settings(_Part, frozen=True, kw_only=True):
     share: Share | None = None
     clock: Clock | None = None
     cores: bool = False
+    types: Types | None = None
     profile: Profile | None = None
     checkpoint: str = "default"
     search: Search | None = None
@@ -216,6 +228,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "preempt.age_step": (1.01, 1000.0, "a factor above 1"),
     "preempt.threshold_gpu_s": (0.0, math.inf, "GPU-seconds, 0 or more"),
     "migrate.gain": (0.0, 1e9, "a figure of 0 or more"),
+    "types.price": (0.0, 4.0, "a price from 0 to 4"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
     "search.samples": (0, 1000, _SAMPLES),
     "search.time_ms": (0.0, 10_000.0, "0 to 10000 milliseconds"),

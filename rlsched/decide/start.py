@@ -11,6 +11,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide import clocks
 from rlsched.decide.actions import Start
 from rlsched.decide.compiled import for_state
+from rlsched.decide.gpu_type import node_for
 from rlsched.decide.options import PLAIN_START, StartOptions
 from rlsched.models.speed import gpu_kind
 
@@ -24,6 +25,8 @@ def start_action(
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     gpus = np.zeros(int(arrays.job.gpus[slot]), np.int32)
+    if node < 0 and start.chooses_type:
+        node = int(for_state(node_for, state)(arrays, partition, slot, start))
     host = int(choose(arrays, partition, slot, node, gpus))
     clock, cores = 1.0, -1
     if gpus.size and state.needs.models:

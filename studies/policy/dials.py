@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -39,28 +39,37 @@ UNSEEN: Final = ("ms_itp_02", "ms_itp_05", "ms_itp_08", "ms_itp_09")
 SCALES: Final = (0.7, 1.0, 1.3)
 """Factors on the assumed figures of the catalogue of workloads."""
 POLICY: Final = Policy("tuned")
-FOUR: Final = {"max_jobs": 4}
-SHARES: Final[dict[str, dict[str, float]]] = {
-    "2 tenants, speed 0.85": {},
-    "2 tenants, speed 0.5 (shipped before)": {"min_speed": 0.5},
-    "4 tenants, speed 0.6": {**FOUR, "min_speed": 0.6},
-    "4 tenants, speed 0.7": {**FOUR, "min_speed": 0.7},
-    "4 tenants, gain 0.3, speed 0.6": {**FOUR, "min_speed": 0.6, "min_gain": 0.3},
-    "4 tenants, gain 0.4": {**FOUR, "min_speed": 0.5, "min_gain": 0.4},
-    "4 tenants, gain 0.3, of a third 0.5": {**FOUR, "min_speed": 0.5, "min_gain": 0.3, "min_gain_more": 0.5},
-    "seven numbers of LEARNING.md": {
-        **FOUR, "min_speed": 0.59, "min_gain": 0.27, "min_gain_more": 0.44, "by_queue": -0.1,
-        "by_length": 0.16, "by_left": 0.07, "by_slowest": 0.73,
+DRAWN: Final = Drawn(mixed_frac=0.5)
+"""Half of the windows are on clusters of several GPU types."""
+FOUR: Final = {"max_jobs": 4, "min_speed": 0.5}
+OTHERS: Final[dict[str, dict[str, Any]]] = {
+    "2 tenants, speed 0.85": {"share": {}},
+    "2 tenants, speed 0.5 (shipped before)": {"share": {"min_speed": 0.5}},
+    "4 tenants, speed 0.6": {"share": {**FOUR, "min_speed": 0.6}},
+    "4 tenants, speed 0.7": {"share": {**FOUR, "min_speed": 0.7}},
+    "4 tenants, gain 0.3, speed 0.6": {"share": {**FOUR, "min_speed": 0.6, "min_gain": 0.3}},
+    "4 tenants, gain 0.4": {"share": {**FOUR, "min_gain": 0.4}},
+    "4 tenants, gain 0.3, of a third 0.5": {"share": {**FOUR, "min_gain": 0.3, "min_gain_more": 0.5}},
+    "seven numbers of the prototype": {
+        "share": {
+            **FOUR, "min_speed": 0.59, "min_gain": 0.27, "min_gain_more": 0.44, "by_queue": -0.1,
+            "by_length": 0.16, "by_left": 0.07, "by_slowest": 0.73,
+        }
     },
+    "any GPU type": {"types": None},
+    "fastest first": {"types": {"price": 0.0}},
+    "types, price 0.25": {"types": {"price": 0.25}},
+    "types, price 0.75": {"types": {"price": 0.75}},
+    "comparative advantage (price 1)": {"types": {"price": 1.0}},
 }  # fmt: skip
-"""Settings of `share` that are compared with those of `tuned`."""
+"""Settings that are compared with those of `tuned`."""
 FOLLOWING: Final = EvolutionConfig(
     generations=24,
     columns=(
         "waiting_per_gpu", "waiting_hours", "waiting_must_stay", "free", "sharing", "ends_in_1_h",
         "load_1_d", "prediction_corr", "energy_weight", "preempts",
     ),
-    dials=("gate_pair", "gate_more", "by_length", "margin", "must_stay"),
+    dials=("gate_pair", "gate_more", "by_length", "margin", "must_stay", "type_price"),
 )  # fmt: skip
 
 
@@ -77,7 +86,7 @@ def source(folder: Path, name: str, part: str) -> EpisodeSource:
 
 def windows(sources: Sequence[EpisodeSource], each: int, seed: int) -> tuple[Windows, ...]:
     """So many windows of each source, dealt out to the scales of the assumed figures."""
-    rng, drawn = np.random.default_rng(seed), Drawn()
+    rng, drawn = np.random.default_rng(seed), DRAWN
     settings = [draw_setting(one, drawn, rng) for one in sources for _ in range(each)]
     return tuple(
         Windows(settings[k :: len(SCALES)], sources, drawn, POLICY, assumed_scale=scale)
@@ -98,13 +107,13 @@ HEAD: Final = "| | cost | delay | energy | better in | worst cluster, cost |\n|-
 
 
 def static(pools: Sequence[Windows]) -> list[str]:
-    """Other settings of sharing over those of `tuned`."""
+    """Other settings over those of `tuned`."""
     judge = Judge(pools)
     rows = []
     try:
         (base,) = judge.run([ALL_ZERO])
-        for label, share in SHARES.items():
-            options = POLICY.with_settings(share=share).rule.options
+        for label, changes in OTHERS.items():
+            options = POLICY.with_settings(**changes).rule.options
             found = [pool.run(ALL_ZERO, options=options) for pool in pools]
             delay, energy = (np.concatenate([one[name] for one in found]) for name in ("delay_s", "energy_j"))
             rows.append(row(label, compared(judge, Costs(delay, base.work_s, energy), base)))
@@ -144,7 +153,7 @@ def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int) -> list[F
             flush=True,
         )
 
-    return train_ppo(sources, Drawn(), POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
+    return train_ppo(sources, DRAWN, POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -154,7 +163,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("what", choices=("static", "linear", "ppo"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--each", type=int, default=120, help="windows of each cluster that teach")
+    parser.add_argument("--each", type=int, default=90, help="windows of each cluster that teach")
     parser.add_argument("--judged", type=int, default=50, help="windows of each cluster that judge")
     parser.add_argument("--rollouts", type=int, default=40, help="rollouts of PPO")
     add_common(parser, out=Path("runs/dials"))

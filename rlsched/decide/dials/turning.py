@@ -23,6 +23,7 @@ RANGES: Final = {
     "margin": 1.0,
     "must_stay": 2.0,
     "patience": 3.0,
+    "type_price": 1.0,
 }
 """By dial, in the order of the network's outputs: how far it moves either way; the output is -1 to 1."""
 _SPAN: Final = tuple(RANGES.values())
@@ -40,6 +41,7 @@ def set_dials(s: StateArrays, p: int, moved: NDArray[np.float64]) -> None:
     d.margin = moved[5] * _SPAN[5]
     d.must_stay = moved[6] * _SPAN[6]
     d.patience = moved[7] * _SPAN[7]
+    d.type_price = moved[8] * _SPAN[8]
 
 
 @kernel

@@ -130,6 +130,8 @@ def _start(settings: Settings) -> StartOptions:
         clock_value=_clock_value(clock),
         cores=settings.cores,
         gate=_gate(share),
+        chooses_type=settings.types is not None,
+        type_price=float(settings.types.price) if settings.types else 0.0,
     )
 
 

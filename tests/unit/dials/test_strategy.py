@@ -37,10 +37,10 @@ def test_a_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
             {"columns": (*NAMES[:-1], "phase_of_the_moon")},
             "columns: this version knows no 'phase_of_the_moon'",
         ),
-        ({"dials": ("gate_pair",)}, "dials: this version has 8 in another order or number"),
+        ({"dials": ("gate_pair",)}, "dials: this version has 9 in another order or number"),
         ({"layers": ()}, "layers: expected 1 or 3 matrices, got 0"),
         ({"layers": (((0.0,),),)}, f"layers: matrix 1: expected rows of {NUM_COLUMNS + 1} weights"),
-        ({"layers": (LINEAR.layers[0][:2],)}, "layers: expected 8 outputs, got 2"),
+        ({"layers": (LINEAR.layers[0][:2],)}, "layers: expected 9 outputs, got 2"),
         (
             {"layers": (((float("nan"),) * (NUM_COLUMNS + 1),) * NUM_DIALS,)},
             "layers: matrix 1: expected finite weights",
