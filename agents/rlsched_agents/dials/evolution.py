@@ -19,6 +19,8 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge
 
+_ONE_IN_TEN: Final = 1.28
+"""Quantile of a standard normal variate: of n weights, chance alone makes a signal of sd sqrt(2 / n)."""
 COLUMNS: Final = (
     "waiting_per_gpu",
     "waiting_jobs",
@@ -48,8 +50,8 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         step: Adam's step size ...
         final_step_frac: ... and what is left of it at the end.
         averaged_frac: What comes of it is the mean over the last part of the generations, so long.
-        least_signal: Where the pairs so far tell no more than this of a direction, it has found none ...
-        patience: ... once there were so many generations.
+        patience: After so many generations it ends if their pairs tell no more of a direction than chance
+            does once in ten times.
         dials: Those that move.
         columns: Those that they go by; none: constants alone, a static setting.
     """
@@ -61,7 +63,6 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     step: float = 0.04
     final_step_frac: float = 0.25
     averaged_frac: float = 0.5
-    least_signal: float = 0.2
     patience: int = 12
     dials: tuple[str, ...] = tuple(RANGES)
     columns: tuple[str, ...] = COLUMNS
@@ -132,8 +133,10 @@ class Evolution:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it finds no direction."""
-        return self.number >= self.config.patience and self.signal < self.config.least_signal
+        """Whether it has ended because it found no direction."""
+        if self.number != self.config.patience:
+            return False
+        return self.signal < _ONE_IN_TEN * float(np.sqrt(2.0 / self._pulls.size))
 
     def step(self) -> Generation:
         """One generation."""
