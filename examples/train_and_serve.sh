@@ -1,17 +1,19 @@
 #!/bin/sh
-# Train a policy on a synthetic trace, compare it, and let it decide on a live cluster.
-#   examples/train_and_serve.sh            # a minute: too short to learn much
-#   examples/train_and_serve.sh 1000000    # so many decisions
+# Train a strategy on a synthetic trace, compare it if it is worth something, and let its rule decide on a
+# live cluster.
+#   examples/train_and_serve.sh            # a minute: too short to learn anything
+#   examples/train_and_serve.sh quick      # five minutes
 set -eu
-decisions=${1:-20000}
-recipe=default
-[ "$decisions" -ge 100000 ] || recipe=quick
+recipe=${1:-smoke}
 
-rlsched train --synthetic helios --timesteps "$decisions" --recipe "$recipe" --logdir runs/ours --out ours.zip
+rlsched train --synthetic helios --recipe "$recipe" --logdir runs/ours --out ours.json
 rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --seed 9 -o t.csv.gz --cluster-out c.toml
-rlsched evaluate --trace t.csv.gz --cluster c.toml --policy qssf-backfill --policy ppo --policy ppo:ours.zip
+strategy=
+[ ! -f ours.json ] || strategy="--policy tuned --set dials=ours.json"
+echo > m.toml # models of speed and power, all settings by default
+rlsched evaluate --trace t.csv.gz --cluster c.toml --models m.toml --policy pack --policy tuned $strategy
 
-rlsched up --nodes 2 --gpus 4 --policy ppo:ours.zip &
+rlsched up --nodes 2 --gpus 4 --policy tuned &
 cluster=$!
 trap 'kill "$cluster"; wait "$cluster"' EXIT
 until rlsched nodes >/dev/null 2>&1; do sleep 1; done

@@ -10,7 +10,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Policies": {
         "policies": "List the policies that have a name, and show one as TOML.",
         "evaluate": "Replay a trace under several policies and compare them.",
-        "train": "Train a policy.",
+        "train": "Learn prices for a rule on traces: a strategy that sets its dials.",
+        "train-rows": "Train PPO on the choice of the next job, for research.",
         "board": "Open TensorBoard on training curves and decisions.",
     },
     "A cluster": {
@@ -48,7 +49,13 @@ _EXTRA_OF_MODULE = {
     "sklearn": "predict",
     "ray": "ray",
 }
-_EXTRA_OF_VERB = {"train": "train", "board": "board", "node": "node", "up": "broker,node"}
+_EXTRA_OF_VERB = {
+    "train": "train",
+    "train-rows": "train",
+    "board": "board",
+    "node": "node",
+    "up": "broker,node",
+}
 
 
 def extra_for(module: str, verb: str) -> str | None:

@@ -103,12 +103,10 @@ def train(trace: str, cluster: str) -> list[str]:
         trace,
         "--cluster",
         cluster,
-        "--timesteps",
-        "64",
         "--logdir",
         "runs",
         "--out",
-        "out.zip",
+        "out.json",
     ]
 
 

@@ -54,8 +54,8 @@ DOCUMENTS = [
     *sorted((ROOT / "studies").rglob("*.md")),
 ]
 VERBS = {point.name: point for point in entry_points(group="rlsched.commands")}
-ENVIRONMENT = "rlsched/Cluster-v0"
-"""Gymnasium's name of the environment; it looks like a path."""
+ENVIRONMENTS = ("rlsched/Cluster-v0", "rlsched/Rows-v0")
+"""Gymnasium's names of the environments; they look like paths."""
 _FENCE = re.compile(r"^ *```(\w*) *\n(.*?)^ *``` *$", re.DOTALL | re.MULTILINE)
 _SHELL = ("", "sh", "bash", "console", "shell")
 
@@ -115,7 +115,7 @@ def test_files_and_links_are_there(document: Path) -> None:
     named = re.findall(
         r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|studies|docs|examples)/[\w./-]+)`", page
     )
-    missing = [name for name in named if name != ENVIRONMENT and not (ROOT / name).exists()]
+    missing = [name for name in named if name not in ENVIRONMENTS and not (ROOT / name).exists()]
     for name, _, anchor in (
         link.partition("#") for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page))
     ):

@@ -23,7 +23,7 @@ GROUPS = ("rlsched.commands", "rlsched.schedulers", "rlsched.histories")
 SCHEDULERS = ("ppo", "random", "rollout", "clairvoyant")
 POLICIES = (
     *("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill"),
-    *("easy", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid"),
+    *("easy", "reserve", "tiresias", "srtf", "gittins", "pack", "lucid", "tuned"),
     *SCHEDULERS,
 )
 

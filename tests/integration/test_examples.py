@@ -107,6 +107,7 @@ def test_a_rule_of_ones_own_decides_online(tmp_path: Path, environment: dict[str
 
 @pytest.mark.slow
 def test_train_and_serve(tmp_path: Path, environment: dict[str, str]) -> None:
-    said = run([str(EXAMPLES / "train_and_serve.sh"), "8192"], tmp_path, environment)
-    assert "ppo:ours.zip" in said
+    said = run([str(EXAMPLES / "train_and_serve.sh")], tmp_path, environment)
+    assert "keep what you have" in said or "better by" in said
+    assert "tuned" in said
     assert "job 1: " in said
