@@ -77,7 +77,8 @@ class DialArrays(NamedTuple):
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
     """The same where the partitions `before` have become others; those that are new begin at 0."""
     fresh = no_dials(max(1, len(names)))
-    seen = np.zeros((fresh.dial.shape[0] if dials.seen.shape[0] else 0, dials.seen.shape[1]))
+    somebody = dials.who[0] != NOBODY
+    seen = np.zeros((fresh.dial.shape[0] if somebody else 0, dials.seen.shape[1]))
     for p, name in enumerate(names):
         if name in before:
             was = before.index(name)

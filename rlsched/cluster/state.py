@@ -22,6 +22,7 @@ from rlsched.cluster.arrays import (
     WAITING,
 )
 from rlsched.cluster.demand import Demand
+from rlsched.cluster.dials import NOBODY
 from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.shape import ClusterShape
 from rlsched.cluster.spec import NodeSpec
@@ -307,6 +308,9 @@ class ClusterState(ClusterShape):
                 *unread,
             ):
                 hasher.update(job[name][live].tobytes())
+        dials = self.arrays.dials
+        if dials.who[0] != NOBODY:
+            hasher.update(dials.dial.tobytes() + dials.counted.tobytes())
         node = self.arrays.node
         for name in ("gpus", "first_gpu", "part_of", "status", "free"):
             hasher.update(node[name].tobytes())

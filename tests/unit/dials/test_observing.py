@@ -179,6 +179,18 @@ def test_partitions_keep_their_dials_where_others_join() -> None:
     assert after.seen[:, 0].tolist() == [0.0, 0.0, 7.0]
 
 
+def test_a_cluster_whose_first_node_joins_later() -> None:
+    """As a broker's: its strategy is there before any node is."""
+    state = ClusterState.empty(OrderedQueue(Order()))
+    weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
+    weights[:, -1] = 1.0
+    state.set_dials(Strategy.of(weights).arrays(state.num_partitions))
+    state.add_node(NodeSpec(name="n0", gpus=8))
+    job(state, 3.0)
+    for_state(turn_due, state)(state.arrays, 3.0)
+    assert state.arrays.dials.dial.margin[0] == pytest.approx(np.tanh(1.0) * RANGES["margin"])
+
+
 def test_a_node_of_a_new_vc_joins() -> None:
     state = cluster(NodeSpec(name="n0", gpus=8))
     job(state, 3.0)
