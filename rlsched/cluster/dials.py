@@ -47,12 +47,13 @@ COUNTED: Final = np.dtype(
         ("gpu_s", np.float64, (len(SPANS_S),)),  # ... and the GPU-seconds that were predicted of them
         ("noted_s", np.float64),  # up to when they have faded
         ("first_s", np.float64),  # when the first of them came
-        ("ended", np.float64),  # jobs that ended, fading over some 200 of them; sums over these:
-        ("said", np.float64),  # ... x = ln(prediction)
-        ("took", np.float64),  # ... y = ln(run time)
-        ("said_square", np.float64),
-        ("took_square", np.float64),
-        ("said_took", np.float64),
+        ("ended", np.float64, (2,)),  # jobs that ended, fading over some 200 of them, and of one instant ...
+        ("ended_s", np.float64),  # ... which is the latest; sums over these:
+        ("said", np.float64, (2,)),  # ... x = ln(prediction)
+        ("took", np.float64, (2,)),  # ... y = ln(run time)
+        ("said_square", np.float64, (2,)),
+        ("took_square", np.float64, (2,)),
+        ("said_took", np.float64, (2,)),
     ],
     align=True,
 )

@@ -191,9 +191,8 @@ def test_a_strategy_sets_the_same_dials_live_and_simulated(tmp_path: Path) -> No
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     Strategy.of(weights).write(tmp_path / "strategy.json")
     policy = tmp_path / "policy.toml"
-    policy.write_text(
-        f'base = "tuned"\npredictions = "submitted"\nreserve_after = "1s"\ndials = "{tmp_path / "strategy.json"}"\n'
-    )
+    settings = 'base = "tuned"\npredictions = "submitted"\nreserve_after = "1s"\n'
+    policy.write_text(f'{settings}dials = "{tmp_path / "strategy.json"}"\n')
     broker = live_run(tmp_path, str(policy))
     events, live = journal_events(broker), records_by_number(broker)
     assert len(events.decisions) >= MIN_CONTESTED

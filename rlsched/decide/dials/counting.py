@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.dials import NOBODY, SPANS_S
 from rlsched.jit import kernel
@@ -18,6 +20,7 @@ EVERY_ARRIVALS: Final = 32
 REMEMBERED_ENDS: Final = 200.0
 """How predictions do is told by about so many of the last ends."""
 _SPANS: Final = len(SPANS_S)
+_STEPS: Final = 2.0**18
 
 
 @kernel
@@ -37,8 +40,10 @@ def reset_dials(s: StateArrays) -> None:
         d.due = d.arrivals = 0
         for k in range(_SPANS):
             c.jobs[k] = c.gpu_s[k] = 0.0
-        c.noted_s = c.first_s = c.ended = c.said = c.took = 0.0
-        c.said_square = c.took_square = c.said_took = 0.0
+        c.noted_s = c.first_s = c.ended_s = 0.0
+        for k in range(2):
+            c.ended[k] = c.said[k] = c.took[k] = 0.0
+            c.said_square[k] = c.took_square[k] = c.said_took[k] = 0.0
 
 
 @kernel
@@ -76,15 +81,39 @@ def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
     if s.dials.who[0] == NOBODY:
         return
     p = partition_of(s, slot)
-    c, left = s.dials.counted[p], 1.0 - 1.0 / REMEMBERED_ENDS
-    said, took = math.log(max(s.job.predicted_s[slot], 1.0)), math.log(max(run_s, 1.0))
-    c.ended = c.ended * left + 1.0
-    c.said = c.said * left + said
-    c.took = c.took * left + took
-    c.said_square = c.said_square * left + said * said
-    c.took_square = c.took_square * left + took * took
-    c.said_took = c.said_took * left + said * took
+    c = s.dials.counted[p]
+    if now_s != c.ended_s:
+        join_ends(s, p)
+        c.ended_s = now_s
+    said, took = _exact_log(s.job.predicted_s[slot]), _exact_log(run_s)
+    c.ended[1] += 1.0
+    c.said[1] += said
+    c.took[1] += took
+    c.said_square[1] += said * said
+    c.took_square[1] += took * took
+    c.said_took[1] += said * took
     _look_whether_due(s, p, now_s)
+
+
+@kernel
+def _exact_log(time_s: float) -> float:
+    """ln(time) in steps so coarse that sums over an instant have no rounding: its ends come in any order."""
+    return np.round(math.log(max(time_s, 1.0)) * _STEPS) / _STEPS
+
+
+@kernel
+def join_ends(s: StateArrays, p: int) -> None:
+    """The ends of the latest instant join those before it, which fade."""
+    c = s.dials.counted[p]
+    left = (1.0 - 1.0 / REMEMBERED_ENDS) ** c.ended[1]
+    c.ended[0] = c.ended[0] * left + c.ended[1]
+    c.said[0] = c.said[0] * left + c.said[1]
+    c.took[0] = c.took[0] * left + c.took[1]
+    c.said_square[0] = c.said_square[0] * left + c.said_square[1]
+    c.took_square[0] = c.took_square[0] * left + c.took_square[1]
+    c.said_took[0] = c.said_took[0] * left + c.said_took[1]
+    c.ended[1] = c.said[1] = c.took[1] = 0.0
+    c.said_square[1] = c.took_square[1] = c.said_took[1] = 0.0
 
 
 @kernel

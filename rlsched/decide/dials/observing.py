@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.dials import SPANS_S
 from rlsched.cluster.kernels import tenants_of
-from rlsched.decide.dials.counting import fade
+from rlsched.decide.dials.counting import fade, join_ends
 from rlsched.decide.options import energy_weight, may_share
 from rlsched.decide.remaining import remaining_s
 from rlsched.jit import kernel
@@ -111,6 +111,7 @@ def observe(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64]) -> Non
     at = _queue_columns(s, p, now_s, x, 0)
     at = _running_columns(s, p, now_s, x, at)
     fade(s, p, now_s)
+    join_ends(s, p)
     at = _arrival_columns(s, p, now_s, x, at)
     at = _prediction_columns(s, p, x, at)
     _fixed_columns(s, p, x, at)
@@ -218,15 +219,15 @@ def _arrival_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 @kernel
 def _prediction_columns(s: StateArrays, p: int, x: NDArray[np.float64], at: int) -> int:
     c = s.dials.counted[p]
-    n = max(c.ended, 1.0)
-    said, took = c.said / n, c.took / n
-    said_var = max(c.said_square / n - said * said, 0.0)
-    took_var = max(c.took_square / n - took * took, 0.0)
-    both = c.said_took / n - said * took
+    n = max(c.ended[0], 1.0)
+    said, took = c.said[0] / n, c.took[0] / n
+    said_var = max(c.said_square[0] / n - said * said, 0.0)
+    took_var = max(c.took_square[0] / n - took * took, 0.0)
+    both = c.said_took[0] / n - said * took
     at = _put(x, at, (took - said) / 3.0)
     at = _put(x, at, math.sqrt(max(said_var + took_var - 2.0 * both, 0.0)) / 3.0)
     at = _put(x, at, both / math.sqrt(max(said_var * took_var, 1e-6)))
-    return _put(x, at, math.log1p(c.ended) / 5.0)
+    return _put(x, at, math.log1p(c.ended[0]) / 5.0)
 
 
 @kernel
