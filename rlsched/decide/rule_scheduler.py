@@ -51,6 +51,8 @@ class RuleScheduler(Scheduler):
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
         self.strategy = rule.strategy
+        if rule.strategy is not None:  # its file may change
+            self.policy_id = f"{policy.policy_id}+{rule.strategy.digest}"
         if policy.settings.rule:  # somebody's own, and may fail
             self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)
         self.abilities = Abilities(

@@ -63,13 +63,13 @@ def same(one: JobTable, two: JobTable) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", quick(RULES, lambda name: name in ("tuned", "gittins")))
+@pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
 def test_at_0_the_rule_decides_as_its_settings_say(name: str, strategies: dict[str, str]) -> None:
     policy = RULES[name]
     assert same(run(policy), run(policy.with_settings(dials=strategies["still"])))
 
 
-@pytest.mark.parametrize("strategy", ["linear", "network"])
+@pytest.mark.parametrize("strategy", quick(("linear", "network"), lambda name: name == "network"))
 @pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
 def test_compiled_equals_one_decision_at_a_time(name: str, strategy: str, strategies: dict[str, str]) -> None:
     policy = RULES[name].with_settings(dials=strategies[strategy])
