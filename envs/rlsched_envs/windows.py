@@ -5,7 +5,6 @@ What a strategy is trained on, and judged by: the same jobs, predictions and luc
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -181,7 +180,7 @@ class DialledRuns:
         self.batch: SimArrays = batch.stack_run(one, count)
         self.options: RuleOptions = rule.options
         self._class_of = class_numbers(gangs)
-        self._steps = dataclasses.replace(rule.steps, dialled=True)
+        self._steps = rule.steps.with_dials()
 
     def compiled(self, template: Any, *, records: bool) -> Any:
         """A kernel for these runs; `records`: whether their costs are noted."""

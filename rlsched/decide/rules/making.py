@@ -52,7 +52,7 @@ def make_rule(settings: Settings) -> CompiledRule:
         steps = replace(steps, migrates=True)
     strategy = Strategy.read(settings.dials) if settings.dials else None
     if strategy is not None:
-        steps = replace(steps, dialled=True)
+        steps = steps.with_dials()
     profile = settings.profile
     return CompiledRule(
         steps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -53,6 +53,10 @@ class Steps:
             sorted_queue=getattr(module, "SORTED_QUEUE", True),
         )
 
+    def with_dials(self) -> Steps:
+        """The same with dials: they may say something new of a partition in which nothing has changed."""
+        return replace(self, dialled=True, skips_quiet=False)
+
     @cached_property
     def bound(self) -> dict[str, Any]:
         """What templates leave open for a rule."""
@@ -91,7 +95,7 @@ class CompiledRule:
     @property
     def sorted_queue(self) -> bool:
         """Whether it reads the sorted queue."""
-        return self.steps.sorted_queue or self.options.start.share != NEVER
+        return self.steps.sorted_queue or self.steps.dialled or self.options.start.share != NEVER
 
     @property
     def needs_models(self) -> bool:
