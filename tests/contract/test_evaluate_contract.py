@@ -275,6 +275,7 @@ def test_seeds_are_averaged_and_rules_run_once(workload: tuple[Path, Path], tmp_
     }
 
 
+@pytest.mark.slow
 def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.1, gpus=16, seed=4, predictability="informative")
     workload = tmp_path / "w.csv", tmp_path / "c.toml"

@@ -200,6 +200,7 @@ def test_settings_of_the_models_matter(modelled: tuple[Any, Path], workload: Fil
         assert report["policies"]["pack"]["energy_kwh"] != usual["energy_kwh"]
 
 
+@pytest.mark.slow
 def test_under_mps_a_fault_of_one_job_ends_its_neighbours(workload: Files, tmp_path: Path) -> None:
     trace = Trace.read(workload[0])
     failing = np.where(np.arange(len(trace)) % 2, "", "60;120;180")
@@ -250,6 +251,7 @@ def test_learning_can_be_left_out(workload: Files, tmp_path: Path, monkeypatch: 
         assert report["models"]["learning"] == ("learning" not in settings)
 
 
+@pytest.mark.slow
 def test_models_go_along_to_other_processes(workload: Files, tmp_path: Path) -> None:
     """Policies that are no compiled rules run beside, in processes of their own."""
     words = ("random", models_with(tmp_path, assumed_scale=0.7), "--seed 1 --seed 2")
@@ -294,6 +296,7 @@ def test_settings_in_words_are_those_that_differ_from_the_defaults() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
     """The crowded hours of twelve days need both nodes; in between they sleep."""
     rest = {"forecast": "trailing", "headroom_nodes": 0, "review": "1m"}

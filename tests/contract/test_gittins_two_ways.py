@@ -169,6 +169,7 @@ def crowd_both_ways(one: RuleScheduler, seed: int) -> tuple[JobTable, list[Decis
     return table, records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARING)
 def test_compiled_equals_interface_under_models(name: str) -> None:
     """Two partitions, failures, and jobs that must not be preempted."""

@@ -137,6 +137,7 @@ GROUP = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(JOB, min_size=2, max_size=20),

@@ -12,7 +12,7 @@ from tests.golden.hashes import kept, same_mathematics
 from tests.quick import quick
 
 CASES = cases()
-QUICK = ("table/helios/plain/", "records/mixed/plain/", "steps/plain", "journal/")
+QUICK = ("table/helios/plain/", "records/mixed/plain/", "journal/")
 """Where the cases of `make test` begin: one trace, nothing but the rules. The slow set has all others."""
 
 

@@ -270,6 +270,7 @@ def test_schedules_are_valid_on_any_cluster(case: Case) -> None:
     check_valid(case.engine(scheduler).run(scheduler))
 
 
+@pytest.mark.slow
 def test_under_models_sharing_stays_the_networks() -> None:
     trace, spec = synthesize("helios", jobs=120, load=1.3, gpus=16, seed=4, predictability="informative")
     policy = load_scheduler(searching(samples=2))

@@ -166,6 +166,7 @@ def two_modelled_clusters(*, learning: bool) -> Fleet:
     return Fleet([source], 2, config, 1)
 
 
+@pytest.mark.slow
 def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
     fleet = two_modelled_clusters(learning=True)
     trait = fleet._arrays.sim.state.models.trait
