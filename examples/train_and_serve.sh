@@ -1,8 +1,8 @@
 #!/bin/sh
 # Train a strategy on a synthetic trace, compare it if it is worth something, and let its rule decide on a
 # live cluster.
-#   examples/train_and_serve.sh            # a minute: too short to learn anything
-#   examples/train_and_serve.sh quick      # five minutes
+#   examples/train_and_serve.sh            # too short to learn anything
+#   examples/train_and_serve.sh quick      # a minute more
 set -eu
 recipe=${1:-smoke}
 

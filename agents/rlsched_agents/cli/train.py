@@ -8,47 +8,19 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from rlsched_agents.cli.learned_from import FILE, check_given, learned_from, make_writable
+
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
     from rlsched_agents.dials.evolution import Generation
     from rlsched_agents.dials.training import DialRecipe, Trained
 
-_FILE = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
 
 
 @click.command()
-@click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    type=_FILE,
-    metavar="T",
-    help="Trace to learn from; may be repeated, each with its --cluster.",
-)
-@click.option(
-    "--cluster",
-    "clusters",
-    multiple=True,
-    type=_FILE,
-    metavar="C",
-    help="Cluster (TOML) of each trace; one alone serves all.",
-)
-@click.option(
-    "--synthetic",
-    multiple=True,
-    type=click.Choice(["helios", "philly", "itp"]),
-    metavar="LIKE",
-    help="Learn from a synthetic trace as well: helios, philly or itp; may be repeated.",
-)
-@click.option(
-    "--predictability",
-    default="causal",
-    show_default=True,
-    metavar="LEVEL",
-    help="How well durations of synthetic jobs are predicted (see: rlsched trace synth --help).",
-)
+@learned_from("causal")
 @click.option(
     "--policy",
     default="tuned",
@@ -59,11 +31,11 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--out",
     required=True,
-    type=_FILE,
+    type=FILE,
     metavar="STRATEGY",
     help="Strategy to write (.json), beside a card (.md) of the same name.",
 )
-@click.option("--logdir", type=_FILE, metavar="DIR", help="Folder for TensorBoard and for --resume.")
+@click.option("--logdir", type=FILE, metavar="DIR", help="Folder for TensorBoard and for --resume.")
 @click.option("--resume", is_flag=True, help="Go on with the training of --logdir.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), metavar="K")
 @click.option(
@@ -71,7 +43,7 @@ EXIT_INTERRUPTED = 130
     default="default",
     show_default=True,
     metavar="NAME",
-    help="default (20 to 40 minutes), quick (5 minutes), smoke (to see that it runs), or a .toml.",
+    help="default, quick (a fifth of that), smoke (to see that it runs), or a .toml.",
 )
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one a core]")
 @click.option("--json", "as_json", is_flag=True, help="What came of it as JSON.")
@@ -106,10 +78,7 @@ def train(
     """
     from rlsched.errors import InputError
 
-    if not traces and not synthetic:
-        raise InputError("expected something to learn from: --trace T --cluster C, or --synthetic LIKE")
-    if traces and not clusters:
-        raise InputError("expected a --cluster for the --trace")
+    check_given(traces, clusters, synthetic)
     if out.suffix != ".json":
         raise InputError(f"--out {out}: expected a name that ends in .json: a strategy is JSON")
     if resume and logdir is None:
@@ -125,7 +94,7 @@ def train(
 
     chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
     rule.rule  # noqa: B018 - an error now, before anything is read
-    _make_writable(out.parent)
+    make_writable(out.parent)
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
     training = Training(
@@ -224,17 +193,3 @@ def _print(found: Trained) -> None:
     )
     for stage in found.stopped:
         click.echo(f"{stage}: ended early, for its pairs told nothing of where to go")
-
-
-def _make_writable(folder: Path) -> None:
-    """Make a folder and try it now, because a run of minutes must not end on one that cannot be written."""
-    from tempfile import TemporaryFile
-
-    from rlsched.errors import InputError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}; name another folder") from error

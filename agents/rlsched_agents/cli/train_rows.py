@@ -7,44 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched_agents.cli.learned_from import FILE, check_given, learned_from, make_writable
+
 if TYPE_CHECKING:
     from rlsched_agents.ppo.confirming import Verdict
 
-_FILE = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
 
 
 @click.command("train-rows")
-@click.option(
-    "--trace",
-    "traces",
-    multiple=True,
-    type=_FILE,
-    metavar="T",
-    help="Trace to train on; may be repeated, each with its --cluster.",
-)
-@click.option(
-    "--cluster",
-    "clusters",
-    multiple=True,
-    type=_FILE,
-    metavar="C",
-    help="Cluster (TOML) of each trace; one alone serves all.",
-)
-@click.option(
-    "--synthetic",
-    multiple=True,
-    type=click.Choice(["helios", "philly", "itp"]),
-    metavar="LIKE",
-    help="Train on a synthetic trace as well: helios, philly or itp; may be repeated.",
-)
-@click.option(
-    "--predictability",
-    default="informative",
-    show_default=True,
-    metavar="LEVEL",
-    help="How well durations of synthetic jobs are predicted (see: rlsched trace synth --help).",
-)
+@learned_from("informative")
 @click.option(
     "--timesteps",
     required=True,
@@ -55,18 +27,18 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--logdir",
     required=True,
-    type=_FILE,
+    type=FILE,
     metavar="DIR",
     help="Folder for TensorBoard, and for checkpoints/last.zip, which --resume goes on from.",
 )
 @click.option(
     "--out",
     required=True,
-    type=_FILE,
+    type=FILE,
     metavar="CHECKPOINT",
     help="Policy to write: a .zip, or a folder that also gets a CARD.md.",
 )
-@click.option("--init", type=_FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
+@click.option("--init", type=FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
 @click.option("--resume", is_flag=True, help="Go on with the run of --logdir. Only for files you trust.")
 @click.option(
     "--seed",
@@ -136,10 +108,7 @@ def train_rows(
     """
     from rlsched.errors import InputError
 
-    if not traces and not synthetic:
-        raise InputError("expected something to train on: --trace T --cluster C, or --synthetic LIKE")
-    if traces and not clusters:
-        raise InputError("expected a --cluster for the --trace")
+    check_given(traces, clusters, synthetic)
     if resume and init is not None:
         raise InputError("give --init or --resume, not both: a resumed run has its own weights")
     if runs > 1 and no_validation:
@@ -164,7 +133,7 @@ def train_rows(
     data = read_data(traces, clusters)
     data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):
-        _make_writable(folder)
+        make_writable(folder)
     if not resume:
         note_init(files, seed, runs, init)
 
@@ -234,20 +203,6 @@ def _confirmed(verdict: Verdict, init: Path | None) -> str:
     if verdict.better:
         return f"confirmed on windows that chose nothing: better than {began} ({scores})"
     return f"not better than {began} on windows that chose nothing ({scores}): that is what was kept"
-
-
-def _make_writable(folder: Path) -> None:
-    """Make a folder and try it now, because a run of hours must not end on one that cannot be written."""
-    from tempfile import TemporaryFile
-
-    from rlsched.errors import InputError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}; name another folder") from error
 
 
 def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
