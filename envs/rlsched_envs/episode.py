@@ -245,7 +245,7 @@ def only_choice(w: WindowArrays) -> int:
 @kernel
 def _start(e: EpisodeArrays, slot: int, node: int, clock: float, partner: int) -> None:
     """Start a job that can."""
-    move = Move(-1, slot, partner, -1, node, clock)
+    move = Move(-1, slot, partner, -1, -1, node, clock)
     start(e.sim, e.turn[0].partition, move, policy_start(e.sim.state))
 
 

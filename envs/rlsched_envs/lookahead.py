@@ -325,7 +325,7 @@ def next_start(s: StateArrays, p: int, rule: Any, holding: bool, now_s: float) -
     if rule.kind == GREEDY and not keeps_holds:
         return next_in_order(s, p, rule.blocks)
     if rule.kind == BACKFILL:
-        position = next_by_easy(s, p, now_s, rule.reserve_after_s, keeps_holds)
+        position = next_by_easy(s, p, PLAIN_START, now_s, rule.reserve_after_s, keeps_holds)
     elif rule.kind == KEEP_FREE:
         position = next_by_reserve(s, p, rule.long_job_s, rule.leave_frac)
     else:

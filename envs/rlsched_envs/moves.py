@@ -9,11 +9,11 @@ from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.choose import choose
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.constants import MODELLED
-from rlsched.decide.gpu_type import node_for
 from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
+from rlsched.decide.plans.alone import alone_plan
 from rlsched.jit import kernel
 from rlsched.models.speed import gpu_kind
 from rlsched_envs.attempt_arrays import PREEMPTED
@@ -55,7 +55,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
     """`_allocate`, with the clock and the cores that the start options give."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
-    place = move.place if move.place >= 0 else node_for(s, p, slot, o)
+    place = move.place if move.place >= 0 else alone_plan(s, p, slot, o).node
     host = choose(s, p, slot, place, scratch)
     if host < 0:
         return False

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.plans.words import in_words
 from rlsched.decide.record import DecisionRecord, Half, Source
 
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
@@ -95,6 +96,10 @@ def summarise(records: Sequence[DecisionRecord]) -> Summary:
         scalars["decisions/off_reference_frac"] = float(np.mean([off_reference(one) for one in offered]))
         legal = [sum(record.halves[0].legal) for record in offered]
         scalars["decisions/legal_candidates_mean_count"] = float(np.mean(legal))
+    planned = [record for record in records if record.plans]
+    if planned:
+        ways = [sum(not plan.verdict for plan in record.plans) for record in planned]
+        scalars["decisions/open_plans_mean_count"] = float(np.mean(ways))
     took_us = np.array([record.took_us for record in records], dtype=np.float64)
     scalars["time/decision_p50_us"] = float(np.percentile(took_us, 50))
     scalars["time/decision_p99_us"] = float(np.percentile(took_us, 99))
@@ -152,9 +157,10 @@ def _chosen_node(record: DecisionRecord) -> int:
 
 
 def _alternatives(record: DecisionRecord) -> str:
-    """The legal rows that were not taken, the likeliest first; in row order where no network was asked."""
+    """What else could have been done: legal rows, the likeliest first; of a rule, the plans of the job."""
     if not record.halves:
-        return ""
+        others = [one for one in record.plans if not one.chosen and not one.verdict and one.how != "later"]
+        return ", ".join(in_words(one, "job {}".format) for one in others[:ALTERNATIVES])
     half = record.halves[0]
     shares = probabilities(half, record.temperature)
     rows = [row for row, legal in enumerate(half.legal) if legal and row != half.choice]

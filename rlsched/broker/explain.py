@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -14,9 +13,12 @@ from rlsched.broker.views import Room, asked_again_s, fits_now, place_of, rooms,
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
-from rlsched.decide.record import DecisionRecord, Half
+from rlsched.decide.plans.listing import plans_of
+from rlsched.decide.plans.words import in_words, outcome, span
+from rlsched.decide.record import DecisionRecord, Half, PlanSeen
 from rlsched.decide.rows.arrays import LEGAL, REASON_TEXT
 from rlsched.decide.rows.columns import CLOCK
+from rlsched.decide.start import policy_start
 from rlsched.wire.messages import Explanation
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 
@@ -61,12 +63,12 @@ def explain(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -
 
 def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
     need = job.spec.num_gpus
-    ahead_of = f"it has waited {_span(now_s - job.submit_s)}"
+    ahead_of = f"it has waited {span(now_s - job.submit_s)}"
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
-    tail.append(f"predicted to run {_span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
+    tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
     revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
-        tail.append(f"by what jobs like it have done since, predicted to run {_span(revised_s)}")
+        tail.append(f"by what jobs like it have done since, predicted to run {span(revised_s)}")
     if not book.nodes:
         return ["no node has registered yet", *tail]
     never = never_runs(book, job.spec.vc, need)
@@ -80,16 +82,15 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         lines = [_no_room(book, room, need) for room in open_rooms]
     best = max(open_rooms, key=lambda room: room.gpus)
     lines.append(_ahead(book, job, best))
-    if not fitting:
-        lines.append(_until_free(book, best, need, now_s))
+    lines += _plans_now(book, job, best, now_s)
     again_s = asked_again_s(book, open_rooms)
     if again_s > now_s:
-        lines.append(f"the policy decides again in {_span(again_s - now_s)} at the latest")
+        lines.append(f"the policy decides again in {span(again_s - now_s)} at the latest")
     down = [name for name, node in book.nodes.items() if not node.up]
     if down:
         lines.append(f"nodes down: {', '.join(down)}")
     lines += [
-        f"node {name} gets no new jobs for {_span(node.drained_until_s - now_s)}: {node.drained_reason}"
+        f"node {name} gets no new jobs for {span(node.drained_until_s - now_s)}: {node.drained_reason}"
         for name, node in book.nodes.items()
         if node.drained
     ]
@@ -130,22 +131,28 @@ def _ahead(book: Book, job: Job, room: Room) -> str:
     return f"{place} of {len(order)} waiting jobs are ahead in the queue order ({words}): {named}{more}"
 
 
-def _until_free(book: Book, room: Room, need: int, now_s: float) -> str:
-    """When enough GPUs are predicted to be free: what the jobs that hold them still need, given their age."""
-    free, state = room.free_gpus, book.cluster.arrays
-    ends: list[tuple[float, int]] = []
-    for other in book.job_of_seq.values():
-        slot = book.cluster.slot_of(other.seq)
-        if other.active is not None and state.job.placed_in[slot] == room.partition:
-            left_s = book.predictions.remaining_s(other.number, now_s - other.active.start_s)
-            ends.append((max(left_s, 1.0), other.spec.num_gpus))
-    for left_s, gpus in sorted(ends):
-        free += gpus
-        if free >= need:
-            return (
-                f"{need} GPUs are predicted to be free in about {_span(left_s)}, if no job ahead takes them"
-            )
-    return f"the running jobs hold too few GPUs to make room for {need}: a node has to come back"
+def _plans_now(book: Book, job: Job, room: Room, now_s: float) -> list[str]:
+    """What the job could do in a partition now, and when it is predicted to fit."""
+    start = policy_start(book.cluster)
+    plans = plans_of(book.cluster, room.partition, job.seq, start, now_s, None)
+    later = next(plan for plan in plans if plan.how == "later")
+    if later.wait_s is None:
+        return ["the running jobs hold too few GPUs to make room for it: a node has to come back"]
+    lines = _plans(book, "its plans now", [plan for plan in plans if plan.how != "later"])
+    if later.wait_s > 0.0:
+        return [f"predicted to fit in about {span(later.wait_s)}, if no job ahead takes its place"]
+    return lines
+
+
+def _plans(book: Book, lead: str, plans: list[PlanSeen]) -> list[str]:
+    """Plans in words, those of which there is something to say."""
+
+    def called(seq: int) -> str:
+        return f"job {book.number_of_seq.get(seq, '?')}"
+
+    compared = sum(not plan.verdict for plan in plans) > 1
+    said = [f"{in_words(plan, called)} ({outcome(plan, compared)})" for plan in plans]
+    return [f"{lead}: {'; '.join(said)}"] if said else []
 
 
 def _passed_over(
@@ -168,7 +175,7 @@ def _hold(book: Book, job: Job, fitting: list[Room], now_s: float) -> list[str]:
     state, slot = book.cluster.arrays, book.cluster.slot_of(job.seq)
     if not any(is_held(state, room.partition, slot, now_s) for room in fitting):
         return []
-    at_most = f"{_span(float(state.job.held_until_s[slot]) - now_s)} at most"
+    at_most = f"{span(float(state.job.held_until_s[slot]) - now_s)} at most"
     other = book.number_of_seq.get(int(state.job.held_for[slot]))
     if other is None:
         return [f"it is kept back, for {at_most}, or until half of the GPUs are free"]
@@ -204,7 +211,7 @@ def _last_decision(book: Book, record: DecisionRecord) -> str:
     else:
         what = "chose to wait"
     chance = _chance(record.halves[0]) if record.halves else ""
-    return f"{who} {what} at its last decision with this job in view (decision {record.number}{chance})"
+    return f"{who} {what} at its last decision (decision {record.number}{chance})"
 
 
 def _chance(half: Half) -> str:
@@ -258,17 +265,17 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if attempt is None:
         return [f"{job.state}: {job.reason}" if job.reason else job.state]
     if job.end_s is None:
-        lead = f"{job.state} on {place_of(job)} for {_span(now_s - attempt.start_s)}"
+        lead = f"{job.state} on {place_of(job)} for {span(now_s - attempt.start_s)}"
     else:
         code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-        lead = f"{job.state}{code} after {_span(job.end_s - attempt.start_s)} on {place_of(job)}"
+        lead = f"{job.state}{code} after {span(job.end_s - attempt.start_s)} on {place_of(job)}"
     lines = [lead + (f": {job.reason}" if job.reason else "")]
     if attempt.ending and job.live:
         lines.append(f"it is being ended: {attempt.ending_reason}")
     elif attempt.leaving and job.live:
         lines.append(f"it {seat_reason(attempt)}")
     who = "nobody had to choose" if attempt.source == "automatic" else f"decided by {attempt.source}"
-    after = _span(attempt.start_s - job.submit_s)
+    after = span(attempt.start_s - job.submit_s)
     lines.append(
         f"started {f'{after} after its submission' if job.preemptions else f'after {after} in the queue'} "
         f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
@@ -281,6 +288,7 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if record is not None and record.number == attempt.decision:
         if record.halves and record.halves[0].logits:
             lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")
+        lines += _plans(book, "its plans then", [plan for plan in record.plans if plan.how != "later"])
         lines += _alternatives(book, record)
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
@@ -316,14 +324,3 @@ def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
 
 def _predictor(job: Job) -> str:
     return {RUNNING_MEAN: "the running mean", HEDGE: "the hedge of predictors"}[job.spec.predicted_by]
-
-
-def _span(seconds: float) -> str:
-    """A time in words, such as `2 h 5 min`."""
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    left = max(0, round(seconds))
-    for (word, size), (small_word, small) in pairwise(units):
-        if left >= size:
-            rest = left % size // small
-            return f"{left // size} {word}" + (f" {rest} {small_word}" if rest else "")
-    return f"{left} s"

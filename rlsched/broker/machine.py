@@ -285,6 +285,7 @@ def _rank(event: NodeSaid) -> int:
 
 def _contested(decision: Decision) -> bool:
     record = decision.record
-    if decision.source == "automatic" or record is None or not record.halves:
+    if decision.source == "automatic" or record is None:
         return False
-    return sum(record.halves[0].legal) > 1
+    open_ways = record.halves[0].legal if record.halves else [not plan.verdict for plan in record.plans]
+    return sum(open_ways) > 1

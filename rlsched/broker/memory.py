@@ -22,15 +22,17 @@ class RecordMemory:
 
     def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
+        self._latest: dict[str, DecisionRecord] = {}
         for record in records:
             self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
         """A decision was taken. For a job that an earlier *wait* keeps back, that one stays the last word."""
-        seqs: set[int] = set()
+        seqs = {record.turn}
+        self._latest[record.partition] = record
         if record.halves:
             half = record.halves[0]
-            seqs = {
+            seqs |= {
                 seq
                 for seq, reason in zip(half.seqs, half.reasons, strict=True)
                 if reason != HELD or seq not in self._last
@@ -43,6 +45,7 @@ class RecordMemory:
         while len(self._last) > MAX_JOBS:
             self._last.popitem(last=False)
 
-    def of(self, seq: int) -> DecisionRecord | None:
-        """The last record of this job."""
-        return self._last.get(seq)
+    def of(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
+        """The last record of this job; where there is none, the last one of these partitions."""
+        found = [self._latest[name] for name in partitions if name in self._latest]
+        return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

@@ -13,6 +13,7 @@ from rlsched.broker.clocks import unknown_workload
 from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain, never_runs
+from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
@@ -194,9 +195,8 @@ class Requests:
                 )
             case Why(job=number) if number in self._book.jobs:
                 job = self._book.jobs[number]
-                self._reply(
-                    asked.peer, asked.request, explain(self._book, job, self._memory.of(job.seq), now_s)
-                )
+                record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
+                self._reply(asked.peer, asked.request, explain(self._book, job, record, now_s))
             case ReadLog(job=number) as wanted if number in self._book.jobs:
                 self._read_log(asked, wanted, now_s)
             case Stats():
@@ -229,6 +229,11 @@ class Requests:
         )
 
     # ---- logs -------------------------------------------------------------------------------------
+
+    def _partitions(self, job: Job) -> list[str]:
+        """Names of the partitions that serve a job."""
+        cluster = self._book.cluster
+        return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
 
     def _read_log(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
         job = self._book.jobs[wanted.job]

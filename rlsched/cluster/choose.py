@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CONSOLIDATE, FGD, SPREAD, WORST_FIT, StateArrays
 from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places, tightest_gpu
-from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
 from rlsched.jit import array_kernel, kernel
@@ -130,11 +130,28 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
     """Write the GPUs of the job in a slot into `out` and return the first node, -1 where it does not fit.
 
-    `node` >= 0 asks for that node (a job that one node holds), -1 for the rule's own choice.
+    `node` >= 0 asks for that node, of a gang that no node holds for nodes of its GPU type; -1 for the rule's
+    own choice.
     """
     if node < 0 and s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
-    return _choose_by_looking(s, p, s.job.demand[slot], node, out)
+    c = s.job.demand[slot]
+    if node >= 0 and s.demand.gpus[c] > s.derived.class_queue.node_size[p, c]:
+        return gang_of_kind(s, p, c, s.node.kind[node], out)
+    return _choose_by_looking(s, p, c, node, out)
+
+
+@array_kernel
+def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int32]) -> int:
+    """A gang that no node holds, on nodes of one GPU type: as if no other would do. Returns its first node,
+    -1 where there are too few."""
+    admitted = s.demand.kinds[c]
+    if admitted != ANY_KIND and (admitted >> kind) & 1 == 0:
+        return -1
+    s.demand.kinds[c] = 1 << kind
+    host = _gang(s, p, c, out)
+    s.demand.kinds[c] = admitted
+    return host
 
 
 @array_kernel

@@ -15,7 +15,9 @@ from rlsched.jit import kernel
 NEVER: Final = 0
 BLOCKED: Final = 1
 LUCID: Final = 2
-"""Who shares GPUs: nobody; jobs that do not fit otherwise; as in Lucid, whoever may, before free GPUs."""
+BETTER: Final = 3
+"""Who shares GPUs: nobody; jobs that do not fit otherwise; as in Lucid, whoever may, before free GPUs; jobs
+to which that is worth more than free GPUs (of another type), and those that do not fit."""
 
 FULL: Final = 0
 FIXED: Final = 1
@@ -59,7 +61,7 @@ class StartOptions(NamedTuple):
     """How jobs are started where models say how fast they run; on whole GPUs at full clock without models.
 
     Attributes:
-        share: Who shares GPUs: NEVER, BLOCKED or LUCID.
+        share: Who shares GPUs: NEVER, BLOCKED, LUCID or BETTER.
         max_jobs: Jobs on a GPU at most.
         min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
         clock: How a job's SM clock is chosen: FULL ... WEIGHED.
@@ -67,8 +69,9 @@ class StartOptions(NamedTuple):
             energy counts against time, -1: what the cluster says.
         cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
         gate: What sharing has to gain.
-        chooses_type: Whether a job's GPU type is chosen by what it is worth to it (`decide.gpu_type`) ...
+        chooses_type: Whether a job's GPU type is chosen by what it is worth to it (`decide.plans.alone`) ...
         type_price: ... at this price of fast GPUs.
+        later: How often the wait for GPUs of a better type counts; infinite: no job waits for them.
     """
 
     share: int
@@ -80,6 +83,7 @@ class StartOptions(NamedTuple):
     gate: Gate
     chooses_type: bool
     type_price: float
+    later: float
 
 
 class MigrationOptions(NamedTuple):
@@ -125,7 +129,7 @@ class RuleOptions(NamedTuple):
     own: NDArray[np.float64]
 
 
-PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE, False, 0.0)
+PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
 NO_MIGRATION: Final = MigrationOptions(math.inf, math.inf, False)
 PLAIN: Final = RuleOptions(
     False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, NO_MIGRATION, np.zeros(0)
@@ -153,10 +157,10 @@ def policy_start(s: StateArrays) -> StartOptions:
     Where models are there for clocks alone, it weighs clocks.
     """
     if not MODELLED or not s.config[0].modelled:
-        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0)
+        return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
     if s.config[0].modelled == CLOCKS_ALONE:
-        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, NO_GATE, False, 0.0)
-    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, NO_GATE, False, 0.0)
+        return StartOptions(NEVER, 2, 0.0, WEIGHED, energy_weight(s), False, NO_GATE, False, 0.0, math.inf)
+    return StartOptions(BLOCKED, 2, KEEP_FRAC, WEIGHED, energy_weight(s), True, NO_GATE, False, 0.0, math.inf)
 
 
 @kernel

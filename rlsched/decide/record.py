@@ -43,6 +43,47 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
     reference: int
 
 
+class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One whole way to start the job whose turn it was, as it looked before the decision.
+
+    Attributes:
+        how: On `free` GPUs, on those of others (`share`), on those of a job that gives way (`preempt`), or
+            not now (`later`).
+        verdict: Why it may not be taken; "": it may.
+        chosen: Whether it was taken.
+        node: First node; "" where nothing says it.
+        gpu_type: Type of its GPUs; "" likewise.
+        share_with: Number of the job whose GPUs it shares or gets, -1: of none.
+        tenants: Jobs on its GPUs then, itself included; 0 where that was not worked out.
+        sm_clock_frac: SM clock, of the maximum.
+        cpu_milli_each: CPU cores with each GPU, thousandths.
+        speed_frac: Predicted speed, alone on the same GPUs = 1.
+        gain_frac: That, less what its co-tenants lose.
+        asked_frac: The gain that is asked for at today's prices; None: none.
+        wait_s: When it could start, from now; None: nobody knows.
+        run_s: Predicted time from start to end.
+        power_w: Power that it would add while it runs; None without models.
+        worth: What plans are compared by: GPUs at work that it adds, by type. None: by the queue's order.
+    """
+
+    how: Literal["free", "share", "preempt", "later"]
+    verdict: str = ""
+    chosen: bool = False
+    node: str = ""
+    gpu_type: str = ""
+    share_with: int = -1
+    tenants: int = 0
+    sm_clock_frac: float = 1.0
+    cpu_milli_each: int = 0
+    speed_frac: float = 1.0
+    gain_frac: float = 1.0
+    asked_frac: float | None = None
+    wait_s: float | None = 0.0
+    run_s: float = 0.0
+    power_w: float | None = None
+    worth: float | None = None
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One decision of a scheduler.
 
@@ -66,6 +107,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         samples: Futures that a policy's search played, 0 for none.
         overruled: Row of the first half that the policy would have taken where its search took another,
             else -1.
+        turn: Number of the job whose turn it was: the one that started, or for which another gave way; of a
+            *wait* the first of the queue. -1: of none.
+        plans: Its plans; of what it chose among.
+        prices: Today's prices, by name: of GPU time, of GPU types, what energy counts.
     """
 
     version: int = RECORD_VERSION
@@ -84,6 +129,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     guard: str = ""
     samples: int = 0
     overruled: int = -1
+    turn: int = -1
+    plans: list[PlanSeen] = msgspec.field(default_factory=list)
+    prices: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def append_records(path: str | Path, records: list[DecisionRecord]) -> None:

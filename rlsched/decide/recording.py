@@ -6,21 +6,39 @@ import time
 from collections.abc import Sequence
 
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action
-from rlsched.decide.record import DecisionRecord, Half, Source
+from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.options import StartOptions
+from rlsched.decide.plans.listing import plans_of, prices_of
+from rlsched.decide.record import DecisionRecord, Half, PlanSeen, Source
 from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.scheduler import Decision
+from rlsched.decide.start import policy_start
 
 
 class Recording:
     """Begun before a scheduler looks at the state: the time counts, and the state's digest is of then.
 
+    Args:
+        state: The state.
+        partition: The partition that is decided for.
+        now_s: Now.
+        wanted: Whether a record will be made.
+        start: How jobs may start; None: as the reference rule of a policy starts them.
+
     Attributes:
         wanted: Whether a record will be made; what only a record needs can be left undone otherwise.
     """
 
-    def __init__(self, state: ClusterState, partition: int, now_s: float, *, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(
+        self,
+        state: ClusterState,
+        partition: int,
+        now_s: float,
+        *,
+        wanted: bool,
+        start: StartOptions | None = None,
+    ) -> None:
+        self.wanted, self._start = wanted, start
         self._began = time.perf_counter()
         self._state, self._partition, self._now_s = state, partition, now_s
         self._digest = state.digest() if wanted else ""
@@ -37,10 +55,19 @@ class Recording:
         marks_hold: bool = False,
         samples: int = 0,
         overruled: int = -1,
+        made_room_for: int = -1,
     ) -> Decision:
-        """The decision, its time up to now; arguments are those of `Decision` and `DecisionRecord`."""
+        """The decision, its time up to now; arguments are those of `Decision` and `DecisionRecord`.
+
+        `made_room_for`: number of the job that another one is preempted for, where that is known.
+        """
         record = None
         if self.wanted:
+            took_us = (time.perf_counter() - self._began) * 1e6
+            turn = self._turn(action, made_room_for)
+            start, plans = self._start or policy_start(self._state), list[PlanSeen]()
+            if turn >= 0:
+                plans = plans_of(self._state, self._partition, turn, start, self._now_s, action)
             record = DecisionRecord(
                 source=source,
                 policy_id=policy_id,
@@ -53,8 +80,20 @@ class Recording:
                 temperature=temperature,
                 value=value,
                 action=action,
-                took_us=(time.perf_counter() - self._began) * 1e6,
+                took_us=took_us,
                 samples=samples,
                 overruled=overruled,
+                turn=turn,
+                plans=plans,
+                prices=prices_of(self._state, self._partition, start),
             )
         return Decision(action=action, source=source, record=record, marks_hold=marks_hold)
+
+    def _turn(self, action: Action, made_room_for: int) -> int:
+        """Number of the job whose turn it was, -1 for none."""
+        if isinstance(action, Start):
+            return action.seq
+        if isinstance(action, Wait):
+            waiting = self._state.waiting(self._partition)
+            return waiting[0] if waiting else -1
+        return made_room_for

@@ -14,7 +14,6 @@ from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
 from rlsched.decide.policy import Policy
 from rlsched.decide.recording import Recording
-from rlsched.decide.rows.candidates import Window, job_candidates
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import join_action, start_action
@@ -70,35 +69,26 @@ class RuleScheduler(Scheduler):
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Preempt or start the rule's next job, or wait."""
-        recording = Recording(state, partition, now_s, wanted=record)
-        window = job_candidates(state, partition, now_s) if record else None
-        action, row = self._act(state, partition, now_s, window)
-        halves = [window.half(None, row)] if window is not None else []
-        return recording.decision(action, "rule", self.policy_id, halves=halves)
+        start = self.rule.options.start
+        recording = Recording(state, partition, now_s, wanted=record, start=start)
+        action, made_room_for = self._act(state, partition, now_s)
+        return recording.decision(action, "rule", self.policy_id, made_room_for=made_room_for)
 
-    def _act(
-        self, state: ClusterState, partition: int, now_s: float, window: Window | None
-    ) -> tuple[Action, int]:
-        """What the rule says, and the row that shows it, -1 for none."""
+    def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
+        """What the rule says, and the number of the job that another one is preempted for, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, state.arrays.job.seq
         bound = rule.steps.bound
         move = Move(*for_state(_first_move, state, **bound)(arrays, partition, rule.options, now_s))
         if move.preempt >= 0:
             gang = int(number[move.for_gang]) if move.for_gang >= 0 else -1
-            return Preempt(seq=int(number[move.preempt]), moved_for=gang), -1
+            made_room_for = int(number[move.for_job]) if move.for_job >= 0 else -1
+            return Preempt(seq=int(number[move.preempt]), moved_for=gang), made_room_for
         if move.start < 0:
             look_s = math.inf
             if rule.steps.looks:
                 look_s = float(for_state(_look_s, state, **bound)(arrays, partition, rule.options, now_s))
-            return Wait(until_s=look_s if math.isfinite(look_s) else None), 0
+            return Wait(until_s=look_s if math.isfinite(look_s) else None), -1
         seq, start = int(number[move.start]), rule.options.start
-        row = row_of(window, seq) if window is not None else -1
         if move.share_with >= 0:
-            return join_action(state, partition, seq, int(number[move.share_with]), start), row
-        return start_action(state, partition, seq, move.place, start=start), row
-
-
-def row_of(window: Window, seq: int) -> int:
-    """Row of a job in a window; -1 where the window does not show it."""
-    rows = (window.seqs == seq).nonzero()[0]
-    return int(rows[0]) if rows.size else -1
+            return join_action(state, partition, seq, int(number[move.share_with]), start), -1
+        return start_action(state, partition, seq, move.place, start=start), -1

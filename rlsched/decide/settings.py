@@ -28,12 +28,13 @@ class LeaveFree(_Part, frozen=True, kw_only=True):
 
 
 class Share(_Part, frozen=True, kw_only=True):
-    """Jobs share GPUs, where models say how fast they run then (`decide.sharing`).
+    """Jobs share GPUs, where models say how fast they run then (`decide.plans`).
 
     Attributes:
         min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
         max_jobs: Jobs on a GPU at most, 2 to 4; what is measured is pairs.
-        when: `blocked`: jobs that find no free GPUs. `lucid`: whoever may, before free GPUs, by Lucid's rule.
+        when: `blocked`: jobs that find no free GPUs. `better`: also those to which shared GPUs of another
+            type are worth more than free ones. `lucid`: whoever may, before free GPUs, by Lucid's rule.
         min_gain: What a second job has to add: its predicted speed, less what the other loses; -1: nothing.
         min_gain_more: The same of a third and fourth; None: as `min_gain`.
         by_length: Added to both, times tanh(ln(predicted run time of the newcomer / 1 h) / 3).
@@ -50,7 +51,7 @@ class Share(_Part, frozen=True, kw_only=True):
     by_left: float = 0.0
     by_queue: float = 0.0
     by_slowest: float = 0.0
-    when: Literal["blocked", "lucid"] = "blocked"
+    when: Literal["blocked", "better", "lucid"] = "blocked"
 
 
 class Clock(_Part, frozen=True, kw_only=True):
@@ -127,9 +128,12 @@ class Types(_Part, frozen=True, kw_only=True):
 
     Attributes:
         price: What a type's usual speed costs: 0: fastest first; 1: fast GPUs go to those who gain most.
+        later: A job waits for GPUs that come free where they are worth more to it than any now; the wait
+            counts so many times. Infinite: no job waits for them.
     """
 
     price: float = 0.0
+    later: float = math.inf
 
 
 class Profile(_Part, frozen=True, kw_only=True):
@@ -229,6 +233,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "preempt.threshold_gpu_s": (0.0, math.inf, "GPU-seconds, 0 or more"),
     "migrate.gain": (0.0, 1e9, "a figure of 0 or more"),
     "types.price": (0.0, 4.0, "a price from 0 to 4"),
+    "types.later": (0.1, math.inf, "a factor of 0.1 or more"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
     "search.samples": (0, 1000, _SAMPLES),
     "search.time_ms": (0.0, 10_000.0, "0 to 10000 milliseconds"),

@@ -8,12 +8,19 @@ import numpy as np
 
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import clocks
+from rlsched.decide import clocks, options
 from rlsched.decide.actions import Start
 from rlsched.decide.compiled import for_state
-from rlsched.decide.gpu_type import node_for
 from rlsched.decide.options import PLAIN_START, StartOptions
+from rlsched.decide.plans.alone import alone_plan
 from rlsched.models.speed import gpu_kind
+
+
+def policy_start(state: ClusterState) -> StartOptions:
+    """How a policy's reference rule starts jobs on this state."""
+    if not state.needs.models:
+        return PLAIN_START
+    return StartOptions(*for_state(options.policy_start, state)(state.arrays))
 
 
 def start_action(
@@ -26,7 +33,7 @@ def start_action(
     arrays, slot = state.arrays, state.slot_of(seq)
     gpus = np.zeros(int(arrays.job.gpus[slot]), np.int32)
     if node < 0 and start.chooses_type:
-        node = int(for_state(node_for, state)(arrays, partition, slot, start))
+        node = int(for_state(alone_plan, state)(arrays, partition, slot, start)[1])
     host = int(choose(arrays, partition, slot, node, gpus))
     clock, cores = 1.0, -1
     if gpus.size and state.needs.models:

@@ -36,6 +36,7 @@ GPU_MODEL: Final = np.dtype(
         ("max_clock_mhz", np.float64),
         ("switch_s", np.float64),  # time that a change of clock costs
         ("levels_frac", np.float64, (NUM_LEVELS,)),  # of the maximum, descending, the first 1
+        ("usual_speed", np.float64),  # geometric mean speed of the workloads on it, 1 on the reference type
         ("sliced", np.int64),  # 1: a MIG slice, which has no clock of its own and is never shared
     ],
     align=True,

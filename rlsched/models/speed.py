@@ -141,11 +141,16 @@ def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def present_speed(s: StateArrays, slot: int) -> float:
-    """Rate that a running job is predicted to have as its GPUs are shared and clocked; 1 without GPUs."""
+    """Rate that a running job is predicted to have as its GPUs are shared and clocked; 1 without GPUs.
+
+    The clock is that of its GPUs where somebody notes it, as the simulator does, else the one that it was
+    given.
+    """
     if s.job.head[slot] < 0:
         return 1.0
     g = s.job.head[slot] // MAX_TENANTS
-    return placed_rate(s, slot, s.gpu.clock_frac[g], shared_on(s, slot, g))
+    clock = s.gpu.clock_frac[g] if s.gpu.clock_frac[g] > 0.0 else s.job.sm_clock_frac[slot]
+    return placed_rate(s, slot, clock, shared_on(s, slot, g))
 
 
 @kernel

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
@@ -39,9 +40,10 @@ UNSEEN: Final = ("ms_itp_02", "ms_itp_05", "ms_itp_08", "ms_itp_09")
 SCALES: Final = (0.7, 1.0, 1.3)
 """Factors on the assumed figures of the catalogue of workloads."""
 POLICY: Final = Policy("tuned")
-DRAWN: Final = Drawn(mixed_frac=0.5)
-"""Half of the windows are on clusters of several GPU types."""
-FOUR: Final = {"max_jobs": 4, "min_speed": 0.5}
+DRAWN: Final = Drawn()
+FOUR: Final = {"when": "better", "max_jobs": 4, "min_speed": 0.5}
+BLOCKED: Final = {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3}
+"""Sharing where no GPUs are free, and nowhere else."""
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "2 tenants, speed 0.85": {"share": {}},
     "2 tenants, speed 0.5 (shipped before)": {"share": {"min_speed": 0.5}},
@@ -57,10 +59,13 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
         }
     },
     "any GPU type": {"types": None},
-    "fastest first": {"types": {"price": 0.0}},
-    "types, price 0.25": {"types": {"price": 0.25}},
-    "types, price 0.75": {"types": {"price": 0.75}},
-    "comparative advantage (price 1)": {"types": {"price": 1.0}},
+    "fastest first": {"types": {"price": 0.0}, "share": BLOCKED},
+    "fastest first, plans compared": {"types": {"price": 0.0, "later": 2.0}},
+    "types one after another": {"types": {"price": 0.3}, "share": BLOCKED},
+    "types, no job waits": {"types": {"price": 0.3}},
+    "types, price 0.5": {"types": {"price": 0.5, "later": 2.0}},
+    "comparative advantage (price 1)": {"types": {"price": 1.0}, "share": BLOCKED},
+    "comparative advantage, plans compared": {"types": {"price": 1.0, "later": 2.0}},
 }  # fmt: skip
 """Settings that are compared with those of `tuned`."""
 FOLLOWING: Final = EvolutionConfig(
@@ -84,9 +89,12 @@ def source(folder: Path, name: str, part: str) -> EpisodeSource:
     return replace(EpisodeSource.from_trace(trace, spec, since_s=since_s, until_s=until_s), name=name)
 
 
-def windows(sources: Sequence[EpisodeSource], each: int, seed: int) -> tuple[Windows, ...]:
-    """So many windows of each source, dealt out to the scales of the assumed figures."""
-    rng, drawn = np.random.default_rng(seed), DRAWN
+def windows(sources: Sequence[EpisodeSource], each: int, seed: int, mixed_frac: float) -> tuple[Windows, ...]:
+    """So many windows of each source, dealt out to the scales of the assumed figures.
+
+    `mixed_frac`: share of them on clusters of several GPU types.
+    """
+    rng, drawn = np.random.default_rng(seed), msgspec.structs.replace(DRAWN, mixed_frac=mixed_frac)
     settings = [draw_setting(one, drawn, rng) for one in sources for _ in range(each)]
     return tuple(
         Windows(settings[k :: len(SCALES)], sources, drawn, POLICY, assumed_scale=scale)
@@ -141,7 +149,7 @@ def linear(teaching: Sequence[Windows], seed: int) -> Floats:
     return evolution.found
 
 
-def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int) -> list[Floats]:
+def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_frac: float) -> list[Floats]:
     """What PPO finds, from all dials at 0 on."""
     began = time.monotonic()
 
@@ -153,7 +161,8 @@ def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int) -> list[F
             flush=True,
         )
 
-    return train_ppo(sources, DRAWN, POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
+    drawn = msgspec.structs.replace(DRAWN, mixed_frac=mixed_frac)
+    return train_ppo(sources, drawn, POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -165,6 +174,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--each", type=int, default=90, help="windows of each cluster that teach")
     parser.add_argument("--judged", type=int, default=50, help="windows of each cluster that judge")
+    parser.add_argument(
+        "--mixed", type=float, default=0.5, help="share of windows on clusters of several types"
+    )
     parser.add_argument("--rollouts", type=int, default=40, help="rollouts of PPO")
     add_common(parser, out=Path("runs/dials"))
     return reported(_dials, parser.parse_args(words))
@@ -173,17 +185,20 @@ def main(words: Sequence[str] | None = None) -> int:
 def _dials(arguments: argparse.Namespace) -> int:
     folder, out = arguments.traces, arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    fresh = windows([source(folder, name, "validation") for name in (*TRACES, *UNSEEN)], arguments.judged, 77)
+    judges = [source(folder, name, "validation") for name in (*TRACES, *UNSEEN)]
+    fresh = windows(judges, arguments.judged, 77, arguments.mixed)
     if arguments.what == "static":
         print(HEAD, flush=True)
-        (out / "static.md").write_text("\n".join([HEAD, *static(fresh)]) + "\n", encoding="utf-8")
+        (out / f"static-{arguments.mixed:g}.md").write_text(
+            "\n".join([HEAD, *static(fresh)]) + "\n", encoding="utf-8"
+        )
         return 0
     teachers, label = [source(folder, name, "train") for name in TRACES], f"{arguments.what}-{arguments.seed}"
     layers: Layers
     if arguments.what == "linear":
-        layers = [linear(windows(teachers, arguments.each, arguments.seed), arguments.seed)]
+        layers = [linear(windows(teachers, arguments.each, arguments.seed, arguments.mixed), arguments.seed)]
     else:
-        layers = by_ppo(teachers, arguments.seed, arguments.rollouts)
+        layers = by_ppo(teachers, arguments.seed, arguments.rollouts, arguments.mixed)
     Strategy.of(*layers).write(out / f"{label}.json")
     judge = Judge(fresh)
     try:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
@@ -111,8 +111,12 @@ def test_compiled_equals_interface_on_synthetic_traces(like: str, frac: float) -
         kinds = [type(record.action) for record in records]
         assert kinds.count(Preempt) == preemptions
         assert kinds.count(Start) == len(table.log or ())
-        rows = [record.halves[0].choice for record in records if isinstance(record.action, Wait)]
-        assert set(rows) == {0}
+        for record in records:
+            taken = [(plan.how, plan.share_with) for plan in record.plans if plan.chosen]
+            if isinstance(record.action, Preempt):
+                assert taken == [("preempt", record.action.seq)], "for a job that has its turn"
+            else:
+                assert len(taken) == isinstance(record.action, Start)
 
 
 def test_with_no_job_to_preempt_it_starts_jobs_as_one_that_does_not_preempt() -> None:

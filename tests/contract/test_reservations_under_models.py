@@ -68,6 +68,7 @@ def test_predicted_ends_follow_clocks_and_co_tenants() -> None:
     first = running(state, MEMORY, [2])
     state.start(add(state, MEMORY), [2], 0.0, share_milli=500, share_with=first)
     s, slot = state.arrays, state.slot_of
+    assert end_s(s, slot(slow), 10.0) == pytest.approx(100.0 * slowed(COMPUTE, 0.5)), "as in a broker"
     s.gpu.clock_frac[1] = 0.5  # as the simulator notes it
     s.gpu.clock_frac[[0, 2]] = 1.0
     assert end_s(s, slot(alone), 10.0) == 100.0
@@ -85,4 +86,4 @@ def test_a_start_is_predicted_on_the_gpus_it_would_get() -> None:
     state.arrays.job.reference_kind[slot] = state.kind_names.index("V100")
     faster = CATALOGUE.arrays(state.kind_names).trait.speed[CATALOGUE.number(COMPUTE)]
     assert faster[1] > faster[0]
-    assert run_s(state.arrays, 0, slot) == pytest.approx(100.0 * faster[0] / faster[1])
+    assert run_s(state.arrays, 0, slot, -1) == pytest.approx(100.0 * faster[0] / faster[1])

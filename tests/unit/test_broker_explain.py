@@ -73,7 +73,7 @@ def test_too_few_free_gpus_with_counts_order_and_estimate(journal: Journal) -> N
         "not enough free GPUs: it needs 4, 2 of 8 are free on the cluster (most on one node: 1)"
     )
     assert told.details[0] == "2 of 3 waiting jobs are ahead in the queue order (submission time): 3, 4"
-    assert told.details[1].startswith("4 GPUs are predicted to be free in about 30 min")
+    assert told.details[1].startswith("predicted to fit in about 30 min")
 
 
 def test_enough_gpus_but_no_hole(journal: Journal) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
@@ -281,9 +280,7 @@ def test_a_rule_in_its_place_knows_no_holds_and_its_record_says_what_it_took(fal
     policy.order = rule.order
     record = Guarded(policy, rule).decide(state, 0, 1.0, record=True).record
     assert record is not None
-    half = record.halves[0]
     assert record.action == Start(seq=2, gpus=(3,))
-    assert half.seqs[half.choice] == 2
-    assert (half.legal[half.choice], half.reasons[half.choice]) == (False, HELD)
-    assert half.legal == window.legal.tolist()
-    assert [half.seqs[row] for row in np.flatnonzero(half.legal)] == [-1, 4], "*wait*, and what came since"
+    assert (record.turn, [plan.how for plan in record.plans if plan.chosen]) == (2, ["free"])
+    assert window.reasons[window.seqs.tolist().index(2)] == HELD
+    assert window.seqs[window.legal].tolist() == [-1, 4], "*wait*, and what came since"

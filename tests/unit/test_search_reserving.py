@@ -11,6 +11,7 @@ from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.holds import is_held
+from rlsched.decide.options import PLAIN_START
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.permissions import Permissions
@@ -72,10 +73,10 @@ class Watched(Scheduler):
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         s, window = state.arrays, job_candidates(state, partition, now_s)
         if GUARD_HOLD not in window.reasons:  # then those that are overdue come first
-            at = NEXT_BY_EASY(s, partition, now_s, PATIENCE_S, True)
+            at = NEXT_BY_EASY(s, partition, PLAIN_START, now_s, PATIENCE_S, True)
             slot = s.derived.queue[partition, at] if at >= 0 else -1
             assert slot == window.arrays.slot[window.reference]
-            plain = NEXT_BY_EASY(s, partition, now_s, PATIENCE_S, False)
+            plain = NEXT_BY_EASY(s, partition, PLAIN_START, now_s, PATIENCE_S, False)
             self.seen["held"] += plain != at
             first = first_fitting(s, partition, 0)
             while first >= 0 and is_held(s, partition, s.derived.queue[partition, first], now_s):

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import placement
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import holds, options
+from rlsched.decide import holds
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.compiled import for_state
 from rlsched.decide.record import Half
 from rlsched.decide.rows import arrays as window_arrays
 from rlsched.decide.rows import variants, windows
-from rlsched.decide.start import can_set_clocks, join_action, start_action
+from rlsched.decide.start import can_set_clocks, join_action, policy_start, start_action
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,6 @@ def next_hold_end_s(state: ClusterState, now_s: float) -> float:
 def contested(state: ClusterState, partition: int) -> bool:
     """Whether there is something to decide: not everything that waits can start at once."""
     return not placement.all_fit(state.arrays, partition)
-
-
-def policy_start(state: ClusterState) -> options.StartOptions:
-    """How a policy's reference rule starts jobs on this state."""
-    if not state.needs.models:
-        return options.PLAIN_START
-    return options.StartOptions(*for_state(options.policy_start, state)(state.arrays))
 
 
 def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:

@@ -10,12 +10,12 @@ from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.placement import class_fits, first_fitting
 from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
 from rlsched.decide.holds import half_free, is_held, is_overdue
+from rlsched.decide.plans.best import LOOK_AT, partner_of
 from rlsched.decide.rows.arrays import NOT_ASKED, WindowArrays
 from rlsched.decide.rows.features import own_columns
 from rlsched.decide.rows.schema import FEASIBLE_ROWS, OLDEST_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.backfill import reserve_first
 from rlsched.decide.rules.reservation import fits_beside, predicted_run_s
-from rlsched.decide.sharing import LOOK_AT, partner_of
 from rlsched.jit import array_kernel, kernel
 
 NO_FIT: Final = 0
@@ -72,7 +72,7 @@ def sort_out(
             RESERVING
             and shadow_s < np.inf
             and s.derived.class_queue.delays[p, own.demand[at]]
-            and now_s + predicted_run_s(s, p, slot) > shadow_s
+            and now_s + predicted_run_s(s, p, slot, -1) > shadow_s
         ):
             state = DELAYS
         elif not nothing_held and is_held(s, p, slot, now_s):
@@ -112,9 +112,9 @@ def _reservation(s: StateArrays, p: int, now_s: float) -> float:
         for position in range(s.derived.part.queue_len[p]):
             slot = s.derived.queue[p, position]
             c = s.job.demand[slot]
-            if classes.delays[p, c] == NOT_ASKED and now_s + predicted_run_s(s, p, slot) > shadow_s:
+            if classes.delays[p, c] == NOT_ASKED and now_s + predicted_run_s(s, p, slot, -1) > shadow_s:
                 alone = class_fits(s, p, c)
-                classes.delays[p, c] = not (alone and fits_beside(s, future, p, head, slot))
+                classes.delays[p, c] = not (alone and fits_beside(s, future, p, head, slot, -1))
     return shadow_s
 
 

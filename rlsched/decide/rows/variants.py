@@ -9,6 +9,7 @@ from rlsched.cluster.placement import fits_slot, largest_hole, node_with
 from rlsched.decide.clocks import clock_for
 from rlsched.decide.constants import MODELLED, PREEMPTING
 from rlsched.decide.options import job_energy_weight, policy_start
+from rlsched.decide.plans.best import partner_of
 from rlsched.decide.rows.arrays import (
     LEGAL,
     WindowArrays,
@@ -39,7 +40,6 @@ from rlsched.decide.rows.features import (
     workload_columns,
 )
 from rlsched.decide.rows.schema import MAX_VARIANTS, NUM_FEATURES
-from rlsched.decide.sharing import partner_of
 from rlsched.jit import kernel
 from rlsched.models.arrays import NUM_LEVELS
 from rlsched.models.speed import gpu_kind

@@ -34,7 +34,8 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.decide.holds import is_held
 from rlsched.decide.move import Move
-from rlsched.decide.options import RuleOptions
+from rlsched.decide.options import RuleOptions, StartOptions
+from rlsched.decide.plans.best import LOOK_AT, waits_for_better
 from rlsched.decide.rules.greedy import or_share
 from rlsched.decide.rules.reservation import copy_nodes, leaves_alone, let_end_until_fits, no_verdicts
 from rlsched.jit import array_kernel, kernel
@@ -44,7 +45,7 @@ from rlsched.jit import array_kernel, kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order that delays nobody with a reservation."""
     patience_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
-    at = next_by_easy(s, p, now_s, patience_s, False)
+    at = next_by_easy(s, p, o.start, now_s, patience_s, False)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 
@@ -76,25 +77,31 @@ def reserve_first(
 
 
 @array_kernel
-def next_by_easy(s: StateArrays, p: int, now_s: float, patience_s: float, keeps_holds: bool) -> int:
+def next_by_easy(
+    s: StateArrays, p: int, o: StartOptions, now_s: float, patience_s: float, keeps_holds: bool
+) -> int:
     """Queue position of the next job that EASY starts in partition `p`, -1 for none.
 
     Jobs have reservations once they have waited `patience_s`. The reservation is worked out anew for every
     start: that start does not move it. With `keeps_holds` it starts no job that a *wait* keeps back
-    (`holds.is_held`), as the mask of a network has it; a job that fits has no reservation, held or not.
+    (`holds.is_held`), as the mask of a network has it; a job that fits has no reservation, held or not. Nor
+    does it start one that had better wait for GPUs of another type.
     """
-    at = first_fitting(s, p, 0)
-    if at < 0 or (at == 0 and not keeps_holds):
+    at, waiters = first_fitting(s, p, 0), 0
+    may_pass = keeps_holds or o.later < math.inf
+    if at < 0 or (at == 0 and not may_pass):
         return at
     head, shadow_s, future = reserve_first(s, p, at, now_s, patience_s)
-    if head < 0 and not keeps_holds:
+    if head < 0 and not may_pass:
         return at
     verdicts = no_verdicts(s)
     while at >= 0:
         slot = s.derived.queue[p, at]
         kept = keeps_holds and is_held(s, p, slot, now_s)
-        if not kept and (head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, now_s, verdicts)):
-            return at
+        if not kept and (head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, o, now_s, verdicts)):
+            if waiters == LOOK_AT or not waits_for_better(s, p, slot, o, now_s):
+                return at
+            waiters += 1
         at = first_fitting(s, p, at + 1)
     return -1
 

@@ -13,8 +13,8 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.class_queues import comes_before
 from rlsched.cluster.placement import class_fits, fits_slot
 from rlsched.decide.move import Move, start_of
-from rlsched.decide.options import BLOCKED, NEVER, RuleOptions, may_share
-from rlsched.decide.sharing import next_to_share
+from rlsched.decide.options import LUCID, NEVER, RuleOptions, may_share
+from rlsched.decide.plans.best import next_to_share, start_of_best
 from rlsched.jit import kernel
 
 SKIPS_QUIET = True
@@ -60,13 +60,13 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Start the job in `slot` on free GPUs, or another one on those of a running job.
+    """Start the job in `slot`, which fits, by its best plan; or another one on the GPUs of a running job.
 
-    Rules that share where jobs are blocked start on free GPUs first; Lucid's takes the first job of the order
-    that can do either, and prefers to share.
+    Rules that share where jobs are blocked start those that fit first; Lucid's takes the first job of the
+    order that can do either, and prefers to share.
     """
-    if not may_share(s) or o.start.share == NEVER or (slot >= 0 and o.start.share == BLOCKED):
-        return start_of(slot, -1)
+    if not may_share(s) or o.start.share == NEVER or (slot >= 0 and o.start.share != LUCID):
+        return start_of_best(s, p, slot, o.start, now_s)
     sharer, partner = next_to_share(s, p, o.blocks, o.start, now_s)
     if slot < 0 or (sharer >= 0 and (sharer == slot or comes_before(s, sharer, slot))):
         return start_of(sharer, partner)

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.options import (
+    BETTER,
     BLOCKED,
     FIXED,
     FULL,
@@ -38,6 +39,7 @@ from rlsched.decide.settings import Clock, Preempt, Settings, Share
 from rlsched.errors import InputError
 from rlsched.jit import Kernel
 
+_WHEN = {"blocked": BLOCKED, "better": BETTER, "lucid": LUCID}
 _CLOCKS = {"fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHED}
 
 
@@ -123,7 +125,7 @@ def _options(settings: Settings) -> RuleOptions:
 def _start(settings: Settings) -> StartOptions:
     share, clock = settings.share, settings.clock
     return StartOptions(
-        share=NEVER if share is None else LUCID if share.when == "lucid" else BLOCKED,
+        share=NEVER if share is None else _WHEN[share.when],
         max_jobs=share.max_jobs if share else 2,
         min_speed=float(share.min_speed) if share else KEEP_FRAC,
         clock=FULL if clock is None else _CLOCKS[clock.rule],
@@ -132,6 +134,7 @@ def _start(settings: Settings) -> StartOptions:
         gate=_gate(share),
         chooses_type=settings.types is not None,
         type_price=float(settings.types.price) if settings.types else 0.0,
+        later=float(settings.types.later) if settings.types else math.inf,
     )
 
 

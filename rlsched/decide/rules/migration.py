@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import LEAVING, WAITING, StateArrays
 from rlsched.cluster.placement import class_fits
-from rlsched.decide.move import Move, nothing, preempt_of, start_of
+from rlsched.decide.move import Move, move_of, nothing, start_of
 from rlsched.decide.options import MigrationOptions, RuleOptions
 from rlsched.decide.rules.migration_plan import (
     FAR,
@@ -133,7 +133,7 @@ def next_owed(s: StateArrays, p: int, now_s: float, o: MigrationOptions, gone: N
             return start_of(gang, -1)
         movers = who_moves(s, p, gang, now_s, o, gone)
         if movers.shape[0] > 0:
-            return preempt_of(movers[0], gang)
+            return move_of(movers[0], gang)
     for k in range(gone.shape[0]):
         if s.job.status[gone[k]] == WAITING and class_fits(s, p, s.job.demand[gone[k]]):
             return start_of(gone[k], -1)
@@ -153,7 +153,7 @@ def next_with_migration(s: StateArrays, p: int, now_s: float, o: RuleOptions) ->
     if gone.shape[0] == 0 and move.start < 0 and (move.preempt < 0 or o.migration.first):
         mover, gang = first_migration(s, p, now_s, o.migration)
         if mover >= 0:
-            return preempt_of(mover, gang)
+            return move_of(mover, gang)
     return move
 
 

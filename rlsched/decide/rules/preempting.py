@@ -11,9 +11,9 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import NEVER, RuleOptions, may_share
+from rlsched.decide.plans.best import LOOK_AT, best_partner, fails_as, start_of_best, waits_for_better
 from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.victims import find_victims
-from rlsched.decide.sharing import LOOK_AT, best_partner, fails_as
 from rlsched.jit import array_kernel, kernel
 
 
@@ -58,7 +58,7 @@ def next_by_key(
         kind[position] = s.job.demand[slot] * (partitions + 1) + _elsewhere(s, p, slot) + 1
     passed = np.zeros(s.demand.shape[0] * (partitions + 1), np.bool_)
     most = most_preemptible(s) if preempts else -math.inf
-    failed, looked, alone = FAR, 0, np.empty(LOOK_AT, np.int64)
+    failed, looked, waiters, alone = FAR, 0, 0, np.empty(LOOK_AT, np.int64)
     while True:
         at, least = -1, math.inf
         for position in range(waiting):
@@ -68,7 +68,11 @@ def next_by_key(
             return nothing()
         slot, demand = queue[at], s.job.demand[queue[at]]
         if class_fits(s, p, demand):
-            return start_of(slot, -1)
+            if waiters < LOOK_AT and waits_for_better(s, p, slot, o.start, now_s):
+                left[at] = math.inf
+                waiters += 1
+                continue
+            return start_of_best(s, p, slot, o.start, now_s)
         if may_share(s) and o.start.share != NEVER and looked < LOOK_AT:
             known = False
             for before in range(looked):
@@ -84,7 +88,7 @@ def next_by_key(
         if least < most and s.job.gpus[slot] < failed and may_claim(s, p, slot):
             out = find_victims(s, p, s.job.gpus[slot], s.derived.slot.leave, least)[0]
             if out >= 0:
-                return preempt_of(out, -1)
+                return preempt_of(out, slot)
             failed = s.job.gpus[slot]
 
 

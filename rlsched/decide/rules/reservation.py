@@ -16,6 +16,8 @@ from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
 from rlsched.cluster.placement import fits_slot
 from rlsched.decide.constants import MODELLED
+from rlsched.decide.options import StartOptions
+from rlsched.decide.plans.alone import alone_plan, chooses_type
 from rlsched.decide.remaining import remaining_s
 from rlsched.jit import array_kernel, kernel
 from rlsched.models.speed import present_speed, speed_alone
@@ -71,20 +73,21 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 
 @kernel
-def predicted_run_s(s: StateArrays, p: int, slot: int) -> float:
+def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
     """How long a waiting job that fits is predicted to run if it starts now.
 
-    With models: alone, at full clock, on GPUs of the type that it would be given.
+    With models: alone, at full clock, on GPUs of the type that it would be given on `node`, or where the
+    placement rule puts it (-1).
     """
     if MODELLED and s.config[0].modelled:
-        return s.job.predicted_s[slot] / _speed_if_started(s, p, slot)
+        return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
     return s.job.predicted_s[slot]
 
 
 @array_kernel
-def _speed_if_started(s: StateArrays, p: int, slot: int) -> float:
+def _speed_if_started(s: StateArrays, p: int, slot: int, node: int) -> float:
     gpus = np.empty(s.job.gpus[slot], np.int32)
-    host = choose(s, p, slot, -1, gpus)
+    host = choose(s, p, slot, node, gpus)
     return speed_alone(s, slot, s.node.kind[host]) if host >= 0 and gpus.shape[0] else 1.0
 
 
@@ -142,13 +145,14 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 
 
 @array_kernel
-def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int) -> bool:
+def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Whether the job in `slot` fits `future` although the job in `other` has started now and still runs.
 
-    `other` is put on the GPUs that it would be given now. `future` is left as it was.
+    `other` is put on the GPUs that it would be given now, on `node` or by the placement rule (-1). `future`
+    is left as it was.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
-    host = choose(s, p, other, -1, gpus)
+    host = choose(s, p, other, node, gpus)
     if host < 0:
         return False
     head = occupy(future, other, gpus, host, p, s.job.share_milli[other])
@@ -165,6 +169,7 @@ def leaves_alone(
     reserved: int,
     shadow_s: float,
     slot: int,
+    o: StartOptions,
     now_s: float,
     verdicts: NDArray[np.int8],
 ) -> bool:
@@ -172,11 +177,14 @@ def leaves_alone(
 
     It can if it is predicted to end by `shadow_s`, the time of the reservation, or if `reserved` fits
     `future`, the partition at that time, beside it. Jobs of one class would be given the same GPUs now, so
-    `verdicts` (`no_verdicts`) keeps the answer by class; it holds until something starts.
+    `verdicts` (`no_verdicts`) keeps the answer by class, unless their GPU type is chosen; it holds until
+    something starts.
     """
-    if now_s + predicted_run_s(s, p, slot) <= shadow_s:
+    typed = chooses_type(s, slot, o)
+    node = alone_plan(s, p, slot, o).node if typed else -1
+    if now_s + predicted_run_s(s, p, slot, node) <= shadow_s:
         return True
     c = s.job.demand[slot]
-    if verdicts[c] == UNKNOWN:
-        verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot) else _DELAYS
+    if typed or verdicts[c] == UNKNOWN:
+        verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot, node) else _DELAYS
     return verdicts[c] == _LEAVES_ROOM

@@ -205,11 +205,9 @@ class Catalogue:
         """All that the models know, for a cluster of these GPU types, in this order."""
         from rlsched.models.power import gpu_models
 
-        return ModelArrays(
-            gpu=gpu_models(kinds).view(np.recarray),
-            trait=self.traits(kinds),
-            pair=self.pair_speeds(kinds),
-        )
+        gpu, trait = gpu_models(kinds).view(np.recarray), self.traits(kinds)
+        gpu.usual_speed = np.exp(np.log(np.maximum(trait.speed[1:], 1e-3)).mean(axis=0))
+        return ModelArrays(gpu=gpu, trait=trait, pair=self.pair_speeds(kinds))
 
     def draw(self, trace: Trace, seed: int) -> NDArray[np.int32]:
         """The number of each job's workload.

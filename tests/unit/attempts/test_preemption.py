@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.loop import apply
-from rlsched.decide.move import BY_OPTIONS, Move
+from rlsched.decide.move import start_of
 from rlsched.decide.options import PLAIN_START
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
@@ -140,7 +140,7 @@ def test_the_compiled_way_to_preempt_keeps_what_was_done() -> None:
     for _ in range(2):
         assert engine.advance()
         slot = int(engine.state.queue(0)[0])
-        assert start(engine.arrays, 0, Move(-1, slot, -1, -1, -1, BY_OPTIONS), PLAIN_START)
+        assert start(engine.arrays, 0, start_of(slot, -1), PLAIN_START)
     run_now.now_s = 15.0
     preempt(engine.arrays, 1, -1)
     assert engine.state.waiting(0) == [1]

@@ -236,5 +236,5 @@ def test_decisions_carry_numbers_that_their_records_repeat(journal: Journal) -> 
     assert [record.number for record in records] == [fact.number for fact in facts]
     assert [record.action for record in records] == [fact.action for fact in facts]
     assert all(isinstance(fact.action, Start) for fact in facts)
-    assert [fact.contested for fact in facts] == [sum(record.halves[0].legal) > 1 for record in records]
+    assert [fact.contested for fact in facts] == [True] * len(facts), "it could have started later"
     assert broker.book.contested == {"rule": sum(fact.contested for fact in facts)}

@@ -10,8 +10,9 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.compiled import for_state
-from rlsched.decide.gpu_type import node_for, type_value, usual_speed_log
 from rlsched.decide.options import PLAIN_START, StartOptions
+from rlsched.decide.plans.alone import alone_plan, type_worth
+from rlsched.decide.plans.plan import Plan
 from rlsched.decide.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import InputError
@@ -36,7 +37,7 @@ def waiting(state: ClusterState, workload: str, gpus: int = 1) -> int:
 
 
 def chosen(state: ClusterState, seq: int, o: StartOptions) -> int:
-    return int(for_state(node_for, state)(state.arrays, 0, state.slot_of(seq), o))
+    return Plan(*for_state(alone_plan, state)(state.arrays, 0, state.slot_of(seq), o)).node
 
 
 def speed(state: ClusterState, workload: str, kind: str) -> float:
@@ -70,14 +71,14 @@ def test_at_a_price_of_1_a_job_goes_where_it_gains_more_than_others() -> None:
         ]
         values = [math.log(speed(state, workload, name)) - usual[k] for k, name in enumerate(kinds)]
         found = [
-            float(for_state(type_value, state)(state.arrays, state.slot_of(seq), k, 1.0))
+            math.log(for_state(type_worth, state)(state.arrays, 0, state.slot_of(seq), k, BY_GAIN))
             for k in range(len(kinds))
         ]
         assert found == pytest.approx(values)
         assert (
             kinds[int(state.arrays.node.kind[chosen(state, seq, BY_GAIN)])] == kinds[int(np.argmax(values))]
         )
-        assert for_state(usual_speed_log, state)(state.arrays, 0) == pytest.approx(usual[0])
+        assert np.log(state.arrays.models.gpu.usual_speed) == pytest.approx(usual)
 
 
 def test_of_one_type_the_fullest_node_that_holds_it() -> None:

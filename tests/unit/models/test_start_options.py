@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.clocks import clock_for, cores_for, join_cores
 from rlsched.decide.compiled import for_state
-from rlsched.decide.move import BY_OPTIONS, Move
+from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import (
     BLOCKED,
     FIXED,
@@ -26,9 +26,11 @@ from rlsched.decide.options import (
 )
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.best import LOOK_AT, best_partner, next_to_share
+from rlsched.decide.plans.plan import TAKEN_OR_OPEN, Plan
+from rlsched.decide.plans.shared import shared_plan
 from rlsched.decide.policy import Policy
 from rlsched.decide.rules import greedy
-from rlsched.decide.sharing import LOOK_AT, best_partner, next_to_share, pair_value
 from rlsched.decide.start import join_action, start_action
 from rlsched.errors import InputError
 from rlsched.models.sharing import shared_speed, stranger_speed
@@ -44,11 +46,14 @@ LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
 
 
 def value(state: ClusterState, waiting: int, holder: int, o: StartOptions = SHARE) -> float:
-    return float(pair_value(state.arrays, state.slot_of(waiting), state.slot_of(holder), o, 1.0))
+    """Predicted speeds of both together; of more, 1 more than what the newcomer adds; 0: they may not."""
+    find = for_state(shared_plan, state)
+    plan = Plan(*find(state.arrays, state.slot_of(waiting), state.slot_of(holder), o, 1.0))
+    return 1.0 + plan.gain if plan.verdict == TAKEN_OR_OPEN else 0.0
 
 
 def partner(state: ClusterState, waiting: int, o: StartOptions = SHARE) -> int:
-    slot = int(best_partner(state.arrays, 0, state.slot_of(waiting), o, 1.0))
+    slot = int(for_state(best_partner, state)(state.arrays, 0, state.slot_of(waiting), o, 1.0))
     return int(state.arrays.job.seq[slot]) if slot >= 0 else -1
 
 
@@ -466,7 +471,7 @@ def test_options_do_nothing_without_models(o: StartOptions) -> None:
     state.start(first, action.gpus, 0.0, sm_clock_frac=1.0, cpu_milli_each=action.cpu_milli_each)
     assert state.arrays.job.cpu_milli_each[state.slot_of(first)] == 0
     assert pair(state, o) == (-1, -1)
-    assert move(state, o) == Move(-1, state.slot_of(second), -1, -1, -1, BY_OPTIONS)
+    assert move(state, o) == start_of(state.slot_of(second), -1)
 
 
 def test_an_action_to_join_is_legal_as_it_stands() -> None:

@@ -1,0 +1,139 @@
+"""Plans on free GPUs, compiled: which GPU type a job had best start on where its partition has several.
+
+A GPU of a type is worth the speed of the job there, over the speed of the usual workload there to the power
+of a price. At a price of 0 that is fastest first. At 1 it is comparative advantage: fast GPUs go to the jobs
+that gain most by them (Ricardo; as Gavel's policies do by optimisation: Narayanan et al., OSDI'20).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.capacity import open_places, will_do
+from rlsched.cluster.choose import gang_of_kind
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.options import StartOptions
+from rlsched.decide.plans.plan import NO_ROOM, Plan, on_free, refused
+from rlsched.decide.remaining import remaining_s
+from rlsched.jit import array_kernel, kernel
+from rlsched.models.speed import speed_alone
+
+
+@kernel
+def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
+    """Whether the GPU type of a waiting job is chosen by what it is worth to the job."""
+    if not MODELLED or not o.chooses_type or s.config[0].modelled in (0, CLOCKS_ALONE):
+        return False
+    return s.models.gpu.shape[0] > 1 and s.job.gpus[slot] > 0
+
+
+@kernel
+def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
+    """What a GPU of a type is worth to a waiting job, at today's price."""
+    price = o.type_price + s.dials.dial[p].type_price
+    return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
+
+
+@kernel
+def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
+    """The best plan on free GPUs for a job that fits; where types are not chosen, the placement rule's."""
+    return free_plan(s, p, slot, o, -1)
+
+
+@kernel
+def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
+    """`alone_plan`, on GPUs of one type alone (`only`, -1: of any).
+
+    Of the nodes of one type, the one with the fewest free GPUs that holds the job. A gang of several nodes
+    goes on nodes of one type where one has enough of them, as it would run at the speed of the slowest.
+    """
+    if not chooses_type(s, slot, o):
+        return on_free(-1, -1, 1.0)
+    c, gpus = s.job.demand[slot], s.job.gpus[slot]
+    if gpus > s.derived.class_queue.node_size[p, c]:
+        return _gang_plan(s, p, slot, o, only)
+    best, most, kind, worth = -1, -math.inf, -1, 0.0
+    for n in range(s.node.shape[0]):
+        if (only >= 0 and s.node.kind[n] != only) or open_places(s, c, p, n) < gpus:
+            continue
+        if s.node.kind[n] != kind:
+            kind = s.node.kind[n]
+            worth = type_worth(s, p, slot, kind, o)
+        if worth > most or (worth == most and s.node.free[n] < s.node.free[best]):
+            best, most = n, worth
+    return on_free(best, s.node.kind[best], most) if best >= 0 else refused(NO_ROOM, -1, -1)
+
+
+@array_kernel
+def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
+    """`free_plan` of a gang of several nodes."""
+    c, gpus = s.job.demand[slot], np.empty(s.job.gpus[slot], np.int32)
+    best, most = -1, -math.inf
+    for kind in range(s.models.gpu.shape[0]):
+        worth = type_worth(s, p, slot, kind, o)
+        if worth > most and only in (-1, kind):
+            host = gang_of_kind(s, p, c, kind, gpus)
+            if host >= 0:
+                best, most = host, worth
+    if best >= 0:
+        return on_free(best, s.node.kind[best], most)
+    if only >= 0:
+        return refused(NO_ROOM, -1, -1)
+    least = math.inf  # on nodes of several types it runs at the speed of the slowest
+    for n in range(s.node.shape[0]):
+        if s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.free[n] > 0:
+            least = min(least, type_worth(s, p, slot, s.node.kind[n], o))
+    return on_free(-1, -1, least)
+
+
+@kernel
+def later_worth(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> float:
+    """What it is worth to a job that one node holds to wait for GPUs of a better type; 0 where it is not.
+
+    GPUs that come free after a wait are worth the share of the time until the job is done that it then runs.
+    The wait counts `o.later` times, as jobs that are to end seldom end as predicted, and others wait too.
+
+    Args:
+        s: The state.
+        p: The partition.
+        slot: The job.
+        o: How it starts.
+        now_s: Now.
+        above: Types that are worth no more than this are not looked at.
+    """
+    c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
+    if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:
+        return most
+    left_s = max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
+    for n in range(s.node.shape[0]):
+        fits = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.gpus[n] >= gpus
+        if fits and will_do(s, c, n):
+            kind = s.node.kind[n]
+            worth = type_worth(s, p, slot, kind, o)
+            if worth > max(above, most):
+                run_s = left_s / max(speed_alone(s, slot, kind), 1e-6)
+                wait_s = o.later * _free_in_s(s, n, gpus, now_s)
+                most = max(most, worth * run_s / (run_s + wait_s))
+    return most
+
+
+@kernel
+def _free_in_s(s: StateArrays, n: int, gpus: int, now_s: float) -> float:
+    """When so many GPUs of a node are predicted to be free, from now; it has as many."""
+    found, wait_s = 0, 0.0
+    while True:  # the next end after `wait_s`, until enough GPUs are free by then
+        found, next_s = 0, math.inf
+        for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+            ends_s = 0.0
+            for k in range(MAX_TENANTS):
+                if s.gpu.tenant[g, k] >= 0:
+                    ends_s = max(ends_s, remaining_s(s, s.gpu.tenant[g, k], now_s))
+            found += ends_s <= wait_s
+            if ends_s > wait_s:
+                next_s = min(next_s, ends_s)
+        if found >= gpus:
+            return wait_s
+        wait_s = next_s

@@ -1,0 +1,126 @@
+"""The best plan of a waiting job, compiled, and the next job of a queue that shares GPUs."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.move import Move, start_of
+from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share, policy_start
+from rlsched.decide.plans.alone import alone_plan, chooses_type, later_worth, type_worth
+from rlsched.decide.plans.plan import NO_ROOM, TAKEN_OR_OPEN, Plan, refused
+from rlsched.decide.plans.shared import shared_plan
+from rlsched.jit import kernel
+
+LOOK_AT: Final = 16
+"""Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""
+
+
+@kernel
+def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
+    """The best plan on the GPUs of running jobs of partition `p`, of those that are worth more than `above`.
+
+    Of equals, with the job that came first.
+    """
+    best, most = refused(NO_ROOM, -1, -1), above
+    if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
+        return best
+    typed = chooses_type(s, slot, o)
+    for position in range(s.derived.running_len[0]):
+        share_with = s.derived.slot.running[position]
+        if s.job.placed_in[share_with] != p or s.job.gpus[share_with] != s.job.gpus[slot]:
+            continue
+        if typed and above > 0.0 and _most_worth(s, p, slot, share_with, o) <= most:
+            continue
+        plan = shared_plan(s, slot, share_with, o, now_s)
+        if plan.verdict == TAKEN_OR_OPEN and (
+            plan.worth > most
+            or (
+                plan.worth == most
+                and best.share_with >= 0
+                and s.job.seq[share_with] < s.job.seq[best.share_with]
+            )
+        ):
+            best, most = plan, plan.worth
+    return best
+
+
+@kernel
+def _most_worth(s: StateArrays, p: int, slot: int, share_with: int, o: StartOptions) -> float:
+    """What no plan on the GPUs of a running job is worth more than: what they are worth alone."""
+    return type_worth(s, p, slot, s.node.kind[s.job.host[share_with]], o)
+
+
+@kernel
+def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> int:
+    """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none."""
+    return best_shared(s, p, slot, o, now_s, -math.inf).share_with
+
+
+@kernel
+def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
+    """Start a job that fits by its best plan: on free GPUs, or on those of others where that is worth more.
+
+    Sharing is worth more only where GPUs of another type are: on the same type it never adds more than 1.
+    """
+    if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
+        return start_of(slot, -1)
+    free = alone_plan(s, p, slot, o)
+    return start_of(slot, best_shared(s, p, slot, o, now_s, free.worth).share_with)
+
+
+@kernel
+def waits_for_better(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> bool:
+    """Whether *later* is the best plan of a job that fits: GPUs to come are worth more than any now."""
+    if not MODELLED or o.later == math.inf or not chooses_type(s, slot, o):
+        return False
+    most = alone_plan(s, p, slot, o).worth
+    if o.share == BETTER and may_share(s):
+        shared = best_shared(s, p, slot, o, now_s, most)
+        if shared.share_with >= 0:
+            most = shared.worth
+    return later_worth(s, p, slot, o, now_s, most) > most
+
+
+@kernel
+def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
+    """Whether a waiting job can share with nobody of partition `p` because another one could not.
+
+    They ask for the same, are of the same workload, and the gate asks no less of it.
+    """
+    job = s.job
+    if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
+        return False
+    tilt = o.gate.by_length + s.dials.dial[p].by_length if o.gate.is_shut else 0.0
+    longer_s = job.predicted_s[slot] - job.predicted_s[other]
+    return tilt * longer_s >= 0.0
+
+
+@kernel
+def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: float) -> tuple[int, int]:
+    """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
+
+    The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
+    """
+    if o.share == NEVER or not may_share(s):
+        return -1, -1
+    queue = s.derived.queue[p]
+    for position in range(min(s.derived.part.queue_len[p], 1 if blocks else LOOK_AT)):
+        known = False
+        for before in range(position):
+            known = known or fails_as(s, p, queue[position], queue[before], o)
+        if known:
+            continue
+        share_with = best_partner(s, p, queue[position], o, now_s)
+        if share_with >= 0:
+            return queue[position], share_with
+    return -1, -1
+
+
+@kernel
+def partner_of(s: StateArrays, p: int, slot: int, now_s: float) -> int:
+    """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
+    return best_partner(s, p, slot, policy_start(s), now_s) if may_share(s) else -1

@@ -1,0 +1,198 @@
+"""All plans of a waiting job, as a record keeps them: what was compared, and what would come of each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, records
+from rlsched.cluster.choose import choose
+from rlsched.cluster.placement import fits_slot
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
+from rlsched.decide.compiled import for_state
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.options import NEVER, StartOptions, may_share
+from rlsched.decide.plans.alone import chooses_type, free_plan, later_worth
+from rlsched.decide.plans.plan import (
+    NO_ROOM,
+    NOT_THE_FIRST,
+    TAKEN_OR_OPEN,
+    VERDICT_TEXT,
+    Plan,
+    refused,
+)
+from rlsched.decide.plans.shared import shared_plan
+from rlsched.decide.record import PlanSeen
+from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
+from rlsched.jit import array_kernel
+from rlsched.models.clocks import relative_time
+from rlsched.models.speed import added_power_w, speed_alone
+
+MOST_SHARED: Final = 6
+"""Plans with co-tenants that a record keeps: those that may be taken first, the best first."""
+_FREE, _SHARED, _LATER = range(3)
+_HOW: Final = ("free", "share", "later")
+
+_FOUND: Final = np.dtype(
+    [
+        ("how", np.int64),
+        ("verdict", np.int64),
+        ("node", np.int64),
+        ("share_with", np.int64),
+        ("kind", np.int64),
+        ("tenants", np.int64),
+        ("cpu_milli_each", np.int64),
+        ("own", np.float64),
+        ("gain", np.float64),
+        ("asked", np.float64),
+        ("worth", np.float64),
+        ("clock", np.float64),
+        ("wait_s", np.float64),
+        ("run_s", np.float64),
+        ("power_w", np.float64),
+    ]
+)
+"""One plan."""
+
+
+@array_kernel
+def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Plan, row: Any) -> None:
+    """Write a plan down, and what would come of it."""
+    job, gpus = s.job, np.empty(s.job.gpus[slot], np.int32)
+    row.how, row.verdict, row.share_with, row.tenants = how, plan.verdict, plan.share_with, plan.tenants
+    row.own, row.gain, row.asked, row.worth = plan.own, plan.gain, plan.asked, plan.worth
+    row.node, row.kind, row.clock, row.wait_s, row.power_w = plan.node, plan.kind, 1.0, 0.0, 0.0
+    row.cpu_milli_each = s.demand.cpu_milli_each[job.demand[slot]]
+    row.run_s = max(job.predicted_s[slot] - job.saved_s[slot], 0.0) + job.overhead_left_s[slot]
+    if plan.verdict != TAKEN_OR_OPEN:
+        return
+    if how == _FREE:
+        row.node = choose(s, p, slot, plan.node, gpus)
+        row.kind = s.node.kind[row.node]
+    if not MODELLED or s.config[0].modelled == 0 or gpus.shape[0] == 0:
+        return
+    if how == _FREE:
+        row.clock = clock_on(s, p, slot, gpus, o)
+        row.cpu_milli_each = cores_for(s, slot, gpus, o)
+    else:
+        row.clock = clock_for(s, p, slot, row.kind, o)
+        row.cpu_milli_each = join_cores(s, slot, plan.share_with, row.kind)
+    if s.config[0].modelled != CLOCKS_ALONE:
+        bound = s.models.trait.clock_bound[job.workload[slot], row.kind]
+        rate = speed_alone(s, slot, row.kind) * plan.own / relative_time(bound, row.clock)
+        row.run_s /= rate
+        row.power_w = added_power_w(s, slot, row.kind, row.clock, rate) * job.gpus[slot]
+
+
+@array_kernel
+def _list(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
+    """Write the plans of a waiting job into `out` (N,) _FOUND; returns how many there are."""
+    count, best = 0, 0.0
+    if fits_slot(s, p, slot):
+        typed = chooses_type(s, slot, o)
+        for kind in range(s.models.gpu.shape[0] if typed else 1):
+            plan = free_plan(s, p, slot, o, kind if typed else -1)
+            if plan.verdict == TAKEN_OR_OPEN:
+                _note(s, p, slot, o, _FREE, plan, out[count])
+                best = max(best, plan.worth)
+                count += 1
+        if count == 0:
+            plan = free_plan(s, p, slot, o, -1)
+            _note(s, p, slot, o, _FREE, plan, out[count])
+            best, count = plan.worth, count + 1
+    else:
+        _note(s, p, slot, o, _FREE, refused(NO_ROOM, -1, -1), out[count])
+        count += 1
+    if may_share(s) and o.share != NEVER and s.job.gpus[slot] > 0:
+        for position in range(s.derived.running_len[0]):
+            other = s.derived.slot.running[position]
+            if s.job.placed_in[other] == p and s.job.gpus[other] == s.job.gpus[slot]:
+                plan = shared_plan(s, slot, other, o, now_s)
+                if plan.verdict != NOT_THE_FIRST:
+                    _note(s, p, slot, o, _SHARED, plan, out[count])
+                    count += 1
+    row = out[count]
+    _note(s, p, slot, o, _LATER, refused(NO_ROOM, -1, -1), row)
+    row.verdict, row.worth = TAKEN_OR_OPEN, 0.0
+    if best == 0.0:
+        row.wait_s = let_end_until_fits(copy_nodes(s), p, slot, now_s) - now_s
+    elif o.later < math.inf:
+        row.worth = later_worth(s, p, slot, o, now_s, best)
+    return count + 1
+
+
+def plans_of(
+    state: ClusterState, partition: int, seq: int, start: StartOptions, now_s: float, action: Action | None
+) -> list[PlanSeen]:
+    """Every plan of a waiting job in a partition, the one that an action takes marked.
+
+    Args:
+        state: The state before the action.
+        partition: The partition.
+        seq: The job.
+        start: How it may start.
+        now_s: Now.
+        action: What is done; None: nothing yet.
+    """
+    arrays, slot = state.arrays, state.slot_of(seq)
+    found = records(len(state.kind_names) + int(arrays.derived.running_len[0]) + 2, _FOUND)
+    count = int(for_state(_list, state)(arrays, partition, slot, start, now_s, found))
+    rows = sorted(found[:count], key=lambda one: (one.how, one.verdict != TAKEN_OR_OPEN, -one.worth))
+    shared = [one for one in rows if one.how == _SHARED]
+    dropped = {id(one) for one in shared[MOST_SHARED:]}
+    plans = [_seen(state, one, action, seq) for one in rows if id(one) not in dropped]
+    if isinstance(action, Preempt):
+        return [_giving_way(action), *plans]
+    return plans
+
+
+def _seen(state: ClusterState, row: Any, action: Action | None, seq: int) -> PlanSeen:
+    other = int(state.arrays.job.seq[row.share_with]) if row.share_with >= 0 else -1
+    chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
+    if chosen and isinstance(action, Start):
+        node = action.node if not action.gpus else int(state.arrays.gpu.node[action.gpus[0]])
+        chosen = row.how == _SHARED if action.share_with >= 0 else row.how == _FREE
+        chosen = chosen and (other == action.share_with if action.share_with >= 0 else row.node == node)
+    modelled = state.needs.models
+    return PlanSeen(
+        how=_HOW[row.how],
+        verdict=VERDICT_TEXT[int(row.verdict)],
+        chosen=bool(chosen),
+        node=state.node_names[row.node] if row.node >= 0 else "",
+        gpu_type=state.kind_names[row.kind] if row.kind >= 0 else "",
+        share_with=other,
+        tenants=int(row.tenants),
+        sm_clock_frac=float(row.clock),
+        cpu_milli_each=int(row.cpu_milli_each),
+        speed_frac=float(row.own),
+        gain_frac=float(row.gain),
+        asked_frac=float(row.asked) if row.asked > -1.0 else None,
+        wait_s=float(row.wait_s) if math.isfinite(row.wait_s) else None,
+        run_s=float(row.run_s),
+        power_w=float(row.power_w) if modelled else None,
+        worth=float(row.worth),
+    )
+
+
+def _giving_way(action: Preempt) -> PlanSeen:
+    return PlanSeen(how="preempt", chosen=True, share_with=action.seq)
+
+
+def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
+    """Today's prices in a partition, by name; without models there are none.
+
+    `gpu_types`: power of a type's usual speed that its GPUs cost. `gpu_time`: factor on the time of GPUs
+    where a clock is weighed. `energy`: what energy counts against time.
+    """
+    if not state.needs.models:
+        return {}
+    dial = state.arrays.dials.dial[partition]
+    return {
+        "gpu_types": float(start.type_price + dial.type_price),
+        "gpu_time": math.exp(float(dial.gpu_price)),
+        "energy": state.energy_weight,
+    }

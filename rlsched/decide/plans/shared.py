@@ -1,0 +1,207 @@
+"""Plans on the GPUs of running jobs, compiled: what a waiting job adds there, and whether it may.
+
+All of it goes by predicted speeds (`rlsched.models.speed`), which a policy sees too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
+from rlsched.cluster.capacity import takes_gpus_of
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import tenants_of
+from rlsched.decide.clocks import join_cores
+from rlsched.decide.options import KEEP_FRAC, LUCID, Gate, StartOptions
+from rlsched.decide.plans.alone import chooses_type, type_worth
+from rlsched.decide.plans.plan import (
+    ADDS_TOO_LITTLE,
+    ANOTHER_SIZE,
+    FULL,
+    LUCID_SAYS_NO,
+    NO_MEMORY,
+    NODES_DIFFER,
+    NOT_THE_FIRST,
+    NOT_WHOLE,
+    TAKEN_OR_OPEN,
+    TOO_SLOW,
+    Plan,
+    refused,
+)
+from rlsched.decide.remaining import remaining_s
+from rlsched.jit import kernel
+from rlsched.models.memory import fits_memory
+from rlsched.models.speed import (
+    asked_feed,
+    cores_given,
+    feed,
+    gpu_kind,
+    shared_on,
+    shared_with,
+)
+
+LUCID_MAX_GPUS: Final = 8
+LUCID_SCORES: Final = 2
+"""Lucid packs jobs of up to 8 GPUs whose scores (0 tiny, 1 medium, 2 jumbo) add up to 2 at most ..."""
+LUCID_LONGER: Final = 2.0
+"""... with a job whose predicted GPU-time is at least half of theirs (its artifact's `policy/lucid.py`)."""
+LUCID_MEDIUM_UTIL: Final = 0.5
+LUCID_JUMBO_UTIL: Final = 0.85
+"""Lucid learns its scores by a decision tree over profiles; ours are cut by solo GPU utilisation alone, where
+a pair of equals keeps nearly all of its speed (0.5) and where each falls below 0.85 of it."""
+
+
+@kernel
+def _score(s: StateArrays, slot: int, kind: int) -> int:
+    """Lucid's sharing score of a job: 0 tiny, 1 medium, 2 jumbo."""
+    util = s.models.trait.util_frac[s.job.workload[slot], kind]
+    return (util > LUCID_MEDIUM_UTIL) + (util > LUCID_JUMBO_UTIL)
+
+
+@kernel
+def shared_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> Plan:
+    """The plan of a waiting job on all the GPUs of a running one, which may have co-tenants already.
+
+    Its gain is its own predicted speed there, less what the others lose: what both do, less 1, of a pair.
+    """
+    job = s.job
+    kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
+    if job.gpus[slot] != job.gpus[share_with]:
+        return refused(ANOTHER_SIZE, share_with, kind)
+    if job.share_milli[share_with] < WHOLE_GPU_MILLI:
+        if o.max_jobs > 2 and o.share != LUCID:
+            return _group_plan(s, slot, share_with, o, now_s)
+        return refused(FULL, share_with, kind)
+    demand = job.demand[slot]
+    if s.demand.memory_mib_each[demand] > 0:
+        return refused(NOT_WHOLE, share_with, kind)
+    t, mine, theirs = s.models.trait, job.workload[slot], job.workload[share_with]
+    memory_mib = s.models.gpu.memory_mib[kind]
+    if not fits_memory(memory_mib, t.memory_mib[theirs, kind], 1, t.memory_mib[mine, kind]):
+        return refused(NO_MEMORY, share_with, kind)
+    if o.share == LUCID:
+        return _lucid_plan(s, slot, share_with, kind)
+    one, two = t.beside[mine, kind, theirs], t.beside[theirs, kind, mine]
+    if min(one, two) < o.min_speed:
+        return refused(TOO_SLOW, share_with, kind)
+    if not takes_gpus_of(s, demand, share_with):
+        return refused(NODES_DIFFER, share_with, kind)
+    held = (job.cpu_milli_each[share_with] + join_cores(s, slot, share_with, kind)) / 1000.0
+    needed = t.cores_each[mine, kind] + t.cores_each[theirs, kind]
+    met = min(1.0, held / needed)
+    one = min(one, feed(s, slot, kind, t.cores_each[mine, kind] * met)) / asked_feed(s, slot, kind)
+    two = min(two, feed(s, share_with, kind, t.cores_each[theirs, kind] * met)) / asked_feed(
+        s, share_with, kind
+    )
+    return _priced(s, slot, share_with, kind, 2, o, one, one + two - 1.0, min(one, two), now_s)
+
+
+@kernel
+def _lucid_plan(s: StateArrays, slot: int, share_with: int, kind: int) -> Plan:
+    """`shared_plan` where Lucid's rule says who shares; all that it admits is worth the same."""
+    job = s.job
+    own, other = job.predicted_s[slot] * job.gpus[slot], job.predicted_s[share_with] * job.gpus[share_with]
+    if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
+        return refused(LUCID_SAYS_NO, share_with, kind)
+    if _score(s, slot, kind) + _score(s, share_with, kind) > LUCID_SCORES:
+        return refused(LUCID_SAYS_NO, share_with, kind)
+    if not takes_gpus_of(s, job.demand[slot], share_with):
+        return refused(NODES_DIFFER, share_with, kind)
+    return Plan(TAKEN_OR_OPEN, -1, share_with, kind, 2, 1.0, 0.0, -1.0, 1.0, 0.0)
+
+
+@kernel
+def _priced(
+    s: StateArrays,
+    slot: int,
+    share_with: int,
+    kind: int,
+    tenants: int,
+    o: StartOptions,
+    own: float,
+    gain: float,
+    slowest: float,
+    now_s: float,
+) -> Plan:
+    """A plan of which the speeds are known: whether the slowest and the gate permit it, and its worth."""
+    if slowest < o.min_speed:
+        return refused(TOO_SLOW, share_with, kind)
+    asked = asked_gain(s, slot, share_with, o.gate, tenants > 2, slowest, now_s)
+    verdict = ADDS_TOO_LITTLE if o.gate.is_shut and gain < asked else TAKEN_OR_OPEN
+    worth = gain
+    if chooses_type(s, slot, o):  # cores to spare help on free GPUs as well: no more than alone
+        worth = min(gain, 1.0) * type_worth(s, s.job.placed_in[share_with], slot, kind, o)
+    return Plan(verdict, -1, share_with, kind, tenants, own, gain, asked, slowest, worth)
+
+
+@kernel
+def asked_gain(
+    s: StateArrays, slot: int, share_with: int, gate: Gate, more: bool, slowest: float, now_s: float
+) -> float:
+    """What a waiting job has to add to the GPUs of a running one; -1: nothing is asked.
+
+    `more`: whether these are shared already.
+    """
+    if not gate.is_shut:
+        return -1.0
+    p = s.job.placed_in[share_with]
+    part, dial = s.derived.part[p], s.dials.dial[p]
+    waiting = part.queue_len / max(part.open_gpus, 1)
+    least = gate.more + dial.gate_more if more else gate.pair + dial.gate_pair
+    least += (gate.by_length + dial.by_length) * _long(s.job.predicted_s[slot])
+    least += (gate.by_left + dial.by_left) * _long(remaining_s(s, share_with, now_s))
+    least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
+    least += gate.by_slowest * max(KEEP_FRAC - slowest, 0.0)
+    return least
+
+
+@kernel
+def _long(time_s: float) -> float:
+    """How much longer than an hour, -1 to 1."""
+    return math.tanh(math.log(max(time_s, 1.0) / 3600.0) / 3.0)
+
+
+@kernel
+def _group_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> Plan:
+    """`shared_plan` where the running job shares its GPUs already: by the first of those who share alone."""
+    job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
+    kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
+    if tenants >= o.max_jobs:
+        return refused(FULL, share_with, kind)
+    if s.demand.share_milli[job.demand[share_with]] < WHOLE_GPU_MILLI:
+        return refused(NOT_WHOLE, share_with, kind)
+    needed = t.cores_each[job.workload[slot], kind]
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            if job.seq[other] < job.seq[share_with]:
+                return refused(NOT_THE_FIRST, share_with, kind)
+            used_mib += t.memory_mib[job.workload[other], kind]
+            needed += t.cores_each[job.workload[other], kind]
+            held += job.cpu_milli_each[other]
+    mine_mib = t.memory_mib[job.workload[slot], kind]
+    if s.demand.memory_mib_each[job.demand[slot]] > 0:
+        return refused(NOT_WHOLE, share_with, kind)
+    if not takes_gpus_of(s, job.demand[slot], share_with):
+        return refused(NODES_DIFFER, share_with, kind)
+    if not fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib):
+        return refused(NO_MEMORY, share_with, kind)
+    met = min(1.0, (held + join_cores(s, slot, share_with, kind)) / 1000.0 / needed)
+    both, slowest, own = 1.0, 1.0, 1.0
+    for k in range(-1, MAX_TENANTS):
+        one = slot if k < 0 else s.gpu.tenant[g, k]
+        if one >= 0:
+            speed = shared_with(s, one, slot, g)
+            cores = t.cores_each[job.workload[one], kind] * met
+            speed = min(speed, feed(s, one, kind, cores)) / asked_feed(s, one, kind)
+            if speed < o.min_speed:
+                return refused(TOO_SLOW, share_with, kind)
+            slowest = min(slowest, speed)
+            both += speed
+            if k < 0:
+                own = speed
+            else:
+                before = min(shared_on(s, one, g), feed(s, one, kind, cores_given(s, one, kind)))
+                both -= before / asked_feed(s, one, kind)
+    return _priced(s, slot, share_with, kind, tenants + 1, o, own, both - 1.0, slowest, now_s)
