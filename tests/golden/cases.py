@@ -222,6 +222,8 @@ def record_content(records: list[DecisionRecord]) -> Content:
         "record.source": np.array([one.source for one in records]),
         "record.action": _digests([(encode(one.action),) for one in records]),
         "record.halves": _digests([(half,) for half in halves]),
+        "record.turn": np.array([one.turn for one in records]),
+        "record.plans": _digests([(encode(one.plans),) for one in records]),
         "record.value": np.array([math.nan if one.value is None else one.value for one in records]),
         "record.rest": _digests(
             [(one.partition, one.temperature, one.guard, one.samples, one.overruled) for one in records]
