@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.capacity import open_places, will_do
@@ -89,51 +90,70 @@ def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) ->
     return on_free(-1, -1, least)
 
 
+@array_kernel
+def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
+    """(G,) when each GPU of partition `p` is predicted to be free, from now; 0 where it is. Empty where no
+    job waits for GPUs of another type."""
+    if not MODELLED or o.later == math.inf or not o.chooses_type or s.models.gpu.shape[0] < 2:
+        return np.empty(0)
+    ends_s = np.zeros(s.gpu.shape[0])
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.placed_in[slot] == p:
+            left_s, place = remaining_s(s, slot, now_s), s.job.head[slot]
+            while place >= 0:
+                g = place // MAX_TENANTS
+                ends_s[g] = max(ends_s[g], left_s)
+                place = s.gpu.link[g, place % MAX_TENANTS]
+    return ends_s
+
+
 @kernel
-def later_worth(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> float:
-    """What it is worth to a job that one node holds to wait for GPUs of a better type; 0 where it is not.
+def later_worth(
+    s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
+) -> float:
+    """What it is worth to a job that one node holds to wait for GPUs of a better type; 0 where that is no
+    more than `above`.
 
     GPUs that come free after a wait are worth the share of the time until the job is done that it then runs.
     The wait counts `o.later` times, as jobs that are to end seldom end as predicted, and others wait too.
-
-    Args:
-        s: The state.
-        p: The partition.
-        slot: The job.
-        o: How it starts.
-        now_s: Now.
-        above: Types that are worth no more than this are not looked at.
+    `ends_s`: `ends_by_gpu`.
     """
     c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
     if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:
         return most
     left_s = max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
+    kind, worth, run_s = -1, 0.0, 0.0
     for n in range(s.node.shape[0]):
-        fits = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.gpus[n] >= gpus
-        if fits and will_do(s, c, n):
+        if s.node.part_of[n] != p or s.node.status[n] != NODE_UP or s.node.gpus[n] < gpus:
+            continue
+        if s.node.kind[n] != kind:
             kind = s.node.kind[n]
             worth = type_worth(s, p, slot, kind, o)
-            if worth > max(above, most):
-                run_s = left_s / max(speed_alone(s, slot, kind), 1e-6)
-                wait_s = o.later * _free_in_s(s, n, gpus, now_s)
-                most = max(most, worth * run_s / (run_s + wait_s))
+            run_s = left_s / max(speed_alone(s, slot, kind), 1e-6)
+        floor = max(above, most)
+        if worth > floor and will_do(s, c, n):
+            most_s = run_s * (worth / max(floor, 1e-9) - 1.0) / o.later
+            wait_s = _free_in_s(s, n, gpus, ends_s, most_s)
+            if wait_s < most_s:
+                most = worth * run_s / (run_s + o.later * wait_s)
     return most
 
 
 @kernel
-def _free_in_s(s: StateArrays, n: int, gpus: int, now_s: float) -> float:
-    """When so many GPUs of a node are predicted to be free, from now; it has as many."""
-    found, wait_s = 0, 0.0
-    while True:  # the next end after `wait_s`, until enough GPUs are free by then
+def _free_in_s(s: StateArrays, n: int, gpus: int, ends_s: NDArray[np.float64], most_s: float) -> float:
+    """When so many GPUs of a node are predicted to be free, from now; infinite where not before `most_s`."""
+    first, end, found, wait_s = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n], 0, 0.0
+    for g in range(first, end):
+        found += ends_s[g] < most_s
+    if found < gpus:
+        return math.inf
+    while True:
         found, next_s = 0, math.inf
-        for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
-            ends_s = 0.0
-            for k in range(MAX_TENANTS):
-                if s.gpu.tenant[g, k] >= 0:
-                    ends_s = max(ends_s, remaining_s(s, s.gpu.tenant[g, k], now_s))
-            found += ends_s <= wait_s
-            if ends_s > wait_s:
-                next_s = min(next_s, ends_s)
+        for g in range(first, end):
+            found += ends_s[g] <= wait_s
+            if ends_s[g] > wait_s:
+                next_s = min(next_s, ends_s[g])
         if found >= gpus:
             return wait_s
         wait_s = next_s

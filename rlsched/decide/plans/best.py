@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.decide.constants import MODELLED
@@ -17,6 +20,8 @@ from rlsched.jit import kernel
 
 LOOK_AT: Final = 16
 """Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""
+MOST_WAITERS: Final = 4
+"""Jobs that fit and are passed over in one decision, at most, as they had better wait for other GPUs."""
 
 
 @kernel
@@ -28,13 +33,18 @@ def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
     best, most = refused(NO_ROOM, -1, -1), above
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
         return best
-    typed = chooses_type(s, slot, o)
+    bounded = above > -math.inf and chooses_type(s, slot, o)  # no plan is worth more than its GPUs alone
+    kind, alone = -1, math.inf
     for position in range(s.derived.running_len[0]):
         share_with = s.derived.slot.running[position]
         if s.job.placed_in[share_with] != p or s.job.gpus[share_with] != s.job.gpus[slot]:
             continue
-        if typed and above > 0.0 and _most_worth(s, p, slot, share_with, o) <= most:
-            continue
+        if bounded:
+            if s.node.kind[s.job.host[share_with]] != kind:
+                kind = s.node.kind[s.job.host[share_with]]
+                alone = type_worth(s, p, slot, kind, o)
+            if alone <= most:
+                continue
         plan = shared_plan(s, slot, share_with, o, now_s)
         if plan.verdict == TAKEN_OR_OPEN and (
             plan.worth > most
@@ -49,9 +59,12 @@ def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 
 @kernel
-def _most_worth(s: StateArrays, p: int, slot: int, share_with: int, o: StartOptions) -> float:
-    """What no plan on the GPUs of a running job is worth more than: what they are worth alone."""
-    return type_worth(s, p, slot, s.node.kind[s.job.host[share_with]], o)
+def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> float:
+    """What GPUs of the best type of all are worth to a job."""
+    most = 0.0
+    for kind in range(s.models.gpu.shape[0]):
+        most = max(most, type_worth(s, p, slot, kind, o))
+    return most
 
 
 @kernel
@@ -69,20 +82,29 @@ def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: flo
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
     free = alone_plan(s, p, slot, o)
+    if free.worth >= _best_type_worth(s, p, slot, o):
+        return start_of(slot, -1)
     return start_of(slot, best_shared(s, p, slot, o, now_s, free.worth).share_with)
 
 
 @kernel
-def waits_for_better(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> bool:
-    """Whether *later* is the best plan of a job that fits: GPUs to come are worth more than any now."""
-    if not MODELLED or o.later == math.inf or not chooses_type(s, slot, o):
+def waits_for_better(
+    s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64]
+) -> bool:
+    """Whether *later* is the best plan of a job that fits: GPUs to come are worth more than any now.
+
+    `ends_s`: `ends_by_gpu`.
+    """
+    if not MODELLED or ends_s.shape[0] == 0 or not chooses_type(s, slot, o):
         return False
-    most = alone_plan(s, p, slot, o).worth
-    if o.share == BETTER and may_share(s):
-        shared = best_shared(s, p, slot, o, now_s, most)
-        if shared.share_with >= 0:
-            most = shared.worth
-    return later_worth(s, p, slot, o, now_s, most) > most
+    free = alone_plan(s, p, slot, o)
+    if free.worth >= _best_type_worth(s, p, slot, o):
+        return False
+    later = later_worth(s, p, slot, o, ends_s, free.worth)
+    if later <= free.worth:
+        return False
+    shares = o.share == BETTER and may_share(s)
+    return not shares or best_shared(s, p, slot, o, now_s, later).share_with < 0
 
 
 @kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.compiled import for_state
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import NEVER, StartOptions, may_share
-from rlsched.decide.plans.alone import chooses_type, free_plan, later_worth
+from rlsched.decide.plans.alone import chooses_type, ends_by_gpu, free_plan, later_worth
 from rlsched.decide.plans.plan import (
     NO_ROOM,
     NOT_THE_FIRST,
@@ -28,7 +28,7 @@ from rlsched.decide.plans.plan import (
 from rlsched.decide.plans.shared import shared_plan
 from rlsched.decide.record import PlanSeen
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
-from rlsched.jit import array_kernel
+from rlsched.jit import array_kernel, kernel
 from rlsched.models.clocks import relative_time
 from rlsched.models.speed import added_power_w, speed_alone
 
@@ -37,26 +37,28 @@ MOST_SHARED: Final = 6
 _FREE, _SHARED, _LATER = range(3)
 _HOW: Final = ("free", "share", "later")
 
-_FOUND: Final = np.dtype(
-    [
-        ("how", np.int64),
-        ("verdict", np.int64),
-        ("node", np.int64),
-        ("share_with", np.int64),
-        ("kind", np.int64),
-        ("tenants", np.int64),
-        ("cpu_milli_each", np.int64),
-        ("own", np.float64),
-        ("gain", np.float64),
-        ("asked", np.float64),
-        ("worth", np.float64),
-        ("clock", np.float64),
-        ("wait_s", np.float64),
-        ("run_s", np.float64),
-        ("power_w", np.float64),
-    ]
-)
-"""One plan."""
+
+class _Found(NamedTuple):
+    """One plan, and what would come of it."""
+
+    how: int
+    verdict: int
+    node: int
+    share_with: int
+    kind: int
+    tenants: int
+    cpu_milli_each: int
+    own: float
+    gain: float
+    asked: float
+    worth: float
+    clock: float
+    wait_s: float
+    run_s: float
+    power_w: float
+
+
+_FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).items()])
 
 
 @array_kernel
@@ -88,9 +90,28 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
         row.power_w = added_power_w(s, slot, row.kind, row.clock, rate) * job.gpus[slot]
 
 
+@kernel
+def _rank(verdict: int, worth: float) -> float:
+    """Plans that may be taken go before others."""
+    return worth if verdict == TAKEN_OR_OPEN else -math.inf
+
+
+@kernel
+def _least(rows: Any, first: int, count: int) -> int:
+    """Which of the rows from `first` to `count` has the least rank; the last of equals."""
+    least = first
+    for at in range(first, count):
+        if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
+            least = at
+    return least
+
+
 @array_kernel
 def _list(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
-    """Write the plans of a waiting job into `out` (N,) _FOUND; returns how many there are."""
+    """Write the plans of a waiting job into `out` (N,) _FOUND; returns how many there are.
+
+    Of those with co-tenants MOST_SHARED: those that may be taken go before others, then the best.
+    """
     count, best = 0, 0.0
     if fits_slot(s, p, slot):
         typed = chooses_type(s, slot, o)
@@ -107,21 +128,25 @@ def _list(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out:
     else:
         _note(s, p, slot, o, _FREE, refused(NO_ROOM, -1, -1), out[count])
         count += 1
+    first = count
     if may_share(s) and o.share != NEVER and s.job.gpus[slot] > 0:
         for position in range(s.derived.running_len[0]):
             other = s.derived.slot.running[position]
             if s.job.placed_in[other] == p and s.job.gpus[other] == s.job.gpus[slot]:
                 plan = shared_plan(s, slot, other, o, now_s)
-                if plan.verdict != NOT_THE_FIRST:
-                    _note(s, p, slot, o, _SHARED, plan, out[count])
-                    count += 1
+                if plan.verdict == NOT_THE_FIRST:
+                    continue
+                at = count if count < first + MOST_SHARED else _least(out, first, count)
+                if at == count or _rank(plan.verdict, plan.worth) > _rank(out[at].verdict, out[at].worth):
+                    _note(s, p, slot, o, _SHARED, plan, out[at])
+                    count = max(count, at + 1)
     row = out[count]
     _note(s, p, slot, o, _LATER, refused(NO_ROOM, -1, -1), row)
     row.verdict, row.worth = TAKEN_OR_OPEN, 0.0
     if best == 0.0:
         row.wait_s = let_end_until_fits(copy_nodes(s), p, slot, now_s) - now_s
     elif o.later < math.inf:
-        row.worth = later_worth(s, p, slot, o, now_s, best)
+        row.worth = later_worth(s, p, slot, o, ends_by_gpu(s, p, now_s, o), best)
     return count + 1
 
 
@@ -139,18 +164,17 @@ def plans_of(
         action: What is done; None: nothing yet.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
-    found = records(len(state.kind_names) + int(arrays.derived.running_len[0]) + 2, _FOUND)
+    found = records(len(state.kind_names) + MOST_SHARED + 2, _FOUND)
     count = int(for_state(_list, state)(arrays, partition, slot, start, now_s, found))
-    rows = sorted(found[:count], key=lambda one: (one.how, one.verdict != TAKEN_OR_OPEN, -one.worth))
-    shared = [one for one in rows if one.how == _SHARED]
-    dropped = {id(one) for one in shared[MOST_SHARED:]}
-    plans = [_seen(state, one, action, seq) for one in rows if id(one) not in dropped]
+    rows = [_Found(*row) for row in found[:count].tolist()]
+    rows.sort(key=lambda one: (one.how, one.verdict != TAKEN_OR_OPEN, -one.worth))
+    plans = [_seen(state, one, action, seq) for one in rows]
     if isinstance(action, Preempt):
         return [_giving_way(action), *plans]
     return plans
 
 
-def _seen(state: ClusterState, row: Any, action: Action | None, seq: int) -> PlanSeen:
+def _seen(state: ClusterState, row: _Found, action: Action | None, seq: int) -> PlanSeen:
     other = int(state.arrays.job.seq[row.share_with]) if row.share_with >= 0 else -1
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
@@ -160,21 +184,21 @@ def _seen(state: ClusterState, row: Any, action: Action | None, seq: int) -> Pla
     modelled = state.needs.models
     return PlanSeen(
         how=_HOW[row.how],
-        verdict=VERDICT_TEXT[int(row.verdict)],
+        verdict=VERDICT_TEXT[row.verdict],
         chosen=bool(chosen),
         node=state.node_names[row.node] if row.node >= 0 else "",
         gpu_type=state.kind_names[row.kind] if row.kind >= 0 else "",
         share_with=other,
-        tenants=int(row.tenants),
-        sm_clock_frac=float(row.clock),
-        cpu_milli_each=int(row.cpu_milli_each),
-        speed_frac=float(row.own),
-        gain_frac=float(row.gain),
-        asked_frac=float(row.asked) if row.asked > -1.0 else None,
-        wait_s=float(row.wait_s) if math.isfinite(row.wait_s) else None,
-        run_s=float(row.run_s),
-        power_w=float(row.power_w) if modelled else None,
-        worth=float(row.worth),
+        tenants=row.tenants,
+        sm_clock_frac=row.clock,
+        cpu_milli_each=row.cpu_milli_each,
+        speed_frac=row.own,
+        gain_frac=row.gain,
+        asked_frac=row.asked if row.asked > -1.0 else None,
+        wait_s=row.wait_s if math.isfinite(row.wait_s) else None,
+        run_s=row.run_s,
+        power_w=row.power_w if modelled else None,
+        worth=row.worth,
     )
 
 

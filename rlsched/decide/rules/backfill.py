@@ -35,7 +35,8 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.decide.holds import is_held
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
-from rlsched.decide.plans.best import LOOK_AT, waits_for_better
+from rlsched.decide.plans.alone import ends_by_gpu
+from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
 from rlsched.decide.rules.greedy import or_share
 from rlsched.decide.rules.reservation import copy_nodes, leaves_alone, let_end_until_fits, no_verdicts
 from rlsched.jit import array_kernel, kernel
@@ -94,12 +95,12 @@ def next_by_easy(
     head, shadow_s, future = reserve_first(s, p, at, now_s, patience_s)
     if head < 0 and not may_pass:
         return at
-    verdicts = no_verdicts(s)
+    verdicts, ends_s = no_verdicts(s), ends_by_gpu(s, p, now_s, o)
     while at >= 0:
         slot = s.derived.queue[p, at]
         kept = keeps_holds and is_held(s, p, slot, now_s)
         if not kept and (head < 0 or leaves_alone(s, future, p, head, shadow_s, slot, o, now_s, verdicts)):
-            if waiters == LOOK_AT or not waits_for_better(s, p, slot, o, now_s):
+            if waiters == MOST_WAITERS or not waits_for_better(s, p, slot, o, now_s, ends_s):
                 return at
             waiters += 1
         at = first_fitting(s, p, at + 1)

@@ -11,7 +11,15 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import class_fits
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import NEVER, RuleOptions, may_share
-from rlsched.decide.plans.best import LOOK_AT, best_partner, fails_as, start_of_best, waits_for_better
+from rlsched.decide.plans.alone import ends_by_gpu
+from rlsched.decide.plans.best import (
+    LOOK_AT,
+    MOST_WAITERS,
+    best_partner,
+    fails_as,
+    start_of_best,
+    waits_for_better,
+)
 from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.victims import find_victims
 from rlsched.jit import array_kernel, kernel
@@ -59,6 +67,7 @@ def next_by_key(
     passed = np.zeros(s.demand.shape[0] * (partitions + 1), np.bool_)
     most = most_preemptible(s) if preempts else -math.inf
     failed, looked, waiters, alone = FAR, 0, 0, np.empty(LOOK_AT, np.int64)
+    ends_s = ends_by_gpu(s, p, now_s, o.start)
     while True:
         at, least = -1, math.inf
         for position in range(waiting):
@@ -68,7 +77,7 @@ def next_by_key(
             return nothing()
         slot, demand = queue[at], s.job.demand[queue[at]]
         if class_fits(s, p, demand):
-            if waiters < LOOK_AT and waits_for_better(s, p, slot, o.start, now_s):
+            if waiters < MOST_WAITERS and waits_for_better(s, p, slot, o.start, now_s, ends_s):
                 left[at] = math.inf
                 waiters += 1
                 continue

@@ -10,7 +10,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import BETTER, BLOCKED, NO_GATE, PLAIN_START, StartOptions
-from rlsched.decide.plans.alone import later_worth, type_worth
+from rlsched.decide.plans.alone import ends_by_gpu, later_worth, type_worth
 from rlsched.decide.plans.best import start_of_best, waits_for_better
 from rlsched.decide.plans.listing import plans_of, prices_of
 from rlsched.decide.plans.words import in_words, outcome, span
@@ -83,10 +83,15 @@ def test_later_is_worth_the_share_of_the_time_that_it_runs() -> None:
         expected = fast * run_s / (run_s + 2.0 * 599.0)
         find = for_state(later_worth, state)
         slot = state.slot_of(seq)
-        assert find(state.arrays, 0, slot, patient, 1.0, slow) == pytest.approx(expected)
+        ends_s = for_state(ends_by_gpu, state)(state.arrays, 0, 1.0, patient)
+        assert ends_s.tolist() == [0.0, 599.0]
+        found = find(state.arrays, 0, slot, patient, ends_s, slow)
+        assert found == pytest.approx(expected if expected > slow else 0.0)
         assert (expected > slow) == waits
-        assert for_state(waits_for_better, state)(state.arrays, 0, slot, patient, 1.0) == waits
-        assert not for_state(waits_for_better, state)(state.arrays, 0, slot, TYPED, 1.0)
+        wait = for_state(waits_for_better, state)
+        assert wait(state.arrays, 0, slot, patient, 1.0, ends_s) == waits
+        assert for_state(ends_by_gpu, state)(state.arrays, 0, 1.0, TYPED).size == 0
+        assert not wait(state.arrays, 0, slot, TYPED, 1.0, np.empty(0))
         state.start(seq, [0], 1.0)
         state.release(seq, 1.0)
 
