@@ -35,7 +35,8 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 def _values(one: Any) -> dict[str, Any]:
     """`TargetConfig.values`."""
-    return {**_defaults(type(one)), **one._values}
+    kind: Any = type(one)
+    return {**_defaults(kind), **one._values}
 
 
 def _hash(one: Any) -> int:
@@ -50,5 +51,5 @@ def _no_timer(_kind: str, _callback: Any) -> AbstractContextManager[None]:
 
 TargetConfig.values, TargetConfig.__eq__, TargetConfig.__hash__ = _values, _same, _hash
 event.install_timer = _no_timer
-_TypeMetaclass.__instancecheck__ = type.__instancecheck__
-_TypeMetaclass.__subclasscheck__ = type.__subclasscheck__
+_TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
+_TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]

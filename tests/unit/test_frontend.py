@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _abc import _get_dump
+
 import pytest
 from numba.core import event, types
 from numba.core.compiler import Flags
@@ -41,7 +43,7 @@ def test_no_class_is_registered_as_another_ones_type() -> None:
     left = [types.Type]
     while left:
         kind = left.pop()
-        registered = kind._abc_impl and __import__("_abc")._get_dump(kind)[0]
+        registered, *_ = _get_dump(kind)
         assert not registered, kind
         left += type.__subclasses__(kind)
 
