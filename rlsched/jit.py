@@ -25,6 +25,7 @@ if _BLAS not in sys.modules:
 import numba  # noqa: E402 - see above
 from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
 
+import rlsched.frontend  # noqa: E402
 import rlsched.packing  # noqa: E402, F401 - how kernels pass tuples of arrays
 from rlsched.kernel_cache import KernelCache  # noqa: E402
 from rlsched.linking import EntryCompiler, InsideCompiler  # noqa: E402

@@ -114,7 +114,8 @@ class Fleet:
             ValueError: the state is of another number of clusters, or of other episodes.
         """
         for mine, theirs in zip(batch.leaves(self._arrays), state["arrays"], strict=True):
-            mine[...] = theirs
+            if mine.flags.writeable:  # what is not is the same in both: the table of an index
+                mine[...] = theirs
         for rng, saved in zip(self._rngs, state["rngs"], strict=True):
             rng.bit_generator.state = saved
         self._names = list(state["names"])

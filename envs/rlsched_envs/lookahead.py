@@ -139,6 +139,7 @@ def _pack(run: SimArrays) -> Packed:
         at = next(places)
         moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
         moved[...] = part
+        moved.flags.writeable = part.flags.writeable  # that is part of its type, as kernels see it
         return moved
 
     return Packed(memory, move(run))
@@ -203,7 +204,7 @@ class LookAhead:
         if self._base is None or shape != self._shape or not rows <= have <= 2 * rows + _ROOM:
             slots = -(-rows // _ROOM) * _ROOM
             self._shape = shape
-            order = OrderArrays(like.order.code[:1].copy(), like.order.cost.copy())
+            order = OrderArrays(like.order.code[:1].copy(), like.order.cost)
             state = empty_state(
                 shape[0], shape[1], slots, partitions, sizes - 1, order=order, demands=shape[4]
             )

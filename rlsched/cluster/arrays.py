@@ -302,7 +302,7 @@ class OrderArrays(NamedTuple):
     """What the queue goes by."""
 
     code: Records  # (1,) ORDER; (2,) where another takes its place once a job may be preempted
-    cost: NDArray[np.float64]  # (spreads, ages) `decide.order.gittins.gittins_table`, (0, 0) without an index
+    cost: NDArray[np.float64]  # (spreads, ages) `order.gittins.gittins_table`; NO_COSTS without an index
 
     @property
     def may_change(self) -> bool:
@@ -338,9 +338,15 @@ def bit_set_words(nodes: int) -> int:
     return low + -(-low // WORD_BITS)
 
 
+NO_COSTS: Final = np.zeros((0, 0))
+"""`OrderArrays.cost` without an index. It is read-only as a table is, which is part of an array's type: every
+kernel of a state would be compiled twice."""
+NO_COSTS.flags.writeable = False
+
+
 def by_submission() -> OrderArrays:
     """The order of submission; predictions stay as they are."""
-    return OrderArrays(records(1, ORDER), np.zeros((0, 0)))
+    return OrderArrays(records(1, ORDER), NO_COSTS)
 
 
 def empty_state(

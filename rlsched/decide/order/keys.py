@@ -6,9 +6,8 @@ import re
 from typing import Final, Literal
 
 import msgspec
-import numpy as np
 
-from rlsched.cluster.arrays import ORDER, OrderArrays, Records, StateArrays, records
+from rlsched.cluster.arrays import NO_COSTS, ORDER, OrderArrays, Records, StateArrays, records
 from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.errors import InputError
 from rlsched.jit import kernel
@@ -106,7 +105,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         indexed = self.by == "index" or self.until_declared
         arrays = OrderArrays(
             records(2 if self.until_declared else 1, ORDER),
-            self.index.table if indexed else np.zeros((0, 0)),
+            self.index.table if indexed else NO_COSTS,
         )
         self.write(arrays.code[:1])
         if self.until_declared:

@@ -164,7 +164,8 @@ def find_victims(
             return -1, 0, 0.0
         chosen[node] = True
         count = _clear_node(s, node, needed, worst, above, free, gone)
-        plan[groups : groups + count] = gone[:count]
+        for k in range(count):  # for a slice, numba would compile what words its errors, too
+            plan[groups + k] = gone[k]
         groups, left = groups + count, left - needed
     first, held, lowest = -1, 0, math.inf
     for k in range(groups - 1, -1, -1):  # one that leaves for a later node may make room on an earlier one

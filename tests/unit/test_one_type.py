@@ -1,0 +1,30 @@
+"""All states are of one type for kernels, which would be compiled for each type anew else."""
+
+from __future__ import annotations
+
+import pytest
+from numba import typeof
+
+from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.presets import PRESETS
+from rlsched_envs.lookahead import LookAhead
+
+
+def arrays_of(policy: str) -> StateArrays:
+    order = OrderedQueue(Policy.of(policy).rule.order)
+    return ClusterState.from_spec(ClusterSpec.uniform(2, 4), order).arrays
+
+
+@pytest.mark.parametrize("policy", sorted(name for name in PRESETS if not Policy.of(name).scheduler))
+def test_whatever_the_queue_goes_by(policy: str) -> None:
+    assert typeof(arrays_of(policy)) == typeof(arrays_of("fifo"))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "gittins"])
+def test_in_a_look_ahead(policy: str) -> None:
+    arrays = arrays_of(policy)
+    assert typeof(LookAhead()._sized(arrays, 4).sim.state) == typeof(arrays)
