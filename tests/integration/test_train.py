@@ -1,4 +1,4 @@
-"""`rlsched train` from end to end: a strategy is written where it is confirmed, and only there."""
+"""`rlsched train` from end to end: a policy is written where it is confirmed to be better, and only there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from rlsched.errors import InputError
 from rlsched_agents.cli.train import train
 from rlsched_agents.dials.card import card_text
 from rlsched_agents.dials.judging import ALL_ZERO
+from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
-from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, Lesson, Training
+from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, Training
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 
 SHUT = Policy("tuned", share={"min_gain": 0.8})
@@ -41,28 +42,30 @@ def smoke(*words: str) -> tuple[int, str]:
 
 
 def test_the_last_line_says_what_came_out(tmp_path: Path) -> None:
-    code, said = smoke("--out", str(tmp_path / "mine.json"), "--logdir", str(tmp_path / "log"))
+    code, said = smoke("--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"))
     assert code == 0
     last = said.strip().splitlines()[-1]
-    written = (tmp_path / "mine.json").exists()
+    written = (tmp_path / "mine.toml").exists()
     assert last.startswith("better by" if written else "keep what you have")
     assert list((tmp_path / "log").glob("events*"))
     code, said = smoke(
-        "--out", str(tmp_path / "mine.json"), "--logdir", str(tmp_path / "log"), "--json", "--resume"
+        "--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"), "--json", "--resume"
     )
     report = json.loads(said)
     assert report["better"] == written
-    assert set(report["chosen"]) == {CONSTANTS, FOLLOWING}
+    assert {CONSTANTS, FOLLOWING} <= set(report["chosen"])
+    assert set(report["tried"]) == set(SMOKE.settings)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "mine.zip"], r"expected a name that ends in \.json"),
-        (["--out", "mine.json", "--resume"], "give that, too"),
-        (["--out", "mine.json", "--logdir", "nothing", "--resume"], "nothing to go on from"),
-        (["--out", "mine.json", "--policy", "ppo"], "is no rule"),
-        (["--out", "mine.json", "--recipe", "large"], "expected one of default, quick, smoke"),
+        (["--out", "mine.json"], r"expected a name that ends in \.toml"),
+        (["--out", "mine.toml", "--resume"], "give that, too"),
+        (["--out", "mine.toml", "--logdir", "nothing", "--resume"], "nothing to go on from"),
+        (["--out", "mine.toml", "--policy", "ppo"], "is no rule"),
+        (["--out", "mine.toml", "--recipe", "large"], "expected one of default, quick, smoke"),
+        (["--out", "mine.toml", "--from", "sacct"], "it says what a --history is"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -71,7 +74,7 @@ def test_what_is_wrong_is_said(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=said):
         smoke(*words)
-    assert not (tmp_path / "mine.json").exists()
+    assert not (tmp_path / "mine.toml").exists()
 
 
 def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path: Path) -> None:
@@ -82,7 +85,8 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
         drawn=replace(SMOKE.drawn, jobs=400, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
         windows=24,
         choosing=16,
-        confirming=32,
+        confirming=200,
+        settings=(),
         constants=replace(
             SMOKE.constants, generations=12, pairs=24, spread=0.5, step=0.2, patience=99, dials=("gate_pair",)
         ),
@@ -97,9 +101,56 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
     weights = np.array(found.strategy.layers[0])
     assert weights[list(RANGES).index("gate_pair"), -1] < -0.3, "less gain is asked for"
     assert found.frozen["gate_pair"].ratio > 1.0
-    card = card_text(found, recipe, SHUT, data[0].uses, 0)
+    card = card_text(found, recipe, data[0].uses, 0)
     assert "| `gate_pair` | ±0.5 | -" in card
     assert "Better by" in card
+    assert found.write(tmp_path / "mine.toml") == [tmp_path / "mine.toml", tmp_path / "mine.json"]
+    (tmp_path / "there").mkdir()
+    for name in ("mine.toml", "mine.json"):
+        (tmp_path / name).rename(tmp_path / "there" / name)
+    served = Policy.read(tmp_path / "there" / "mine.toml")
+    assert served.rule.strategy == found.strategy, "a policy finds its strategy beside it"
+    assert served.with_settings(dials="") == SHUT
+
+
+def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tmp_path: Path) -> None:
+    """Without dials a policy is all that is written: one file, which any verb takes."""
+    replace = msgspec.structs.replace
+    recipe = replace(
+        SMOKE,
+        drawn=replace(SMOKE.drawn, jobs=300, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
+        choosing=24,
+        confirming=200,
+        settings=("share.min_gain=0.3", "share.min_gain=0.9", "migrate.gain=3", "types.price=0.5"),
+        constants=replace(SMOKE.constants, generations=0),
+        following=replace(SMOKE.following, generations=0),
+    )
+    assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "nothing is turned on"
+    seen: list[str] = []
+    training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, workers=1)
+    found = training.run(lambda stage, _: seen.append(stage))
+    assert seen == [SETTINGS] * 2
+    assert (found.stage, found.setting) == (SETTINGS, "share.min_gain=0.3")
+    assert found.tried["share.min_gain=0.3"].cost.high < 1.0 < found.tried["share.min_gain=0.9"].cost.ratio
+    assert found.is_better, found.verdict
+    assert found.write(tmp_path / "mine.toml") == [tmp_path / "mine.toml"]
+    assert Policy.read(tmp_path / "mine.toml") == SHUT.changed(["share.min_gain=0.3"])
+    few = replace(found, confirmed=replace(found.confirmed, cost=replace(found.confirmed.cost, windows=199)))
+    assert not few.is_better
+    assert "fewer than 200 windows confirm nothing" in few.verdict
+
+
+def test_windows_are_as_short_as_a_trace_needs(data: list[TrainingData]) -> None:
+    def with_last(jobs: int) -> list[TrainingData]:
+        last = data[0].confirmation[0].rows(slice(0, jobs))
+        return [TrainingData(data[0].train, (), (last,), data[0].uses)]
+
+    recipe = DialRecipe()
+    assert recipe.fitted(data).drawn.jobs == recipe.drawn.jobs
+    assert recipe.fitted(with_last(3_000)).drawn.jobs == 500, "six stretches, each a window long"
+    short = with_last(700)
+    with pytest.raises(InputError, match=r"expected 1,500 or more .* got 700 of 70,000; give a longer"):
+        recipe.fitted(short)
 
 
 def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path: Path) -> None:
@@ -115,7 +166,7 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
 
     def stop_at_two(stage: str, _: object) -> None:
         seen.append(stage)
-        if len(seen) == 2:
+        if len(seen) == 3:
             raise Stop
 
     seen: list[str] = []
@@ -130,6 +181,8 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
     assert rest.strategy == whole.strategy
     with pytest.raises(InputError, match="begun with --seed 4, got --seed 5"):
         Training(lesson, recipe, 5, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+    with pytest.raises(InputError, match="begun on other data, or with another recipe"):
+        Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
 
 
 def test_recipes(tmp_path: Path) -> None:
