@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -79,18 +80,18 @@ def test_what_is_wrong_is_said(
 
 def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path: Path) -> None:
     """Where a setting is plainly wrong, training finds it, confirms it, and its card says so."""
-    replace = msgspec.structs.replace
-    recipe = replace(
+    change = msgspec.structs.replace
+    recipe = change(
         SMOKE,
-        drawn=replace(SMOKE.drawn, jobs=400, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
+        drawn=change(SMOKE.drawn, jobs=400, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
         windows=24,
         choosing=16,
         confirming=200,
         settings=(),
-        constants=replace(
+        constants=change(
             SMOKE.constants, generations=12, pairs=24, spread=0.5, step=0.2, patience=99, dials=("gate_pair",)
         ),
-        following=replace(SMOKE.following, patience=99),
+        following=change(SMOKE.following, patience=99),
     )
     training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, tmp_path / "state.json", workers=1)
     seen: list[str] = []
@@ -115,15 +116,15 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
 
 def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tmp_path: Path) -> None:
     """Without dials a policy is all that is written: one file, which any verb takes."""
-    replace = msgspec.structs.replace
-    recipe = replace(
+    change = msgspec.structs.replace
+    recipe = change(
         SMOKE,
-        drawn=replace(SMOKE.drawn, jobs=300, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
+        drawn=change(SMOKE.drawn, jobs=300, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
         choosing=24,
         confirming=200,
         settings=("share.min_gain=0.3", "share.min_gain=0.9", "migrate.gain=3", "types.price=0.5"),
-        constants=replace(SMOKE.constants, generations=0),
-        following=replace(SMOKE.following, generations=0),
+        constants=change(SMOKE.constants, generations=0),
+        following=change(SMOKE.following, generations=0),
     )
     assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "nothing is turned on"
     seen: list[str] = []
@@ -135,7 +136,7 @@ def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tm
     assert found.is_better, found.verdict
     assert found.write(tmp_path / "mine.toml") == [tmp_path / "mine.toml"]
     assert Policy.read(tmp_path / "mine.toml") == SHUT.changed(["share.min_gain=0.3"])
-    few = replace(found, confirmed=replace(found.confirmed, cost=replace(found.confirmed.cost, windows=199)))
+    few = change(found, confirmed=change(found.confirmed, cost=change(found.confirmed.cost, windows=199)))
     assert not few.is_better
     assert "fewer than 200 windows confirm nothing" in few.verdict
 
@@ -148,6 +149,12 @@ def test_windows_are_as_short_as_a_trace_needs(data: list[TrainingData]) -> None
     recipe = DialRecipe()
     assert recipe.fitted(data).drawn.jobs == recipe.drawn.jobs
     assert recipe.fitted(with_last(3_000)).drawn.jobs == 500, "six stretches, each a window long"
+    assert not any(name.startswith("types") for name in recipe.others(Policy("tuned")))
+    mixed = recipe.fitted([replace(data[0], mixed=True)])
+    assert mixed.drawn.mixed_frac == 0.5
+    assert list(mixed.others(Policy("tuned"))) == list(mixed.settings), (
+        "types are priced where there are several"
+    )
     short = with_last(700)
     with pytest.raises(InputError, match=r"expected 1,500 or more .* got 700 of 70,000; give a longer"):
         recipe.fitted(short)

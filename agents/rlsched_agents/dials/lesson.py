@@ -20,6 +20,8 @@ LEAST_STRETCHES: Final = 6
 """Stretches of a trace, a window long each, that an interval has to rest on."""
 LEAST_JOBS: Final = 250
 """Windows are cut to so many jobs where a trace is short, and no further."""
+MIXED_FRAC: Final = 0.5
+"""Share of windows on clusters of several GPU types where a trace's cluster has several."""
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.2",
     "share.min_gain=0.4",
@@ -45,8 +47,9 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         windows: Windows that teach ...
         choosing: ... that choose ...
         confirming: ... and that confirm.
-        settings: What is tried in the place of the policy's settings, one by one, as `--set` has it; those
-            that turn on what the policy does not do are left out.
+        settings: What is tried in the place of the policy's settings, one by one, as `--set` has it. What
+            turns on something that the policy does not do is left out, and prices of GPU types where no
+            window has several.
         constants: How constant dials evolve.
         following: How, from there on, dials evolve that follow the cluster's state.
         scales: Factors on the assumed figures of the catalogue; windows are dealt out to them in turn.
@@ -64,16 +67,19 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
-        """The same with windows so short that those that confirm lie in stretches enough of the traces.
+        """The same for these traces: with windows so short that those that confirm lie in stretches enough,
+        and on clusters of several GPU types, too, where a trace's own has several.
 
         Raises:
             InputError: there are too few jobs even so.
         """
         sizes = [source.submit_s.size for one in data for source in one.confirmation]
         least = min(LEAST_JOBS, self.drawn.jobs)
+        mixed_frac = MIXED_FRAC if any(one.mixed for one in data) else 0.0
         for jobs in range(self.drawn.jobs, least - 1, -1):
             if sum(size // jobs for size in sizes) >= LEAST_STRETCHES:
-                drawn = msgspec.structs.replace(self.drawn, jobs=jobs)
+                mixed_frac = max(self.drawn.mixed_frac, mixed_frac)
+                drawn = msgspec.structs.replace(self.drawn, jobs=jobs, mixed_frac=mixed_frac)
                 return msgspec.structs.replace(self, drawn=drawn)
         have, needed = sum(sizes), LEAST_STRETCHES * least
         jobs = sum(use.jobs for one in data for use in one.uses)
@@ -90,6 +96,8 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()
             if getattr(policy.settings, table, None) is None:
+                continue
+            if table == "types" and self.drawn.mixed_frac == 0.0:  # no window has a choice of them
                 continue
             try:
                 other = policy.changed([change])

@@ -43,12 +43,14 @@ class TrainingData:
         confirmation: Where those are cut from that the chosen one has to stand in as well: later jobs, or
             other traces. None where there is too little for both.
         uses: Its lines in the card.
+        mixed: Whether its cluster has several GPU types.
     """
 
     train: EpisodeSource
     validation: tuple[EpisodeSource, ...]
     confirmation: tuple[EpisodeSource, ...]
     uses: tuple[TraceUse, ...]
+    mixed: bool = False
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
@@ -78,7 +80,8 @@ class TrainingData:
             test_s=(0.0, 0.0) if own else split.test,
         )
         chooses, confirms = (validation, (jobs(split.test),)) if own else _halves(validation)
-        return cls(train, (chooses,), confirms, (use,))
+        mixed = len({group.gpu_type for group in spec.nodes if group.count and group.gpus}) > 1
+        return cls(train, (chooses,), confirms, (use,), mixed)
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
@@ -122,8 +125,8 @@ def read_data(
         TrainingData.cut(Trace.read(trace), ClusterSpec.read(cluster))
         for trace, cluster in zip(traces, of_each[:first], strict=True)
     ]
-    for path, cluster in zip(histories, of_each[first:] or [None] * len(histories), strict=True):
-        found = History.read(path, cluster, form)
+    for number, path in enumerate(histories, start=first):
+        found = History.read(path, of_each[number] if of_each else None, form)
         if tell is not None:
             tell(
                 f"{path}: {len(found.trace):,} jobs from {found.format}, {found.skipped:,} rows skipped; "
