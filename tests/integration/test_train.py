@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -32,10 +33,10 @@ def data() -> list[TrainingData]:
     return [synthetic_data("helios", 0, "causal")]
 
 
-def smoke(*words: str) -> tuple[int, str]:
+def smoke(*words: str, source: tuple[str, ...] = ("--synthetic", "helios")) -> tuple[int, str]:
     """Exit code and standard output of a training that is too short to learn anything."""
     done = CliRunner().invoke(
-        train, ["--synthetic", "helios", "--recipe", "smoke", "--workers", "1", *words], standalone_mode=False
+        train, [*source, "--recipe", "smoke", "--workers", "1", *words], standalone_mode=False
     )
     if done.exception is not None:
         raise done.exception
@@ -56,6 +57,26 @@ def test_the_last_line_says_what_came_out(tmp_path: Path) -> None:
     assert report["better"] == written
     assert {CONSTANTS, FOLLOWING} <= set(report["chosen"])
     assert set(report["tried"]) == set(SMOKE.settings)
+
+
+def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('name = "c"\n[[nodes]]\ncount = 4\ngpus = 8\n')
+    rng, lines = np.random.default_rng(0), ["JobID|User|State|Submit|Start|End|AllocTRES"]
+    begun = datetime(2024, 1, 1, tzinfo=UTC)
+    for number, run_s in enumerate(rng.lognormal(7.0, 1.5, 4_000).tolist()):
+        start = begun + timedelta(seconds=300 * number)
+        times = [f"{at:%Y-%m-%dT%H:%M:%S}" for at in (start, start, start + timedelta(seconds=run_s))]
+        gpus = 1 << number % 4
+        lines.append("|".join((str(number), f"u{number % 5}", "COMPLETED", *times, f"gres/gpu={gpus}")))
+    (tmp_path / "sacct.csv").write_text("\n".join(lines) + "\n")
+    source = ("--history", str(tmp_path / "sacct.csv"), "--cluster", str(tmp_path / "c.toml"))
+    code, said = smoke("--out", str(tmp_path / "mine.toml"), "--json", source=source)
+    report = json.loads(said)
+    assert (code, report["better"], report["written"]) == (0, False, []), "6 windows confirm nothing"
+    assert list(report["chosen"]["constants"]["by_source"]) == ["sacct"]
+    (tmp_path / "sacct.csv").write_text("\n".join(lines[:1_000]) + "\n")
+    with pytest.raises(InputError, match="too few jobs: expected 720 or more"):
+        smoke("--out", str(tmp_path / "mine.toml"), source=source)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +217,9 @@ def test_recipes(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("windows = 7\n[drawn]\njobs = 99\n")
     found = load_recipe(str(tmp_path / "mine.toml"))
     assert (found.windows, found.drawn.jobs, found.choosing) == (7, 99, 240)
+    wrong = msgspec.structs.replace(SMOKE, settings=("share.colour=1",))
+    with pytest.raises(InputError, match=r"recipe: settings: .*colour"):
+        wrong.others(Policy("tuned"))
     (tmp_path / "mine.toml").write_text("windowz = 7\n")
     with pytest.raises(InputError, match="windowz"):
         load_recipe(str(tmp_path / "mine.toml"))
