@@ -134,12 +134,20 @@ class Training:
         return evolution
 
     def _choose(self, found: dict[str, Layers], policy: Policy) -> tuple[dict[str, Compared], str]:
-        """Each stage over the settings on the windows that choose, and the best; "": none is better."""
+        """Each stage over the settings on the windows that choose, and the one to confirm; "": none.
+
+        A later one, of which there is more to go wrong, is taken if it is better than the one before it
+        beyond doubt.
+        """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
-            table = {name: compared(judge, one, zero) for name, one in zip(found, costs, strict=True)}
-        best = min(table, key=lambda name: table[name].cost.ratio)
-        return table, best if table[best].cost.ratio < 1.0 else ""
+            by_stage = dict(zip(found, costs, strict=True))
+            table = {name: compared(judge, one, zero) for name, one in by_stage.items()}
+            best = ""
+            for name, one in by_stage.items():
+                over = compared(judge, one, by_stage[best]).cost.high if best else table[name].cost.ratio
+                best = name if over < 1.0 else best
+        return table, best
 
     def _read(self) -> dict[str, Any]:
         if self.state_file is None or not self.state_file.is_file():
