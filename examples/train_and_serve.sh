@@ -1,17 +1,17 @@
 #!/bin/sh
-# Train a strategy on a synthetic trace, compare it if it is worth something, and let its rule decide on a
+# Train a policy on a synthetic trace, compare it if it is worth something, and let its rule decide on a
 # live cluster.
 #   examples/train_and_serve.sh            # too short to learn anything
 #   examples/train_and_serve.sh quick      # a minute more
 set -eu
 recipe=${1:-smoke}
 
-rlsched train --synthetic helios --recipe "$recipe" --logdir runs/ours --out ours.json
+rlsched train --synthetic helios --recipe "$recipe" --logdir runs/ours --out ours.toml
 rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --seed 9 -o t.csv.gz --cluster-out c.toml
-strategy=
-[ ! -f ours.json ] || strategy="--policy tuned --set dials=ours.json"
+ours=
+[ ! -f ours.toml ] || ours="--policy ours.toml"
 echo > m.toml # models of speed and power, all settings by default
-rlsched evaluate --trace t.csv.gz --cluster c.toml --models m.toml --policy pack --policy tuned $strategy
+rlsched evaluate --trace t.csv.gz --cluster c.toml --models m.toml --policy pack --policy tuned $ours
 
 rlsched up --nodes 2 --gpus 4 --policy tuned &
 cluster=$!

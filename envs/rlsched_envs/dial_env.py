@@ -98,7 +98,9 @@ class DialFleet:
 
     def _go(self, what: NDArray[np.int64], moved: NDArray[np.float64]) -> None:
         rewards, dones = self.rewards, self.dones
-        self._step_all(self._episodes, self._runs.options, what, moved, self.observations, rewards, dones)
+        self._step_all(
+            self._episodes, self._runs.rule.options, what, moved, self.observations, rewards, dones
+        )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
         """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, finished episodes begin anew.

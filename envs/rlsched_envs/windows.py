@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records, records
 from rlsched.cluster.dials import NETWORK, OUTSIDE
 from rlsched.decide.dials.strategy import dial_arrays
-from rlsched.decide.options import RuleOptions
+from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
+from rlsched.decide.rules.steps import CompiledRule
 from rlsched.jit import kernel
 from rlsched_envs import batch
 from rlsched_envs.constants import FINISHED
@@ -157,7 +158,7 @@ class DialledRuns:
 
     Attributes:
         batch: The runs.
-        options: What the rule is told.
+        rule: The rule.
     """
 
     def __init__(
@@ -172,13 +173,11 @@ class DialledRuns:
     ) -> None:
         rule, config, size = policy.rule, drawn.window, node_size(sources)
         gangs = gang_sizes(sources, config)
-        self._before = msgspec.structs.replace(rule.order, until_declared=False)
-        self._after = msgspec.structs.replace(self._before, by="index")
-        one = blank_run(config, size, gangs, self._after, modelled=True, assumed_scale=assumed_scale)
+        one = blank_run(config, size, gangs, _indexed(rule), modelled=True, assumed_scale=assumed_scale)
         dials = dial_arrays(1, OUTSIDE if outside else NETWORK, [np.zeros((0, 0))])
         one = one._replace(state=one.state._replace(dials=dials))
         self.batch: SimArrays = batch.stack_run(one, count)
-        self.options: RuleOptions = rule.options
+        self.rule: CompiledRule = rule
         self._class_of = class_numbers(gangs)
         self._steps = rule.steps.with_dials()
 
@@ -188,17 +187,27 @@ class DialledRuns:
 
     def load(self, k: int, setting: Setting) -> None:
         """Put a setting into run `k`."""
-        state, truth = self.batch.state, self.batch.truth
+        truth = self.batch.truth
         load_window(self.batch, k, setting.window, self._class_of)
         set_models(self.batch, k, True, setting.kinds, setting.energy_weight, setting.key)
         truth.reference_kind[k] = setting.kinds[0] if len(setting.kinds) > 1 else -1
-        preempts = setting.preemptible_frac > 0.0
-        (self._after if preempts else self._before).write(state.order.code[k])
-        state.config.preempts[k, 0] = preempts
-        state.config.reserve_after_s[k, 0] = np.inf if preempts else self.options.reserve_after_s
+        self.follow(k, self.rule, preempts=setting.preemptible_frac > 0.0)
         chance = np.random.default_rng(setting.key).random(truth.pinned.shape[1])
         truth.pinned[k] = chance >= setting.preemptible_frac
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
+
+    def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
+        """Let run `k` go by a rule of the same steps."""
+        state = self.batch.state
+        order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
+        order.write(state.order.code[k])
+        state.config.preempts[k, 0] = preempts
+        state.config.reserve_after_s[k, 0] = np.inf if preempts else rule.options.reserve_after_s
+
+
+def _indexed(rule: CompiledRule) -> Order:
+    """What the queue of a rule goes by once jobs give way."""
+    return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
 @kernel
@@ -231,6 +240,8 @@ class Windows:
     ) -> None:
         self.settings = tuple(settings)
         self._runs = DialledRuns(len(settings), sources, drawn, policy, assumed_scale=assumed_scale)
+        self._policy, self._followed = policy, [policy] * len(settings)
+        self._rules: dict[Policy, CompiledRule] = {policy: self._runs.rule}
         for k, setting in enumerate(settings):
             self._runs.load(k, setting)
         self._run = self._runs.compiled(run_windows, records=False)
@@ -242,14 +253,15 @@ class Windows:
         self,
         layers: Sequence[NDArray[np.float64]],
         which: Sequence[int] | NDArray[np.int64] | None = None,
-        options: RuleOptions | None = None,
+        policy: Policy | None = None,
     ) -> Records:
         """Run the rule, its dials set by a linear map or a network, on all windows or on some.
 
         Args:
             layers: As `Strategy.layers`; all 0: the rule as its settings say.
             which: The windows, by number.
-            options: What the rule is told instead of what its policy says.
+            policy: Whose settings hold instead of those that the windows were made for; its rule has the
+                same steps.
 
         Returns:
             (n,) COST.
@@ -258,6 +270,7 @@ class Windows:
             RuntimeError: the jobs of a window did not all end.
         """
         chosen = np.arange(len(self)) if which is None else np.asarray(which, np.int64)
+        rule = self._rule_of(policy or self._policy, chosen)
         cost, dials = records(len(chosen), COST), dial_arrays(1, NETWORK, list(layers))
         state = self._runs.batch.state
         mine = state.dials._replace(
@@ -268,7 +281,18 @@ class Windows:
             moved=dials.moved,
         )
         run = self._runs.batch._replace(state=state._replace(dials=mine))
-        self._run(run, options or self._runs.options, chosen, cost, NO_CURVE)
+        self._run(run, rule.options, chosen, cost, NO_CURVE)
         if not cost.over.all():
             raise RuntimeError(f"the jobs of window {chosen[np.argmin(cost.over)]} did not all end")
         return cost
+
+    def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
+        """The rule of a policy, which these windows go by from now on."""
+        if policy not in self._rules:
+            self._rules[policy] = policy.rule
+        rule = self._rules[policy]
+        for k in which.tolist():
+            if self._followed[k] != policy:
+                self._runs.follow(k, rule, preempts=self.settings[k].preemptible_frac > 0.0)
+                self._followed[k] = policy
+        return rule

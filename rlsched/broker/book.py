@@ -34,7 +34,7 @@ from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.scheduler import Decision
+from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.errors import JournalError, RlschedError
 
 
@@ -84,20 +84,30 @@ class Book:
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
 
-    def replay(self, rows: Iterable[Row]) -> None:
+    def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
         """Apply a journal.
+
+        Args:
+            rows: The journal.
+            scheduler: Who will decide; its dials are counted for, and set at the instants at which they were.
 
         Raises:
             JournalError: an entry does not follow from those before it.
         """
+        if scheduler is not None:
+            permit(self.cluster, scheduler)
         for row in rows:
             try:
+                if scheduler is not None and (row.now_s > self.now_s or isinstance(row.entry, Decided)):
+                    scheduler.begin_instant(self.cluster, self.now_s)
                 self.apply(row.entry, row.now_s)
             except (RlschedError, KeyError, IndexError, AttributeError) as error:
                 raise JournalError(
                     f"entry {row.n} does not follow from those before it ({error}); "
                     "restore the journal from a copy, or move it away"
                 ) from error
+        if scheduler is not None:
+            scheduler.begin_instant(self.cluster, self.now_s)
 
     def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
         """Let one fact be true.

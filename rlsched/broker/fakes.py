@@ -93,7 +93,7 @@ class HandBroker:
         self.sent = RecordingTransport()
         self.records: list[Records] = []
         self.book = Book(Predictions(prediction), scheduler.order)
-        self.book.replay(journal.rows())
+        self.book.replay(journal.rows(), scheduler)
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(
             epoch=self.book.epoch + 1,

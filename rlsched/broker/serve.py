@@ -222,7 +222,7 @@ class Broker:
     def _recovered(self, scheduler: Scheduler) -> Book:
         book = Book(Predictions(self.settings.prediction), scheduler.order)
         try:
-            book.replay(self._journal.rows())
+            book.replay(self._journal.rows(), scheduler)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise

@@ -10,7 +10,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Policies": {
         "policies": "List the policies that have a name, and show one as TOML.",
         "evaluate": "Replay a trace under several policies and compare them.",
-        "train": "Learn prices for a rule on traces: a strategy that sets its dials.",
+        "train": "Find settings and dials of a rule that pay on your history, and say by how much.",
         "train-rows": "Train PPO on the choice of the next job, for research.",
         "board": "Open TensorBoard on training curves and decisions.",
     },

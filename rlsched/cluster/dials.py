@@ -33,6 +33,7 @@ DIAL: Final = np.dtype(
         ("due", np.int64),  # 1: they are to be set before anything else is decided
         ("next_s", np.float64),  # they are set at the first event from then on ...
         ("arrivals", np.int64),  # ... or when so many jobs have come since they were
+        ("refused", np.int64),  # 1: what was to set them is out of range, or no number: they stand at 0
     ],
     align=True,
 )

@@ -9,6 +9,7 @@ import msgspec
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.dials.turning import refuse_dials
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
@@ -17,7 +18,8 @@ class Guarded(Scheduler):
     """A scheduler with a named heuristic in its place whenever it fails.
 
     The fallback decides where the policy raises, asks for something that the ledger would refuse, or took
-    longer than the budget for its previous decision. After a late decision it decides `penalty_decisions`
+    longer than the budget for its previous decision; and where its strategy raised, or set dials out of their
+    ranges, with all dials at 0 until they are set again. After a late decision it decides `penalty_decisions`
     decisions, then the policy gets another try.
 
     All that is declared of it is the policy's: name, order, abilities.
@@ -50,13 +52,24 @@ class Guarded(Scheduler):
         self._budget_ms, self._penalty = budget_ms, penalty_decisions
         self._clock = clock
         self._resting = 0
+        self._dials_failed = ""
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """The policy's dials are set; a fallback that is no rule with dials has none."""
-        self._policy.begin_instant(state, now_s)
+        try:
+            self._policy.begin_instant(state, now_s)
+        except Exception as error:  # whatever a strategy raises, the settings as they are decide
+            self._dials_failed = f"{type(error).__name__}: {error}"
+            refuse_dials(state)
+        else:
+            if self.strategy is not None and not state.arrays.dials.dial.refused.any():
+                self._dials_failed = ""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The policy's decision, or the fallback's with the reason in its record."""
+        if self.strategy is not None and state.arrays.dials.dial.refused[partition]:
+            why = self._dials_failed or "the strategy set some out of range, or to no number"
+            return self._fall_back(f"dials: {why}; all are at 0", state, partition, now_s, record)
         if self._resting > 0:
             self._resting -= 1
             return self._fall_back("late", state, partition, now_s, record)

@@ -78,7 +78,10 @@ class Policy:
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
         """
-        return cls._of_table(read_table(path, "policy"), Path(path).stem, str(path))
+        table = read_table(path, "policy")
+        if isinstance(dials := table.get("dials"), str) and dials:
+            table["dials"] = str(Path(path).parent / dials)  # a policy and its strategy move together
+        return cls._of_table(table, Path(path).stem, str(path))
 
     @classmethod
     def parse(cls, text: str, *, name: str = "", where: str = "policy") -> Policy:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from rlsched.cluster.dials import NOBODY
 from rlsched.decide.actions import Action
 from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord, Source
@@ -103,8 +104,11 @@ class Scheduler(ABC):
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Let the rows of a state offer what a scheduler may do, and its dials be set if it sets some."""
-    if scheduler.strategy is not None:
+    """Let the rows of a state offer what a scheduler may do, and its dials be set if it sets some.
+
+    Dials that somebody sets already stay as they are.
+    """
+    if scheduler.strategy is not None and state.arrays.dials.who[0] == NOBODY:
         state.set_dials(scheduler.strategy.arrays(state.num_partitions))
     can = scheduler.abilities
     by_index = scheduler.order.preempts

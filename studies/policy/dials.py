@@ -27,9 +27,9 @@ from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
 from rlsched.workload.split import time_split
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
-from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge, Layers
+from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers
 from rlsched_agents.dials.ppo import PpoConfig, train_ppo
-from rlsched_agents.dials.training import Compared, compared
+from rlsched_agents.dials.verdict import Compared, compared
 from rlsched_envs.sources import EpisodeSource
 from rlsched_envs.windows import Drawn, Windows, draw_setting
 from studies.policy.cases import TRACES, read_trace
@@ -121,10 +121,8 @@ def static(pools: Sequence[Windows]) -> list[str]:
     try:
         (base,) = judge.run([ALL_ZERO])
         for label, changes in OTHERS.items():
-            options = POLICY.with_settings(**changes).rule.options
-            found = [pool.run(ALL_ZERO, options=options) for pool in pools]
-            delay, energy = (np.concatenate([one[name] for one in found]) for name in ("delay_s", "energy_j"))
-            rows.append(row(label, compared(judge, Costs(delay, base.work_s, energy), base)))
+            (found,) = judge.run([ALL_ZERO], policy=POLICY.with_settings(**changes))
+            rows.append(row(label, compared(judge, found, base)))
             print(rows[-1], flush=True)
     finally:
         judge.close()

@@ -106,7 +106,7 @@ def train(trace: str, cluster: str) -> list[str]:
         "--logdir",
         "runs",
         "--out",
-        "out.json",
+        "out.toml",
     ]
 
 

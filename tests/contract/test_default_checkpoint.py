@@ -51,5 +51,5 @@ def test_a_sequence_is_written_and_read_and_a_damaged_one_refused(tmp_path, reco
     write_sequence(tmp_path, recorded)
     assert read_sequence(tmp_path) == recorded
     (tmp_path / "sequence.json").write_text("{")
-    with pytest.raises(InputError, match="make_checkpoint"):
+    with pytest.raises(InputError, match="make_rows_checkpoint"):
         read_sequence(tmp_path)

@@ -1,8 +1,10 @@
-"""`rlsched train` from end to end: a strategy is written where it is confirmed, and only there."""
+"""`rlsched train` from end to end: a policy is written where it is confirmed to be better, and only there."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -17,8 +19,9 @@ from rlsched.errors import InputError
 from rlsched_agents.cli.train import train
 from rlsched_agents.dials.card import card_text
 from rlsched_agents.dials.judging import ALL_ZERO
+from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
-from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, Lesson, Training
+from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, Training
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 
 SHUT = Policy("tuned", share={"min_gain": 0.8})
@@ -30,10 +33,10 @@ def data() -> list[TrainingData]:
     return [synthetic_data("helios", 0, "causal")]
 
 
-def smoke(*words: str) -> tuple[int, str]:
+def smoke(*words: str, source: tuple[str, ...] = ("--synthetic", "helios")) -> tuple[int, str]:
     """Exit code and standard output of a training that is too short to learn anything."""
     done = CliRunner().invoke(
-        train, ["--synthetic", "helios", "--recipe", "smoke", "--workers", "1", *words], standalone_mode=False
+        train, [*source, "--recipe", "smoke", "--workers", "1", *words], standalone_mode=False
     )
     if done.exception is not None:
         raise done.exception
@@ -41,28 +44,50 @@ def smoke(*words: str) -> tuple[int, str]:
 
 
 def test_the_last_line_says_what_came_out(tmp_path: Path) -> None:
-    code, said = smoke("--out", str(tmp_path / "mine.json"), "--logdir", str(tmp_path / "log"))
+    code, said = smoke("--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"))
     assert code == 0
     last = said.strip().splitlines()[-1]
-    written = (tmp_path / "mine.json").exists()
+    written = (tmp_path / "mine.toml").exists()
     assert last.startswith("better by" if written else "keep what you have")
     assert list((tmp_path / "log").glob("events*"))
     code, said = smoke(
-        "--out", str(tmp_path / "mine.json"), "--logdir", str(tmp_path / "log"), "--json", "--resume"
+        "--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"), "--json", "--resume"
     )
     report = json.loads(said)
     assert report["better"] == written
-    assert set(report["chosen"]) == {CONSTANTS, FOLLOWING}
+    assert {CONSTANTS, FOLLOWING} <= set(report["chosen"])
+    assert set(report["tried"]) == set(SMOKE.settings)
+
+
+def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('name = "c"\n[[nodes]]\ncount = 4\ngpus = 8\n')
+    rng, lines = np.random.default_rng(0), ["JobID|User|State|Submit|Start|End|AllocTRES"]
+    begun = datetime(2024, 1, 1, tzinfo=UTC)
+    for number, run_s in enumerate(rng.lognormal(7.0, 1.5, 4_000).tolist()):
+        start = begun + timedelta(seconds=300 * number)
+        times = [f"{at:%Y-%m-%dT%H:%M:%S}" for at in (start, start, start + timedelta(seconds=run_s))]
+        gpus = 1 << number % 4
+        lines.append("|".join((str(number), f"u{number % 5}", "COMPLETED", *times, f"gres/gpu={gpus}")))
+    (tmp_path / "sacct.csv").write_text("\n".join(lines) + "\n")
+    source = ("--history", str(tmp_path / "sacct.csv"), "--cluster", str(tmp_path / "c.toml"))
+    code, said = smoke("--out", str(tmp_path / "mine.toml"), "--json", source=source)
+    report = json.loads(said)
+    assert (code, report["better"], report["written"]) == (0, False, []), "6 windows confirm nothing"
+    assert list(report["chosen"]["constants"]["by_source"]) == ["sacct"]
+    (tmp_path / "sacct.csv").write_text("\n".join(lines[:1_000]) + "\n")
+    with pytest.raises(InputError, match="too few jobs: expected 720 or more"):
+        smoke("--out", str(tmp_path / "mine.toml"), source=source)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "mine.zip"], r"expected a name that ends in \.json"),
-        (["--out", "mine.json", "--resume"], "give that, too"),
-        (["--out", "mine.json", "--logdir", "nothing", "--resume"], "nothing to go on from"),
-        (["--out", "mine.json", "--policy", "ppo"], "is no rule"),
-        (["--out", "mine.json", "--recipe", "large"], "expected one of default, quick, smoke"),
+        (["--out", "mine.json"], r"expected a name that ends in \.toml"),
+        (["--out", "mine.toml", "--resume"], "give that, too"),
+        (["--out", "mine.toml", "--logdir", "nothing", "--resume"], "nothing to go on from"),
+        (["--out", "mine.toml", "--policy", "ppo"], "is no rule"),
+        (["--out", "mine.toml", "--recipe", "large"], "expected one of default, quick, smoke"),
+        (["--out", "mine.toml", "--from", "sacct"], "it says what a --history is"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -71,22 +96,23 @@ def test_what_is_wrong_is_said(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=said):
         smoke(*words)
-    assert not (tmp_path / "mine.json").exists()
+    assert not (tmp_path / "mine.toml").exists()
 
 
 def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path: Path) -> None:
     """Where a setting is plainly wrong, training finds it, confirms it, and its card says so."""
-    replace = msgspec.structs.replace
-    recipe = replace(
+    change = msgspec.structs.replace
+    recipe = change(
         SMOKE,
-        drawn=replace(SMOKE.drawn, jobs=400, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
+        drawn=change(SMOKE.drawn, jobs=400, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
         windows=24,
         choosing=16,
-        confirming=32,
-        constants=replace(
+        confirming=200,
+        settings=(),
+        constants=change(
             SMOKE.constants, generations=12, pairs=24, spread=0.5, step=0.2, patience=99, dials=("gate_pair",)
         ),
-        following=replace(SMOKE.following, patience=99),
+        following=change(SMOKE.following, patience=99),
     )
     training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, tmp_path / "state.json", workers=1)
     seen: list[str] = []
@@ -97,9 +123,62 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
     weights = np.array(found.strategy.layers[0])
     assert weights[list(RANGES).index("gate_pair"), -1] < -0.3, "less gain is asked for"
     assert found.frozen["gate_pair"].ratio > 1.0
-    card = card_text(found, recipe, SHUT, data[0].uses, 0)
+    card = card_text(found, recipe, data[0].uses, 0)
     assert "| `gate_pair` | ±0.5 | -" in card
     assert "Better by" in card
+    assert found.write(tmp_path / "mine.toml") == [tmp_path / "mine.toml", tmp_path / "mine.json"]
+    (tmp_path / "there").mkdir()
+    for name in ("mine.toml", "mine.json"):
+        (tmp_path / name).rename(tmp_path / "there" / name)
+    served = Policy.read(tmp_path / "there" / "mine.toml")
+    assert served.rule.strategy == found.strategy, "a policy finds its strategy beside it"
+    assert served.with_settings(dials="") == SHUT
+
+
+def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tmp_path: Path) -> None:
+    """Without dials a policy is all that is written: one file, which any verb takes."""
+    change = msgspec.structs.replace
+    recipe = change(
+        SMOKE,
+        drawn=change(SMOKE.drawn, jobs=300, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
+        choosing=24,
+        confirming=200,
+        settings=("share.min_gain=0.3", "share.min_gain=0.9", "migrate.gain=3", "types.price=0.5"),
+        constants=change(SMOKE.constants, generations=0),
+        following=change(SMOKE.following, generations=0),
+    )
+    assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "nothing is turned on"
+    seen: list[str] = []
+    training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, workers=1)
+    found = training.run(lambda stage, _: seen.append(stage))
+    assert seen == [SETTINGS] * 2
+    assert (found.stage, found.setting) == (SETTINGS, "share.min_gain=0.3")
+    assert found.tried["share.min_gain=0.3"].cost.high < 1.0 < found.tried["share.min_gain=0.9"].cost.ratio
+    assert found.is_better, found.verdict
+    assert found.write(tmp_path / "mine.toml") == [tmp_path / "mine.toml"]
+    assert Policy.read(tmp_path / "mine.toml") == SHUT.changed(["share.min_gain=0.3"])
+    few = change(found, confirmed=change(found.confirmed, cost=change(found.confirmed.cost, windows=199)))
+    assert not few.is_better
+    assert "fewer than 200 windows confirm nothing" in few.verdict
+
+
+def test_windows_are_as_short_as_a_trace_needs(data: list[TrainingData]) -> None:
+    def with_last(jobs: int) -> list[TrainingData]:
+        last = data[0].confirmation[0].rows(slice(0, jobs))
+        return [TrainingData(data[0].train, (), (last,), data[0].uses)]
+
+    recipe = DialRecipe()
+    assert recipe.fitted(data).drawn.jobs == recipe.drawn.jobs
+    assert recipe.fitted(with_last(3_000)).drawn.jobs == 500, "six stretches, each a window long"
+    assert not any(name.startswith("types") for name in recipe.others(Policy("tuned")))
+    mixed = recipe.fitted([replace(data[0], mixed=True)])
+    assert mixed.drawn.mixed_frac == 0.5
+    assert list(mixed.others(Policy("tuned"))) == list(mixed.settings), (
+        "types are priced where there are several"
+    )
+    short = with_last(700)
+    with pytest.raises(InputError, match=r"expected 1,500 or more .* got 700 of 70,000; give a longer"):
+        recipe.fitted(short)
 
 
 def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path: Path) -> None:
@@ -115,7 +194,7 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
 
     def stop_at_two(stage: str, _: object) -> None:
         seen.append(stage)
-        if len(seen) == 2:
+        if len(seen) == 3:
             raise Stop
 
     seen: list[str] = []
@@ -130,12 +209,17 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
     assert rest.strategy == whole.strategy
     with pytest.raises(InputError, match="begun with --seed 4, got --seed 5"):
         Training(lesson, recipe, 5, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+    with pytest.raises(InputError, match="begun on other data, or with another recipe"):
+        Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
 
 
 def test_recipes(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("windows = 7\n[drawn]\njobs = 99\n")
     found = load_recipe(str(tmp_path / "mine.toml"))
     assert (found.windows, found.drawn.jobs, found.choosing) == (7, 99, 240)
+    wrong = msgspec.structs.replace(SMOKE, settings=("share.colour=1",))
+    with pytest.raises(InputError, match=r"recipe: settings: .*colour"):
+        wrong.others(Policy("tuned"))
     (tmp_path / "mine.toml").write_text("windowz = 7\n")
     with pytest.raises(InputError, match="windowz"):
         load_recipe(str(tmp_path / "mine.toml"))

@@ -119,7 +119,7 @@ def test_another_schema_names_hashes_columns_and_the_way_out(tmp_path: Path, wei
     message = str(caught.value)
     assert SCHEMA.hash in message
     assert "+is_wait, -colour" in message
-    assert "make checkpoint" in message
+    assert "make_rows_checkpoint" in message
     assert message.count("\n") == 0
     assert caught.value.exit_code == 2
 

@@ -2,17 +2,73 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rlsched_agents.ppo.sources import TrainingData
 
 FILE = click.Path(path_type=Path)
 
 
+@dataclass(frozen=True)
+class LearnedFrom:
+    """What a command line says of it; fields as the options."""
+
+    traces: tuple[Path, ...]
+    histories: tuple[Path, ...]
+    form: str
+    clusters: tuple[Path, ...]
+    synthetic: tuple[str, ...]
+    predictability: str
+
+    def check(self) -> None:
+        """Find out whether there is anything.
+
+        Raises:
+            InputError: there is not, or a trace has no cluster.
+        """
+        from rlsched.errors import InputError
+
+        if not self.traces and not self.histories and not self.synthetic:
+            raise InputError(
+                "expected something to train on: --history FILE or --trace T with --cluster C, or "
+                "--synthetic LIKE"
+            )
+        if self.traces and not self.clusters:
+            raise InputError("expected a --cluster for the --trace")
+        if self.form and not self.histories:
+            raise InputError(f"--from {self.form}: it says what a --history is, and there is none")
+
+    def read(self, seed: int, *, quiet: bool) -> list[TrainingData]:
+        """Read all of it.
+
+        Args:
+            seed: Of synthetic traces.
+            quiet: Say nothing of what histories hold.
+
+        Raises:
+            InputError: a file is not what it should be.
+        """
+        from rlsched.workload.predictability import parse_predictability
+        from rlsched_agents.ppo.sources import read_data, synthetic_data
+
+        def tell(line: str) -> None:
+            if not quiet:
+                click.echo(line, err=True)
+
+        data = read_data(self.traces, self.clusters, self.histories, self.form, tell)
+        level = parse_predictability(self.predictability)
+        return data + [synthetic_data(like, seed, level) for like in self.synthetic]
+
+
 def learned_from(predictability: str) -> Callable[[Any], Any]:
-    """`--trace`, `--cluster`, `--synthetic` and `--predictability`, which is this by default."""
+    """The options of `LearnedFrom`, which the command gets first; `--predictability` is this by default."""
     options = (
         click.option(
             "--trace",
@@ -20,7 +76,24 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=FILE,
             metavar="T",
-            help="Trace to learn from; may be repeated, each with its --cluster.",
+            help="Trace to learn from; may be repeated, each with its --cluster. Its last 20 % stay "
+            "untouched.",
+        ),
+        click.option(
+            "--history",
+            "histories",
+            multiple=True,
+            type=FILE,
+            metavar="FILE",
+            help="History of your own to learn from, as it is: sacct's output, or whatever `rlsched trace "
+            "convert` reads; may be repeated, each with its --cluster. Its last 20 % confirm.",
+        ),
+        click.option(
+            "--from",
+            "form",
+            default="",
+            metavar="FORMAT",
+            help="Format of the --history (see: rlsched trace convert --help). [default: as recognised]",
         ),
         click.option(
             "--cluster",
@@ -28,7 +101,8 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=FILE,
             metavar="C",
-            help="Cluster (TOML) of each trace; one alone serves all.",
+            help="Cluster (TOML) of each trace, then of each history; one alone serves all. A history may do "
+            "without where its format describes nodes.",
         ),
         click.option(
             "--synthetic",
@@ -47,25 +121,26 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
     )
 
     def add(command: Any) -> Any:
+        @functools.wraps(command)
+        def gathered(
+            traces: tuple[Path, ...],
+            histories: tuple[Path, ...],
+            form: str,
+            clusters: tuple[Path, ...],
+            synthetic: tuple[str, ...],
+            predictability: str,
+            **others: Any,
+        ) -> Any:
+            return command(
+                LearnedFrom(traces, histories, form, clusters, synthetic, predictability), **others
+            )
+
+        found: Any = gathered
         for option in reversed(options):
-            command = option(command)
-        return command
+            found = option(found)
+        return found
 
     return add
-
-
-def check_given(traces: tuple[Path, ...], clusters: tuple[Path, ...], synthetic: tuple[str, ...]) -> None:
-    """Find out whether there is anything to learn from.
-
-    Raises:
-        InputError: there is not, or a trace has no cluster.
-    """
-    from rlsched.errors import InputError
-
-    if not traces and not synthetic:
-        raise InputError("expected something to train on: --trace T --cluster C, or --synthetic LIKE")
-    if traces and not clusters:
-        raise InputError("expected a --cluster for the --trace")
 
 
 def make_writable(folder: Path) -> None:

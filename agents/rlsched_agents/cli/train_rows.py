@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched_agents.cli.learned_from import FILE, check_given, learned_from, make_writable
+from rlsched_agents.cli.learned_from import FILE, LearnedFrom, learned_from, make_writable
 
 if TYPE_CHECKING:
     from rlsched_agents.ppo.confirming import Verdict
@@ -74,10 +74,8 @@ EXIT_INTERRUPTED = 130
 @click.option("--no-validation", is_flag=True, help="Keep the last policy instead of the best by validation.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def train_rows(
-    traces: tuple[Path, ...],
-    clusters: tuple[Path, ...],
-    synthetic: tuple[str, ...],
-    predictability: str,
+    given: LearnedFrom,
+    *,
     timesteps: int,
     logdir: Path,
     out: Path,
@@ -108,17 +106,15 @@ def train_rows(
     """
     from rlsched.errors import InputError
 
-    check_given(traces, clusters, synthetic)
+    given.check()
     if resume and init is not None:
         raise InputError("give --init or --resume, not both: a resumed run has its own weights")
     if runs > 1 and no_validation:
         raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
 
     import rlsched
-    from rlsched.workload.predictability import parse_predictability
     from rlsched_agents.ppo.recipes import load_recipe
     from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
-    from rlsched_agents.ppo.sources import read_data, synthetic_data
     from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
     from rlsched_agents.ppo.training import train as run
     from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -130,8 +126,7 @@ def train_rows(
         checkpoint = load_checkpoint(origin)
         chosen = chosen.going_on(checkpoint.card.network, str(origin))
         first_weights(checkpoint, chosen)  # an error now, before anything is written
-    data = read_data(traces, clusters)
-    data += [synthetic_data(like, seed, parse_predictability(predictability)) for like in synthetic]
+    data = given.read(seed, quiet=quiet)
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):
         make_writable(folder)
     if not resume:

@@ -9,27 +9,26 @@ import numpy as np
 import rlsched
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
-from rlsched.decide.policy import Policy
-from rlsched_agents.dials.training import Compared, DialRecipe, Trained
+from rlsched_agents.dials.lesson import DialRecipe
+from rlsched_agents.dials.verdict import Compared, Trained
 from rlsched_agents.runtime.card import TraceUse
 
 _STRONGEST = 3
 
 
-def card_text(found: Trained, recipe: DialRecipe, policy: Policy, uses: Sequence[TraceUse], seed: int) -> str:
+def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed: int) -> str:
     """The card.
 
     Args:
         found: What came of the training.
         recipe: Its numbers.
-        policy: The rule whose dials it sets.
         uses: What it was trained on.
         seed: Of its draws.
     """
     lines = [
-        "# A strategy that sets dials",
+        "# A policy that was trained",
         "",
-        f"By an evolution strategy of rlsched {rlsched.__version__}, seed {seed}, digest "
+        f"By `rlsched train` {rlsched.__version__}, seed {seed}; digest of its strategy "
         f"`{found.strategy.digest}`. What was chosen: {found.stage or 'nothing'}.",
         "",
         f"{found.verdict[0].upper()}{found.verdict[1:]}.",
@@ -37,8 +36,10 @@ def card_text(found: Trained, recipe: DialRecipe, policy: Policy, uses: Sequence
         "## The rule",
         "",
         "```toml",
-        policy.toml.strip(),
+        found.policy.toml.strip(),
         "```",
+        "",
+        f"Changed of its settings: {f'`{found.setting}`' if found.setting else 'nothing'}.",
         "",
         "## What it learned",
         "",
@@ -50,11 +51,11 @@ def card_text(found: Trained, recipe: DialRecipe, policy: Policy, uses: Sequence
         "",
         "## What it is worth",
         "",
-        "Geometric means of ratios over the rule's settings as they are, with 95 % bootstrap intervals over "
+        "Geometric means of ratios over the settings that were there, with 95 % bootstrap intervals over "
         "stretches of the traces. Cost is time in the system and energy, weighed; delay is what a job takes "
         "longer than alone.",
         "",
-        *_table(("dials", "windows that", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
+        *_table(("what", "windows that", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
         "",
         *_by_source(found.confirmed),
         "## Data",
@@ -90,7 +91,7 @@ def _dial_rows(found: Trained) -> list[tuple[str, ...]]:
 
 
 def _worth(found: Trained) -> list[tuple[str, ...]]:
-    rows = [(name, "choose", one) for name, one in found.chosen.items()]
+    rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
     if found.confirmed is not None:
         rows.append((found.stage, "confirm", found.confirmed))
     return [

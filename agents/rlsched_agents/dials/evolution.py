@@ -82,12 +82,12 @@ class Generation(msgspec.Struct, frozen=True):
         number: From 1 on.
         cost: Geometric mean over its candidates of cost over the reference's.
         signal: Signal to noise of all pairs so far: the square of their mean pull over what chance alone
-            would make of it, less 1; 0: nothing but chance.
+            would make of it, less 1; 0: nothing but chance; None: there are no pairs.
     """
 
     number: int
     cost: float
-    signal: float
+    signal: float | None
 
 
 class Evolution:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
+from rlsched.decide.policy import Policy
 from rlsched_envs.windows import Windows
 
 Floats = NDArray[np.float64]
@@ -30,9 +32,9 @@ _pools: tuple[Windows, ...] = ()
 """Of this process: what the processes of a `Judge` find when they begin."""
 
 
-def _run(tasks: Sequence[tuple[int, Layers, int]]) -> Floats:
-    """(n, 2) delay and energy of (pool, strategy, window in the pool)."""
-    costs = [_pools[pool].run(layers, [at])[0] for pool, layers, at in tasks]
+def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
+    """(n, 2) delay and energy of (pool, strategy, window in the pool), by these settings."""
+    costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
     return np.array([(one.delay_s, one.energy_j) for one in costs])
 
 
@@ -71,14 +73,18 @@ class Judge:
     Args:
         pools: Windows, each pool under models of its own; they count as one list.
         workers: Processes; None: one a core.
+        policy: Whose settings hold where none is named; None: those that the windows were made for.
 
     Attributes:
         settings: All windows.
     """
 
-    def __init__(self, pools: Sequence[Windows], *, workers: int | None = None) -> None:
+    def __init__(
+        self, pools: Sequence[Windows], *, workers: int | None = None, policy: Policy | None = None
+    ) -> None:
         global _pools
         _pools = tuple(pools)
+        self._policy = policy
         self.settings = [one for pool in pools for one in pool.settings]
         self._work_s = np.array([one.work_s for one in self.settings])
         self.energy_weight = np.array([one.energy_weight for one in self.settings])
@@ -93,21 +99,32 @@ class Judge:
         """End its processes."""
         self._processes.shutdown(cancel_futures=True)
 
-    def run(self, strategies: Sequence[Layers], which: NDArray[np.int64] | None = None) -> list[Costs]:
-        """Run each strategy on all windows, or on these."""
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(
+        self,
+        strategies: Sequence[Layers],
+        which: NDArray[np.int64] | None = None,
+        policy: Policy | None = None,
+    ) -> list[Costs]:
+        """Run each strategy on all windows, or on these, by the settings of a policy."""
         chosen = np.arange(len(self.settings)) if which is None else which
         pairs = [(layers, int(k)) for layers in strategies for k in chosen]
-        found = self.run_pairs(pairs)
+        found = self.run_pairs(pairs, policy)
         firsts = range(0, len(pairs), chosen.size)
         return [found.rows(slice(first, first + chosen.size)) for first in firsts]
 
-    def run_pairs(self, pairs: Sequence[tuple[Layers, int]]) -> Costs:
-        """Run each strategy on the window that stands beside it."""
+    def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
+        """Run each strategy on the window that stands beside it, by the settings of a policy."""
         tasks = [
             [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
             for at in range(0, len(pairs), _CHUNK)
         ]
-        found = np.concatenate(list(self._processes.map(_run, tasks)))
+        found = np.concatenate(list(self._processes.map(_run, tasks, repeat(policy or self._policy))))
         return Costs(found[:, 0], self._work_s[[k for _, k in pairs]], found[:, 1])
 
 

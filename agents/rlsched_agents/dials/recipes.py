@@ -7,7 +7,7 @@ import msgspec
 from rlsched.errors import InputError
 from rlsched.settings import read_table, settle
 from rlsched_agents.dials.evolution import EvolutionConfig
-from rlsched_agents.dials.training import DialRecipe
+from rlsched_agents.dials.lesson import DialRecipe
 from rlsched_envs.windows import Drawn
 
 DEFAULT = DialRecipe()
@@ -25,6 +25,7 @@ SMOKE = DialRecipe(
     windows=6,
     choosing=6,
     confirming=6,
+    settings=("share.min_gain=0.4",),
     constants=EvolutionConfig(generations=1, pairs=4, columns=()),
     following=EvolutionConfig(generations=1, pairs=4),
     scales=(1.0,),

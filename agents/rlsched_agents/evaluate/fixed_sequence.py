@@ -117,5 +117,5 @@ def read_sequence(folder: Path) -> FixedSequence:
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(
             f"{path}: expected what the policy did on the fixed sequence, got {error}; "
-            "benchmarks/make_checkpoint.py --sequence writes it"
+            "benchmarks/make_rows_checkpoint.py --sequence writes it"
         ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
+from rlsched.workload.formats.history import History
 from rlsched.workload.predict.kinds import kind_for
 from rlsched.workload.predictability import Predictability
 from rlsched.workload.split import time_split
@@ -42,38 +43,45 @@ class TrainingData:
         confirmation: Where those are cut from that the chosen one has to stand in as well: later jobs, or
             other traces. None where there is too little for both.
         uses: Its lines in the card.
+        mixed: Whether its cluster has several GPU types.
     """
 
     train: EpisodeSource
     validation: tuple[EpisodeSource, ...]
     confirmation: tuple[EpisodeSource, ...]
     uses: tuple[TraceUse, ...]
+    mixed: bool = False
 
     @classmethod
-    def cut(cls, trace: Trace, spec: ClusterSpec) -> TrainingData:
+    def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
         """Cut a trace 70 : 10 : 20 by time. Predictions are causal, so a part knows its past alone.
 
-        The first half of the validation jobs chooses, the second one confirms.
+        The first half of the validation jobs chooses, the second one confirms, and the last 20 % are left for
+        testing. Of a history of one's own all validation jobs choose, and the last 20 % confirm.
 
         Raises:
             InputError: a part without jobs, or nodes of different sizes.
         """
         split = time_split(trace)
         predictions = predict_trace(trace, spec, kind=kind_for(trace))
-        train, validation = (
-            EpisodeSource.from_trace(trace, spec, since_s=since, until_s=until, predictions=predictions)
-            for since, until in (split.train, split.validation)
-        )
+
+        def jobs(span: tuple[float, float]) -> EpisodeSource:
+            return EpisodeSource.from_trace(
+                trace, spec, since_s=span[0], until_s=span[1], predictions=predictions
+            )
+
+        train, validation = jobs(split.train), jobs(split.validation)
         use = TraceUse(
             trace=trace.name,
             cluster=spec.name,
             jobs=len(trace),
             train_s=split.train,
-            validation_s=split.validation,
-            test_s=split.test,
+            validation_s=(split.validation[0], split.test[1]) if own else split.validation,
+            test_s=(0.0, 0.0) if own else split.test,
         )
-        chooses, confirms = _halves(validation)
-        return cls(train, (chooses,), confirms, (use,))
+        chooses, confirms = (validation, (jobs(split.test),)) if own else _halves(validation)
+        mixed = len({group.gpu_type for group in spec.nodes if group.count and group.gpus}) > 1
+        return cls(train, (chooses,), confirms, (use,), mixed)
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
@@ -84,22 +92,48 @@ def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, 
     return source.rows(slice(0, jobs // 2)), (source.rows(slice(jobs // 2, jobs)),)
 
 
-def read_data(traces: Sequence[Path], clusters: Sequence[Path]) -> list[TrainingData]:
-    """Read (trace, cluster) pairs; one cluster serves all traces.
+def read_data(
+    traces: Sequence[Path],
+    clusters: Sequence[Path],
+    histories: Sequence[Path] = (),
+    form: str = "",
+    tell: Callable[[str], None] | None = None,
+) -> list[TrainingData]:
+    """Read traces and histories with their clusters; one cluster serves all.
+
+    Args:
+        traces: In the normal form.
+        clusters: Of the traces, then of the histories; histories may have none.
+        histories: In any form (`rlsched.workload.formats.history`).
+        form: The name of that form; "": as recognised.
+        tell: Called with a line on each history that was read.
 
     Raises:
-        InputError: the numbers of traces and clusters do not go together.
+        InputError: the numbers of files and clusters do not go together, or a file is not what it should be.
     """
-    if len(clusters) not in (1, len(traces)) and traces:
+    files = (*traces, *histories)
+    if not files:
+        return []
+    if len(clusters) not in (1, len(files)) and (clusters or traces):
         raise InputError(
-            "expected one --cluster for each --trace, or one for all, got "
-            f"{len(traces)} traces and {len(clusters)} clusters"
+            "expected one --cluster for each --trace and --history, or one for all, got "
+            f"{len(files)} of these and {len(clusters)} clusters"
         )
-    of_each = list(clusters) * len(traces) if len(clusters) == 1 else list(clusters)
-    return [
+    of_each = [*clusters] if len(clusters) == len(files) else [*clusters] * len(files)
+    first = len(traces)
+    data = [
         TrainingData.cut(Trace.read(trace), ClusterSpec.read(cluster))
-        for trace, cluster in zip(traces, of_each, strict=True)
+        for trace, cluster in zip(traces, of_each[:first], strict=True)
     ]
+    for number, path in enumerate(histories, start=first):
+        found = History.read(path, of_each[number] if of_each else None, form)
+        if tell is not None:
+            tell(
+                f"{path}: {len(found.trace):,} jobs from {found.format}, {found.skipped:,} rows skipped; "
+                f"{found.cluster.num_gpus:,} GPUs"
+            )
+        data.append(TrainingData.cut(found.trace, found.cluster, own=True))
+    return data
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:

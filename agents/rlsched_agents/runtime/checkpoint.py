@@ -168,8 +168,8 @@ def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:
     detail = f" (columns {', '.join(difference)})" if columns and difference else ""
     raise CheckpointError(
         f"{file}: made for feature schema {card.schema_hash if found == SCHEMA.hash else found}, this "
-        f"version of rlsched has {SCHEMA.hash}{detail}; train it again with `rlsched train` "
-        "(`make checkpoint` for the default policy)"
+        f"version of rlsched has {SCHEMA.hash}{detail}; train it again with "
+        "`rlsched train-rows` (benchmarks/make_rows_checkpoint.py for the default policy)"
     )
 
 

@@ -37,7 +37,7 @@ def reset_dials(s: StateArrays) -> None:
         d, c = s.dials.dial[p], s.dials.counted[p]
         d.gate_pair = d.gate_more = d.by_length = d.by_left = 0.0
         d.gpu_price = d.margin = d.must_stay = d.patience = d.type_price = d.next_s = 0.0
-        d.due = d.arrivals = 0
+        d.due = d.arrivals = d.refused = 0
         for k in range(_SPANS):
             c.jobs[k] = c.gpu_s[k] = 0.0
         c.noted_s = c.first_s = c.ended_s = 0.0

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.dials import NETWORK
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.counting import EVERY_S
 from rlsched.decide.dials.observing import observe
 from rlsched.jit import kernel
@@ -56,6 +57,15 @@ def _layer(weights: NDArray[np.float64], x: NDArray[np.float64], out: NDArray[np
 
 
 @kernel
+def _in_range(moved: NDArray[np.float64]) -> bool:
+    """Whether all parts of ranges are numbers from -1 to 1."""
+    numbers = 0
+    for k in range(moved.shape[0]):
+        numbers += int(-1.0 <= moved[k] <= 1.0)
+    return numbers == moved.shape[0]
+
+
+@kernel
 def any_due(s: StateArrays) -> bool:
     """Whether the dials of some partition are to be set before anything else is decided."""
     due = 0
@@ -66,7 +76,10 @@ def any_due(s: StateArrays) -> bool:
 
 @kernel
 def turn_due(s: StateArrays, now_s: float) -> None:
-    """Observe every partition whose dials are due; where a network sets them, it does."""
+    """Observe every partition whose dials are due; where a network sets them, it does.
+
+    Finite weights may be so large that no number comes of them. The dials stand at 0 then.
+    """
     dials = s.dials
     for p in range(dials.seen.shape[0]):
         d = dials.dial[p]
@@ -82,4 +95,15 @@ def turn_due(s: StateArrays, now_s: float) -> None:
             _layer(dials.first, dials.seen[p], dials.between[0])
             _layer(dials.second, dials.between[0], dials.between[1])
             _layer(dials.last, dials.between[1], dials.moved)
+        d.refused = 0 if _in_range(dials.moved) else 1
+        if d.refused:
+            dials.moved[:] = 0.0
         set_dials(s, p, dials.moved)
+
+
+def refuse_dials(state: ClusterState) -> None:
+    """Put every dial at 0, the settings as they are, because what was to set them failed."""
+    dial = state.arrays.dials.dial
+    for name in RANGES:
+        dial[name] = 0.0
+    dial.refused = 1

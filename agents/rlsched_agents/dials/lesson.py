@@ -1,0 +1,167 @@
+"""What a training of a strategy goes by: the numbers that shape it, and the windows that it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError
+from rlsched_agents.dials.evolution import EvolutionConfig
+from rlsched_agents.ppo.sources import TrainingData
+from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.windows import Drawn, Windows, draw_setting
+
+LEAST_STRETCHES: Final = 6
+"""Stretches of a trace, a window long each, that an interval has to rest on."""
+LEAST_JOBS: Final = 250
+"""Windows are cut to so many jobs where a trace is short, and no further."""
+MIXED_FRAC: Final = 0.5
+"""Share of windows on clusters of several GPU types where a trace's cluster has several."""
+SETTINGS_TRIED: Final = (
+    "share.min_gain=0.2",
+    "share.min_gain=0.4",
+    "share.min_gain_more=0.5",
+    "share.min_speed=0.6",
+    "share.max_jobs=2",
+    "preempt.margin=0.25",
+    "preempt.margin=1",
+    "preempt.gpus_power=1",
+    "reserve_after=15m",
+    "reserve_after=4h",
+    "types.price=0.25",
+    "types.price=0.75",
+)
+"""Settings that are tried in the place of a policy's, each alone, as `--set` has them."""
+
+
+class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every number that shapes the training of a strategy.
+
+    Attributes:
+        drawn: What windows are like.
+        windows: Windows that teach ...
+        choosing: ... that choose ...
+        confirming: ... and that confirm.
+        settings: What is tried in the place of the policy's settings, one by one, as `--set` has it. What
+            turns on something that the policy does not do is left out, and prices of GPU types where no
+            window has several.
+        constants: How constant dials evolve.
+        following: How, from there on, dials evolve that follow the cluster's state.
+        scales: Factors on the assumed figures of the catalogue; windows are dealt out to them in turn.
+    """
+
+    drawn: Drawn = Drawn()
+    windows: int = 480
+    choosing: int = 240
+    confirming: int = 400
+    settings: tuple[str, ...] = SETTINGS_TRIED
+    constants: EvolutionConfig = EvolutionConfig(
+        generations=20, pairs=200, spread=0.35, step=0.06, columns=()
+    )
+    following: EvolutionConfig = EvolutionConfig(generations=25)
+    scales: tuple[float, ...] = (1.0, 0.7, 1.3)
+
+    def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
+        """The same for these traces: with windows so short that those that confirm lie in stretches enough,
+        and on clusters of several GPU types, too, where a trace's own has several.
+
+        Raises:
+            InputError: there are too few jobs even so.
+        """
+        sizes = [source.submit_s.size for one in data for source in one.confirmation]
+        least = min(LEAST_JOBS, self.drawn.jobs)
+        mixed_frac = MIXED_FRAC if any(one.mixed for one in data) else 0.0
+        for jobs in range(self.drawn.jobs, least - 1, -1):
+            if sum(size // jobs for size in sizes) >= LEAST_STRETCHES:
+                mixed_frac = max(self.drawn.mixed_frac, mixed_frac)
+                drawn = msgspec.structs.replace(self.drawn, jobs=jobs, mixed_frac=mixed_frac)
+                return msgspec.structs.replace(self, drawn=drawn)
+        have, needed = sum(sizes), LEAST_STRETCHES * least
+        jobs = sum(use.jobs for one in data for use in one.uses)
+        longer = f", about {_rounded(jobs * needed / have):,} jobs in all" if have else ""
+        raise InputError(
+            f"too few jobs: expected {needed:,} or more with whole GPUs in the part that confirms (the last "
+            f"20 % of the time of a --history, 5 % of a --trace), got {have:,} of {jobs:,}; give a longer "
+            f"one{longer}"
+        )
+
+    def others(self, policy: Policy) -> dict[str, Policy]:
+        """Other settings of a policy, by what is changed."""
+        found = {}
+        for change in self.settings:
+            table = change.partition("=")[0].partition(".")[0].strip()
+            if getattr(policy.settings, table, None) is None:
+                continue
+            if table == "types" and self.drawn.mixed_frac == 0.0:  # no window has a choice of them
+                continue
+            try:
+                other = policy.changed([change])
+            except InputError as error:
+                raise InputError(f"recipe: settings: {error}") from None
+            if other != policy and other.rule.steps == policy.rule.steps:
+                found[change] = other
+        return found
+
+
+def _rounded(jobs: float) -> int:
+    """Up to two figures."""
+    unit = 10 ** max(len(str(int(jobs))) - 2, 0)
+    return int(-(-jobs // unit) * unit)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Windows that teach, choose and confirm.
+
+    Attributes:
+        policy: Whose settings hold in them.
+        teaching, choosing, confirming: The windows.
+    """
+
+    policy: Policy
+    teaching: tuple[Windows, ...]
+    choosing: tuple[Windows, ...]
+    confirming: tuple[Windows, ...]
+
+    @classmethod
+    def of(cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int) -> Lesson:
+        """Draw them; where a trace has too little for a part, others have more of it.
+
+        Raises:
+            InputError: no trace has enough for one of them.
+        """
+        parts = {
+            "teaches": ([one.train for one in data], recipe.windows),
+            "chooses": ([source for one in data for source in one.validation], recipe.choosing),
+            "confirms": ([source for one in data for source in one.confirmation], recipe.confirming),
+        }
+        drawn, least = [], max(recipe.drawn.jobs // 3, 1)
+        for number, (does, (sources, count)) in enumerate(parts.items()):
+            fit = [source for source in sources if source.submit_s.size >= least]
+            if not fit:
+                most = max((source.submit_s.size for source in sources), default=0)
+                raise InputError(
+                    f"too few jobs: expected {least:,} or more in the part of a trace that {does}, got "
+                    f"{most:,}; give a longer one"
+                )
+            drawn.append(_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
+        return cls(policy, *drawn)
+
+
+def _windows(
+    sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
+) -> tuple[Windows, ...]:
+    """So many windows, dealt out to the sources by their weights, and to the scales in turn."""
+    weights = np.array([source.weight for source in sources])
+    picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))
+    settings = [draw_setting(sources[k], recipe.drawn, rng) for k in picks]
+    scales = recipe.scales
+    return tuple(
+        Windows(settings[k :: len(scales)], sources, recipe.drawn, policy, assumed_scale=scale)
+        for k, scale in enumerate(scales)
+    )

@@ -1,0 +1,129 @@
+"""What came of a training: what is better, by how much, and what is written of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.policy import Policy
+from rlsched_agents.dials.judging import Costs, Interval, Judge, interval
+
+LEAST_WINDOWS: Final = 200
+"""Fewer windows confirm nothing."""
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One strategy over another on the same windows; below 1 is better.
+
+    Attributes:
+        cost: Time in the system and energy, weighed.
+        delay: JCT beyond the run times alone at full clock.
+        energy: Energy of the jobs.
+        by_source: Geometric mean of cost by trace.
+    """
+
+    cost: Interval
+    delay: Interval
+    energy: Interval
+    by_source: dict[str, float]
+
+
+def compared(judge: Judge, mine: Costs, other: Costs) -> Compared:
+    """One strategy over another on all windows of a judge."""
+    cost = mine.over(other, judge.energy_weight)
+    groups = [one.group for one in judge.settings]
+    source = np.array([one.source for one in judge.settings])
+    return Compared(
+        interval(cost, groups),
+        interval(np.log(mine.floored_s / other.floored_s), groups),
+        interval(np.log(mine.energy_j / np.maximum(other.energy_j, 1.0)), groups),
+        {name: float(np.exp(cost[source == name].mean())) for name in np.unique(source).tolist()},
+    )
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """What came of a training.
+
+    Attributes:
+        policy: Whose settings are to be served; its dials are not among them.
+        strategy: What is to set its dials; all 0 where nothing is.
+        stage: `settings`, `constants`, `following`, or "" where none is better than the policy's own settings
+            on what chooses.
+        setting: What is changed of those, as `--set` has it; "": nothing.
+        tried: By other setting: over the policy's own, on the windows that choose.
+        chosen: By stage: likewise.
+        confirmed: The chosen one over the policy's own settings, on those that confirm; None: none was
+            chosen.
+        frozen: By dial: cost with this dial at 0 over cost with it, on those that confirm; above 1: it helps.
+        stopped: Stages that ended early because they found no direction.
+    """
+
+    policy: Policy
+    strategy: Strategy
+    stage: str
+    setting: str
+    tried: dict[str, Compared]
+    chosen: dict[str, Compared]
+    confirmed: Compared | None
+    frozen: dict[str, Interval]
+    stopped: tuple[str, ...]
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is confirmed to be better than the policy's own settings."""
+        if self.confirmed is None:
+            return False
+        return self.confirmed.cost.windows >= LEAST_WINDOWS and self.confirmed.cost.high < 1.0
+
+    @property
+    def sets_dials(self) -> bool:
+        """Whether it is more than other settings."""
+        return any(any(row) for layer in self.strategy.layers for row in layer)
+
+    @property
+    def verdict(self) -> str:
+        """In words, for people."""
+        if self.confirmed is None:
+            return "keep what you have: on the windows that choose, nothing was better than the settings"
+        cost, delay = self.confirmed.cost, self.confirmed.delay
+        measured = f"cost {cost}, delay {delay} of the settings, {cost.windows} windows that chose nothing"
+        if self.is_better:
+            gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"
+            return f"better by {gain}, confirmed: {measured}"
+        if cost.windows < LEAST_WINDOWS:
+            return f"keep what you have: fewer than {LEAST_WINDOWS} windows confirm nothing ({measured})"
+        return f"keep what you have: not shown to be better ({measured})"
+
+    def write(self, path: Path) -> list[Path]:
+        """Write the policy (TOML), and beside it, by the same name, its strategy (JSON) if it sets dials.
+
+        Returns:
+            What was written.
+        """
+        files, policy = [path], self.policy
+        if self.sets_dials:
+            files.append(path.with_suffix(".json"))
+            self.strategy.write(files[-1])
+            policy = policy.with_settings(dials=files[-1].name)
+        path.write_text(f"# rlsched train: {self.verdict}\n{policy.toml}", encoding="utf-8")
+        return files
+
+    def report(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {
+            "stage": self.stage,
+            "setting": self.setting,
+            "better": self.is_better,
+            "verdict": self.verdict,
+            "tried": msgspec.to_builtins(self.tried),
+            "chosen": msgspec.to_builtins(self.chosen),
+            "confirmed": msgspec.to_builtins(self.confirmed),
+            "frozen": msgspec.to_builtins(self.frozen),
+            "stopped": list(self.stopped),
+            "policy": self.policy.toml,
+            "digest": self.strategy.digest,
+        }

@@ -1,0 +1,66 @@
+"""A history of jobs in whatever form somebody has it: what verbs read that take more than the normal form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.formats.frame import Request
+from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original, recognise
+from rlsched.workload.trace import Trace
+
+_WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
+
+
+@dataclass(frozen=True)
+class History:
+    """What a file, or a publisher's folder, holds.
+
+    Attributes:
+        trace: Its jobs.
+        cluster: Its nodes.
+        format: The name of its format.
+        skipped: Rows that are no jobs, or malformed.
+    """
+
+    trace: Trace
+    cluster: ClusterSpec
+    format: str
+    skipped: int
+
+    @classmethod
+    def read(cls, path: Path, cluster: Path | None, name: str = "") -> History:
+        """Read it.
+
+        Args:
+            path: The file or folder.
+            cluster: The nodes (TOML); None: as the format describes them.
+            name: The format; "": as recognised.
+
+        Raises:
+            InputError: it looks like no format that is known, has no job with a GPU, or nothing describes
+                its nodes.
+            TraceError: it cannot be read.
+        """
+        name = name or recognise(path)
+        spec = ClusterSpec.read(cluster) if cluster is not None else None
+        if spec is None and (name == NORMAL or (name in FORMATS and not FORMATS[name].nodes)):
+            form = "the normal form" if name == NORMAL else name
+            raise InputError(f"{path}: {form} does not describe nodes; {_WRITE_ONE}")
+        if name == NORMAL:
+            trace, skipped = Trace.read(path), 0
+        else:
+            called = None if spec is not None else path.name.partition(".")[0]
+            conversion = convert_original(name, Request(path, cluster_name=called))
+            trace, spec = conversion.trace, spec or conversion.cluster
+            skipped = conversion.accounts[0].rows - conversion.accounts[0].kept
+        if spec is None:
+            raise InputError(f"{path}: its {name} names no nodes; {_WRITE_ONE}")
+        if not (trace.num_gpus > 0).any():
+            raise InputError(
+                f"{path}: none of its {len(trace):,} jobs has a GPU: expected jobs that ask for GPUs; with "
+                "sacct, print AllocTRES and ReqTRES; of swf, `rlsched trace convert --processors gpus`"
+            )
+        return cls(trace, spec, name, skipped)
