@@ -126,7 +126,25 @@ def _pays(
     least += (gate.by_left + dial.by_left) * _long(remaining_s(s, share_with, now_s))
     least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
     least += gate.by_slowest * max(KEEP_FRAC - slowest, 0.0)
+    if gate.by_hold != 0.0:
+        later_s = _held_longer_s(s, slot, share_with, slowest, now_s)
+        hold_frac = s.job.gpus[slot] / max(part.open_gpus, 1)
+        least += gate.by_hold * (2.0 * hold_frac) ** 3 * later_s / (later_s + 3600.0)
     return gain >= least
+
+
+@kernel
+def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
+    """How much later the GPUs of a running job are predicted to come free if a waiting job joins it, seconds.
+
+    All run at the speed of the slowest while they share, and as before without each other. The last of those
+    who share them already counts.
+    """
+    g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            left_s = max(left_s, remaining_s(s, s.gpu.tenant[g, k], now_s))
+    return max(own_s - left_s, 0.0) + min(own_s, left_s) * (1.0 / slowest - 1.0)
 
 
 @kernel
@@ -204,9 +222,11 @@ def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> 
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
         return False
-    tilt = o.gate.by_length + s.dials.dial[p].by_length if o.gate.is_shut else 0.0
+    if not o.gate.is_shut:
+        return True
     longer_s = job.predicted_s[slot] - job.predicted_s[other]
-    return tilt * longer_s >= 0.0
+    tilt = o.gate.by_length + s.dials.dial[p].by_length
+    return tilt * longer_s >= 0.0 and o.gate.by_hold * longer_s >= 0.0
 
 
 @kernel
