@@ -72,7 +72,7 @@ PRESETS: Final[dict[str, Preset]] = {
             "predictions": "revised",
             "reserve_after": "1h",
             "preempt": {"by": "gittins", "declared": True},
-            "share": {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3},
+            "share": {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3, "by_hold": 5.0},
             "clock": {"rule": "weighed"},
             "cores": True,
             "types": {"price": 0.5},
