@@ -112,10 +112,10 @@ def run(jobs: int, load: float, gpus: int, seed: int, named: bool) -> dict[tuple
     for key, policy in chosen.items():
         table = tables[policy.name]
         spent_s = jct_s(table)
-        found[key] = Run(
-            *(float(np.mean(spent_s[which])) for which in (measured, measured & large, measured & ~large)),
-            longest_hold_s(table),
+        jct, of_large, of_others = (
+            float(np.mean(spent_s[which])) for which in (measured, measured & large, measured & ~large)
         )
+        found[key] = Run(jct, of_large, of_others, longest_hold_s(table))
     return found
 
 
