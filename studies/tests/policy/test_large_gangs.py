@@ -49,16 +49,18 @@ def test_gpus_that_are_handed_on_are_held_without_a_break() -> None:
 
 def test_a_row_is_a_ratio_to_the_same_rule_without_sharing() -> None:
     base, twice = Run(10.0, 20.0, 5.0, HOUR_S), Run(20.0, 10.0, 15.0, 3 * HOUR_S)
+    worse = Run(10.0, 21.0, 5.0, HOUR_S)
     runs = [
         {
-            (rule, label): base if label == "no sharing" else twice
+            (rule, label): worse if label == "speed 0.7" else base if label == "no sharing" else twice
             for rule, shares in large_gangs.SHARES.items()
             for label in shares
         }
     ] * 2
     lines = large_gangs.lines_of("two", runs)
-    assert "| `pack`, no sharing | 1.000 | 1.000 | 1.000 | 1.00 | 1 |" in lines
-    assert "| `tuned`, gain 0.3 | 2.000 | 0.500 | 3.000 | 2.00 | 3 |" in lines
+    assert "| `pack`, no sharing | 1.000 | 1.000 | 1.000 | 0 | 1.00 | 1 |" in lines
+    assert "| `pack`, speed 0.7 | 1.000 | 1.050 | 1.000 | 2 | 1.00 | 1 |" in lines
+    assert "| `tuned`, gain 0.3 | 2.000 | 0.500 | 3.000 | 0 | 2.00 | 3 |" in lines
 
 
 @pytest.mark.slow
@@ -67,4 +69,4 @@ def test_two_short_sequences(capsys: pytest.CaptureFixture[str]) -> None:
     assert large_gangs.main(words) == 0
     printed = capsys.readouterr().out
     assert "512 GPUs, load 0.9, workloads drawn, 2 sequences" in printed
-    assert "| `tuned`, no sharing | 1.000 | 1.000 | 1.000 | 1.00 |" in printed
+    assert "| `tuned`, no sharing | 1.000 | 1.000 | 1.000 | 0 | 1.00 |" in printed
