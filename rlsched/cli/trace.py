@@ -100,10 +100,10 @@ trace.add_command(convert)
 @trace.command()
 @click.option(
     "--like",
-    type=click.Choice(["helios", "philly", "itp"]),
+    type=click.Choice(["helios", "philly", "itp", "acme"]),
     default="helios",
     show_default=True,
-    help="Which workload to imitate.",
+    help="Which workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
 )
 @click.option("--jobs", type=click.IntRange(min=2), default=5000, show_default=True, help="Number of jobs.")
 @click.option(
@@ -155,8 +155,8 @@ def synth(
 ) -> None:
     """Draw a synthetic trace, and the cluster on which it offers the load.
 
-    The parameters are fitted to real traces; docs/explanation/workload.md says to which, how close it comes,
-    and what is assumed.
+    The parameters are fitted to real traces, or made to meet published figures. docs/explanation/workload.md
+    says to which, how close it comes, and what is assumed.
 
     \b
     Example:

@@ -43,6 +43,8 @@ class Gate(NamedTuple):
         by_left: Times tanh(ln(predicted time left of the running job / 1 h) / 3).
         by_queue: Times 1 - exp(-4 x waiting jobs a GPU).
         by_slowest: Times what the slowest of them falls below 0.85.
+        by_hold: Times (2 h)^3 x t / (t + 1 h): they hold the share h of the partition's GPUs, and are
+            predicted to hold them for t longer than without the newcomer.
     """
 
     is_shut: bool
@@ -52,9 +54,10 @@ class Gate(NamedTuple):
     by_left: float
     by_queue: float
     by_slowest: float
+    by_hold: float
 
 
-NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0)
+NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class StartOptions(NamedTuple):

@@ -41,6 +41,8 @@ class Share(_Part, frozen=True, kw_only=True):
         by_left: ... times tanh(ln(predicted time left of the running job / 1 h) / 3).
         by_queue: ... times 1 - exp(-4 x waiting jobs a GPU).
         by_slowest: ... times what the slowest of them falls below 0.85.
+        by_hold: ... times (2 h)^3 x t / (t + 1 h): they hold the share h of the partition's GPUs, and are
+            predicted to hold them for t longer than without the newcomer. 0: a gang is priced as any job.
     """
 
     min_speed: float = 0.85
@@ -51,6 +53,7 @@ class Share(_Part, frozen=True, kw_only=True):
     by_left: float = 0.0
     by_queue: float = 0.0
     by_slowest: float = 0.0
+    by_hold: float = 0.0
     when: Literal["blocked", "better", "lucid"] = "blocked"
 
 
@@ -220,7 +223,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     **{f"share.{name}": (-1.0, 4.0, "a speed from -1 to 4") for name in ("min_gain", "min_gain_more")},
     **{
         f"share.{name}": (-10.0, 10.0, "a figure from -10 to 10")
-        for name in ("by_length", "by_left", "by_queue", "by_slowest")
+        for name in ("by_length", "by_left", "by_queue", "by_slowest", "by_hold")
     },
     "clock.at": (0.5, 1.0, "a clock from 0.5 to 1 of the maximum"),
     "clock.slowdown": (0.0, 10.0, "a slowdown from 0 to 10, such as 0.05"),

@@ -1,4 +1,4 @@
-"""What helios-, philly- and itp-like workloads look like: what is fitted to real traces, what is assumed.
+"""What helios-, philly-, itp- and acme-like workloads look like: what is fitted to traces, what is assumed.
 
 `studies/workload/fit_synth.py` prints the fitted numbers from the training part (the first 70 % of time) of
 
@@ -8,11 +8,14 @@
 
 Durations are clipped at 7 days. These traces hold neither users nor job names, cores or status: those fields
 of a profile are ASSUMED, with the study they lean on beside them.
+
+acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). It is made to meet
+published statistics, and not fitted to a trace.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # fmt: off
 DURATION_PROBABILITIES = (
@@ -46,6 +49,7 @@ class Profile:
         statuses: Share of the jobs by how they end (assumed to hold for all durations alike).
         cpus_per_gpu: Cores of a job, per GPU (assumed: an even share of the node).
         gpu_type: GPU model of the cluster.
+        workloads: By size class: share of the bursts by workload of the catalogue; {}: jobs name none.
     """
 
     gpus: dict[int, float]
@@ -64,6 +68,7 @@ class Profile:
     statuses: dict[str, float]
     cpus_per_gpu: int
     gpu_type: str
+    workloads: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 # fmt: off
@@ -257,7 +262,60 @@ ITP = Profile(
     cpus_per_gpu=12,
     gpu_type="V100",
 )
+ACME = Profile(
+    gpus={
+        1: 0.185, 2: 0.02, 4: 0.023, 8: 0.576, 16: 0.053, 32: 0.035, 64: 0.015, 128: 0.006, 256: 0.009,
+        512: 0.026, 1024: 0.052,
+    },
+    durations={
+        1: (1, 3, 8, 15, 30, 50, 75, 105, 140, 190, 280, 370, 560, 1200, 3600, 9000, 20000, 172800),
+        8: (1, 3, 8, 15, 35, 65, 100, 150, 230, 400, 900, 1500, 3000, 7200, 20000, 40000, 70000, 345600),
+        9: (1, 3, 10, 20, 50, 90, 150, 240, 400, 800, 1800, 3000, 6000, 14000, 40000, 70000, 100000, 432000),
+        128: (
+            1, 10, 30, 60, 150, 300, 550, 1000, 1700, 3000, 6500, 10500, 20000, 46000, 105000, 180000,
+            280000, 604800,
+        ),
+    },
+    # Evaluation is submitted in batches. Shares: assumed.
+    bursts={
+        1: {1: 0.6, 4: 0.15, 16: 0.15, 63: 0.1},
+        8: {1: 0.8, 2: 0.15, 4: 0.05},
+        9: {1: 0.9, 2: 0.1},
+        128: {1: 0.9, 2: 0.1},
+    },
+    # Nothing is published on these five: Helios, of the same country and kind of user.
+    hours=HELIOS.hours,
+    weekdays=HELIOS.weekdays,
+    day_sigma=HELIOS.day_sigma,
+    day_correlation=HELIOS.day_correlation,
+    burst_gap_s=HELIOS.burst_gap_s,
+    burst_correlation=0.5,
+    name_correlation=0.2,
+    users=100,
+    names_per_user=4,
+    user_exponent=1.0,
+    # Final states of Kalos' GPU jobs; 16 cores a GPU (Hu et al., NSDI'24).
+    statuses={"completed": 0.541, "cancelled": 0.062, "failed": 0.397},
+    cpus_per_gpu=16,
+    gpu_type="A100",
+    # Kalos' GPUs are 99 % busy at the median; half of an evaluation's time keeps its GPU busy. The catalogue
+    # has no model that needs several GPUs: these language workloads come closest. Shares: assumed.
+    workloads={
+        1: {
+            "transformer-multi30k-b16": 0.4, "lstm-wikitext2-b5": 0.2, "bert-base-sentiment140-b16": 0.2,
+            "gpt2-b4": 0.2,
+        },
+        8: {"gpt2-b4": 0.4, "bert-large-squad-b8": 0.3, "transformerxl-large-wikitext103-b2": 0.3},
+        9: {"gpt2-b4": 0.4, "bert-large-squad-b8": 0.3, "transformerxl-large-wikitext103-b2": 0.3},
+        128: {"gpt2-b4": 0.8, "transformerxl-large-wikitext103-b2": 0.2},
+    },
+)
+"""Kalos' GPU jobs (`data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>) have means of 26.77
+GPUs and 1,260 s, medians of 1 GPU and 124 s, and at most 1,024 GPUs and 625,740 s. By the study, pretraining
+is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more hold 96 % of it, those of one GPU
+less than 2 %. Less than 7 % of the jobs ask for more than 8 GPUs, and less than 5 % last a day. Pretraining
+has 128 GPUs or more here. How sizes and durations go together is assumed."""
 # fmt: on
 
-PROFILES: dict[str, Profile] = {"helios": HELIOS, "philly": PHILLY, "itp": ITP}
+PROFILES: dict[str, Profile] = {"helios": HELIOS, "philly": PHILLY, "itp": ITP, "acme": ACME}
 """Every profile by the name that `--like` takes."""

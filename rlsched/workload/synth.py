@@ -1,4 +1,4 @@
-"""The synthetic generator: a helios-, philly- or itp-like trace and its cluster, at a load, from a seed."""
+"""The synthetic generator: a trace like that of a known cluster, and its cluster, at a load, from a seed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def synthesize(
     submitted at 0, and the span follows from the load: sum of duration x GPUs / (load x GPUs).
 
     Args:
-        like: `helios`, `philly` or `itp`.
+        like: `helios`, `philly`, `itp` or `acme`.
         jobs: Jobs in the trace.
         load: Offered load as `workload.load` defines it, above 0.
         gpus: GPUs of the cluster, a multiple of `gpus_per_node`.
@@ -113,6 +113,7 @@ def synthesize(
     optional: dict[str, Cells] = {}
     if forecast is not None:
         optional = {"predicted_s": forecast[0][order], "predicted_spread": forecast[1][order]}
+    workloads = _draw_workloads(profile, size_class, rng)
     num_gpus = gang_sizes[burst][order].astype(np.float64)
     owner = [f"u{u:03d}" for u in user]
     names = [f"{owner[k]}-train{name[k]}-{gang_sizes[k]}gpu" for k in range(len(owner))]
@@ -126,7 +127,7 @@ def synthesize(
         job_name=np.array(names)[burst][order],
         status=status[order],
         num_cpus=num_gpus * profile.cpus_per_gpu,
-        extra=None,
+        extra=None if workloads is None else {"workload": workloads[burst][order]},
         **optional,
     )
     return trace, spec
@@ -203,6 +204,18 @@ def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tup
         rng.choice(profile.users, size=bursts, p=by_rank),
         rng.choice(profile.names_per_user, size=bursts, p=by_name),
     )
+
+
+def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator) -> NDArray[np.str_] | None:
+    """Workload of each burst, None where the profile names none."""
+    if not profile.workloads:
+        return None
+    names = np.array(sorted({name for shares in profile.workloads.values() for name in shares}))
+    drawn = np.empty(len(size_class), names.dtype)
+    for k, shares in enumerate(profile.workloads.values()):
+        mine = size_class == k
+        drawn[mine] = rng.choice(list(shares), size=np.count_nonzero(mine), p=_shares(list(shares.values())))
+    return drawn
 
 
 def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:

@@ -18,6 +18,7 @@ import numpy as np
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.predictability import Predictability
+from rlsched.workload.profiles import PROFILES
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.metrics import Metrics
@@ -76,9 +77,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="sequences", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--like", action="append", choices=("helios", "philly", "itp"), help="default: helios"
-    )
+    parser.add_argument("--like", action="append", choices=tuple(PROFILES), help="default: helios")
     parser.add_argument("--load", action="append", type=float, help="default: 0.9")
     parser.add_argument("--jobs", type=int, default=4000, help="[default: %(default)s]")
     parser.add_argument("--gpus", type=int, default=64, help="[default: %(default)s]")

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsched.cli.trace import synth
 from rlsched.errors import InputError
+from rlsched.models.catalogue.table import FAMILY_OF
 from rlsched.workload.describe import spearman
 from rlsched.workload.load import offered_load, runnable_mask
 from rlsched.workload.predictability import parse_predictability
@@ -98,6 +100,11 @@ def test_names_are_repeated_and_name_their_gpus() -> None:
         assert len(np.unique(trace.num_gpus[trace.job_name == name])) == 1
 
 
+def test_the_verb_offers_every_profile() -> None:
+    (like,) = (one for one in synth.params if one.name == "like")
+    assert list(like.type.choices) == list(PROFILES)  # type: ignore[attr-defined]
+
+
 def test_the_habits_of_users_are_as_strong_as_is_said() -> None:
     for habit in (0.0, 0.7, 1.0):
         trace, _ = synthesize("helios", 20_000, 0.9, 512, seed=3, habit=habit)
@@ -108,6 +115,33 @@ def test_the_habits_of_users_are_as_strong_as_is_said() -> None:
         told = np.var(of_name - of_size) / np.var(log - of_size)
         by_chance = 0.25 * (1.0 - habit)  # bursts have much in common, and many names have few of them
         assert habit - 0.1 <= told <= habit + by_chance + 1e-3, habit
+
+
+def test_an_llm_cluster_is_as_published() -> None:
+    trace, _ = synthesize("acme", 100_000, 0.9, 2432, seed=0)
+    gpus, duration_s = trace.num_gpus, trace.duration_s
+    work = gpus * duration_s / np.sum(gpus * duration_s)
+    assert gpus.mean() == pytest.approx(26.77, rel=0.1)
+    assert np.median(gpus) == 1
+    assert gpus.max() == 1024
+    assert np.median(duration_s) == pytest.approx(124, rel=0.15)
+    assert duration_s.mean() == pytest.approx(1260, rel=0.2)
+    assert (gpus >= 128).mean() == pytest.approx(0.032, abs=0.005)
+    assert work[gpus >= 128].sum() == pytest.approx(0.94, abs=0.05)
+    assert work[gpus >= 256].sum() == pytest.approx(0.96, abs=0.03)
+    assert work[gpus == 1].sum() < 0.02
+    assert (gpus > 8).mean() < 0.07
+    assert (duration_s > 86_400).mean() < 0.05
+
+
+def test_workloads_are_named_where_a_profile_has_them() -> None:
+    plain, _ = synthesize("helios", 100, 0.9, 64)
+    assert "workload" not in plain.extra
+    trace, _ = synthesize("acme", 2000, 0.9, 512)
+    names, known = np.unique(trace.extra["workload"]), set(FAMILY_OF)
+    assert known.issuperset(names.tolist())
+    gangs = trace.extra["workload"][trace.num_gpus >= 128]
+    assert set(gangs.tolist()) == set(PROFILES["acme"].workloads[128])
 
 
 def test_days_and_nights() -> None:
@@ -125,7 +159,7 @@ def test_a_hundred_thousand_jobs_in_well_under_two_seconds() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"like": "google"}, "unknown kind of workload 'google'; known: helios, philly, itp"),
+        ({"like": "google"}, "unknown kind of workload 'google'; known: helios, philly, itp, acme"),
         ({"jobs": 1}, "at least 2 jobs, got 1"),
         ({"load": 0.0}, "a load above 0, got 0"),
         ({"load": float("nan")}, "a load above 0, got nan"),
@@ -164,5 +198,6 @@ def test_profiles_are_well_formed(like: str) -> None:
     for knots in profile.durations.values():
         assert len(knots) == len(DURATION_PROBABILITIES)
         assert list(knots) == sorted(knots)
-    for shares in profile.bursts.values():
+    for shares in (*profile.bursts.values(), *profile.workloads.values()):
         assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert list(profile.workloads) in ([], list(profile.durations))

@@ -116,9 +116,11 @@ def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> 
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
         return False
-    tilt = o.gate.by_length + s.dials.dial[p].by_length if o.gate.is_shut else 0.0
+    if not o.gate.is_shut:
+        return True
     longer_s = job.predicted_s[slot] - job.predicted_s[other]
-    return tilt * longer_s >= 0.0
+    tilt = o.gate.by_length + s.dials.dial[p].by_length
+    return tilt * longer_s >= 0.0 and o.gate.by_hold * longer_s >= 0.0
 
 
 @kernel

@@ -153,7 +153,25 @@ def asked_gain(
     least += (gate.by_left + dial.by_left) * _long(remaining_s(s, share_with, now_s))
     least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
     least += gate.by_slowest * max(KEEP_FRAC - slowest, 0.0)
+    if gate.by_hold != 0.0:
+        later_s = _held_longer_s(s, slot, share_with, slowest, now_s)
+        hold_frac = s.job.gpus[slot] / max(part.open_gpus, 1)
+        least += gate.by_hold * (2.0 * hold_frac) ** 3 * later_s / (later_s + 3600.0)
     return least
+
+
+@kernel
+def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
+    """How much later the GPUs of a running job are predicted to come free if a waiting job joins it, seconds.
+
+    All run at the speed of the slowest while they share, and as before without each other. The last of those
+    who share them already counts.
+    """
+    g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            left_s = max(left_s, remaining_s(s, s.gpu.tenant[g, k], now_s))
+    return max(own_s - left_s, 0.0) + min(own_s, left_s) * (1.0 / slowest - 1.0)
 
 
 @kernel

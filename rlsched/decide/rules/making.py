@@ -142,7 +142,7 @@ def _gate(share: Share | None) -> Gate:
     if share is None:
         return NO_GATE
     more = share.min_gain if share.min_gain_more is None else share.min_gain_more
-    tilts = (share.by_length, share.by_left, share.by_queue, share.by_slowest)
+    tilts = (share.by_length, share.by_left, share.by_queue, share.by_slowest, share.by_hold)
     asks = NO_GATE._replace(is_shut=True) != (True, share.min_gain, more, *tilts)
     return Gate(asks, float(share.min_gain), float(more), *map(float, tilts))
 

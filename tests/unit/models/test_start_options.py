@@ -192,10 +192,31 @@ def test_tilts_add_to_what_is_asked(
     assert value(state, waiting, holder, gated(pair=least, **{tilt: -0.1})) > 0 or by == 0.0
 
 
+@pytest.mark.parametrize(
+    ("predicted_s", "left_s"),
+    [(36_000.0, 601.0), (600.0, 36_001.0)],
+    ids=["the newcomer stays when the other has left", "the newcomer slows the other"],
+)
+def test_what_holds_gpus_for_longer_has_to_add_more(predicted_s: float, left_s: float) -> None:
+    """A gang of half of the cluster is priced, one of a quarter by an eighth of that."""
+    for nodes, share in ((2, 1.0), (4, 0.5**3)):
+        state = modelled(*(node(f"n{k}", 2) for k in range(nodes)))
+        holder = running(state, HEAVY, [0, 1], predicted_s=left_s)
+        waiting = add(state, HEAVY, 2, predicted_s=predicted_s)
+        both = value(state, waiting, holder, ANY)
+        shorter_s, longer_s = sorted((predicted_s, left_s - 1.0))  # it has run for a second
+        later_s = shorter_s * (2.0 / both - 1.0) + (longer_s - shorter_s) * (predicted_s > left_s)
+        by = share * later_s / (later_s + 3600.0)
+        least = both - 1.0 - 0.1 * by
+        for more, opens in ((-1e-9, True), (1e-9, False)):
+            asked = gated(pair=least + more, by_hold=0.1)
+            assert (value(state, waiting, holder, asked) > 0) == opens, nodes
+
+
 def test_settings_make_the_gate() -> None:
     assert Policy("pack").rule.options.start.gate == NO_GATE
-    gate = Policy("pack", share={"min_gain": 0.3, "by_left": 0.1}).rule.options.start.gate
-    assert gate == NO_GATE._replace(is_shut=True, pair=0.3, more=0.3, by_left=0.1)
+    gate = Policy("pack", share={"min_gain": 0.3, "by_left": 0.1, "by_hold": 5.0}).rule.options.start.gate
+    assert gate == NO_GATE._replace(is_shut=True, pair=0.3, more=0.3, by_left=0.1, by_hold=5.0)
     both = Policy("pack", share={"min_gain": 0.3, "min_gain_more": 0.4}).rule.options.start.gate
     assert (both.pair, both.more) == (0.3, 0.4)
     with pytest.raises(InputError, match=r"share\.min_gain: expected a speed from -1 to 4, got 5"):

@@ -1,0 +1,62 @@
+"""A gang that joins another one keeps its GPUs when that has ended: small jobs pay, unless it is priced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+
+HOUR_S = 3600.0
+UNPRICED = Policy("pack", share={"min_speed": 0.5})
+PRICED = Policy("pack", share={"min_speed": 0.5, "min_gain": 0.0, "by_hold": 5.0})
+
+
+def replay(policy: Policy, gang_s: float) -> JobTable:
+    """Two gangs have a node each, for an hour and for ten; a third one comes, and then a job of one GPU."""
+    duration_s = np.array([HOUR_S, 10 * HOUR_S, gang_s, 60.0])
+    trace = Trace.from_columns(
+        name="gangs",
+        submit_s=[0.0, 0.0, 60.0, 120.0],
+        duration_s=duration_s,
+        num_gpus=[8, 8, 8, 1],
+        predicted_s=duration_s,
+        predicted_spread=np.zeros(4),
+        extra={"workload": ["gpt2-b4"] * 4},
+    )
+    spec = ClusterSpec.uniform(2, 8, gpu_type="V100", cpus=48)
+    engine = Engine(
+        trace,
+        spec,
+        order=policy.rule.order,
+        predictions=predict_trace(trace, spec),
+        models=Models(noise=False),
+    )
+    return engine.run_rule(policy.rule)
+
+
+def test_a_long_gang_that_joins_keeps_the_node_from_small_jobs() -> None:
+    table = replay(UNPRICED, 5 * HOUR_S)
+    assert table.gpus[2] == table.gpus[0], "it has joined the gang that ends first"
+    assert table.start_s[2] == 60.0
+    assert table.end_s[0] < 2 * HOUR_S
+    assert table.start_s[3] == table.end_s[2] > 5 * HOUR_S, "the node has not been free for a moment"
+
+
+def test_priced_it_waits_and_the_small_job_gets_its_turn() -> None:
+    table = replay(PRICED, 5 * HOUR_S)
+    assert table.end_s[0] == HOUR_S
+    assert table.start_s[3] == table.end_s[0]
+    assert table.start_s[2] == table.end_s[3], "an order by size has the small one first"
+
+
+@pytest.mark.parametrize("policy", [UNPRICED, PRICED], ids=["unpriced", "priced"])
+def test_a_gang_that_is_soon_over_joins_in_either_case(policy: Policy) -> None:
+    table = replay(policy, 120.0)
+    assert table.start_s[2] == 60.0
+    assert table.end_s[0] == pytest.approx(HOUR_S, rel=0.05)
