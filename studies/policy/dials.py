@@ -41,8 +41,8 @@ SCALES: Final = (0.7, 1.0, 1.3)
 """Factors on the assumed figures of the catalogue of workloads."""
 POLICY: Final = Policy("tuned")
 DRAWN: Final = Drawn()
-FOUR: Final = {"when": "better", "max_jobs": 4, "min_speed": 0.5}
-BLOCKED: Final = {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3}
+FOUR: Final = {"when": "better", "max_jobs": 4, "min_speed": 0.5, "by_hold": 5.0}
+BLOCKED: Final = {**FOUR, "when": "blocked", "min_gain": 0.3}
 """Sharing where no GPUs are free, and nowhere else."""
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "2 tenants, speed 0.85": {"share": {}},
@@ -50,7 +50,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "4 tenants, speed 0.6": {"share": {**FOUR, "min_speed": 0.6}},
     "4 tenants, speed 0.7": {"share": {**FOUR, "min_speed": 0.7}},
     "4 tenants, gain 0.3, speed 0.6": {"share": {**FOUR, "min_speed": 0.6, "min_gain": 0.3}},
-    "no price of large gangs": {"share": {**FOUR, "min_gain": 0.3}},
+    "no price of large gangs": {"share": {**FOUR, "min_gain": 0.3, "by_hold": 0.0}},
     "4 tenants, gain 0.4": {"share": {**FOUR, "min_gain": 0.4}},
     "4 tenants, gain 0.3, of a third 0.5": {"share": {**FOUR, "min_gain": 0.3, "min_gain_more": 0.5}},
     "seven numbers of the prototype": {

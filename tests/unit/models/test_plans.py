@@ -15,6 +15,7 @@ from rlsched.decide.plans.best import start_of_best, waits_for_better
 from rlsched.decide.plans.listing import plans_of, prices_of
 from rlsched.decide.plans.words import in_words, outcome, span
 from rlsched.decide.policy import Policy
+from rlsched.decide.presets import PRESETS
 from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
@@ -183,8 +184,9 @@ def test_what_is_taken_is_worth_most_of_what_was_open() -> None:
 def test_on_a_cluster_of_one_type_comparing_plans_changes_nothing() -> None:
     """Shared GPUs of the same type are never worth more than free ones: the tuned rule of before."""
     trace, spec = synthesize("helios", jobs=300, load=1.0, gpus=32, seed=5)
+    blocked = {**PRESETS["tuned"].settings["share"], "when": "blocked"}
     ends = []
-    for changes in ({}, {"share": {"max_jobs": 4, "min_speed": 0.5, "min_gain": 0.3}, "types": None}):
+    for changes in ({}, {"share": blocked, "types": None}):
         policy = Policy("tuned").with_settings(**changes)
         engine = Engine(
             trace, spec, order=policy.rule.order, predictions=predict_trace(trace, spec), models=Models()
