@@ -38,7 +38,7 @@ def gpu_models(kinds: Sequence[str]) -> Records:
         for field, figure in GPU_FIGURES[kind].items():
             row[field] = figure.value
         row["levels_frac"] = levels_frac(kind)
-        row["cap_w"] = row["tdp_w"]
+        row["cap_w"], row["usual_speed"] = row["tdp_w"], 1.0  # until a catalogue says how fast jobs are on it
         named_mib = named_memory_mib(name)
         if named_mib and abs(row["memory_mib"] / named_mib - 1.0) > NAME_TOLERANCE:
             row["memory_mib"] = named_mib

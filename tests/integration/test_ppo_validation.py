@@ -276,7 +276,7 @@ def test_train_validates_writes_a_card_and_resumes(
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--cluster", "b.toml", "--cluster", "c.toml"], "got 1 traces and 3 clusters"),
+        (["--cluster", "b.toml", "--cluster", "c.toml"], "got 1 of these and 3 clusters"),
         (["--recipe", "nope"], "unknown recipe 'nope'"),
         (["--init", "x.zip", "--resume"], "--init or --resume, not both"),
         (["--runs", "2", "--no-validation"], "--runs chooses by validation"),

@@ -29,7 +29,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("waiting", [16, 100])
 def test_a_crowd_stays_full_and_as_many_wait(bench: ModuleType, waiting: int) -> None:
-    crowd = bench.Crowd(load_scheduler("ppo"), 128, waiting)
+    crowd = bench.Crowd(load_scheduler("ppo"), 128, waiting, modelled=False)
     node = crowd.state.arrays.node
     assert (node.status == NODE_UP).all()
     assert not node.free.any()
@@ -74,6 +74,17 @@ def test_json_has_what_was_asked_for(
     assert with_numpy["import_s"] > 0
 
 
+def test_a_crowd_under_models_is_decided_with_all_plans(bench: ModuleType) -> None:
+    crowd = bench.Crowd(load_scheduler("tuned"), 24, 20, modelled=True)
+    actions = [source for _ in range(20) for source, _, _ in crowd.round(record=True)]
+    assert set(actions) == {"rule"}
+    shared = [
+        int(crowd.state.arrays.job.share_milli[crowd.state.slot_of(seq)]) for seq in crowd.state.running()
+    ]
+    assert min(shared) < 1000, "some share GPUs"
+    assert len(crowd.state.waiting(0)) > 0
+
+
 def test_a_target_that_is_missed_is_said_to_be(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     bench.show_footprint("broker", 1.0, 201.0, (2.0, 200.0), "")
     times = {"p50": 500.0, "p99": 999.0, "p99.9": 5_000.0}
@@ -82,5 +93,5 @@ def test_a_target_that_is_missed_is_said_to_be(bench: ModuleType, capsys: pytest
     bench.show_decision({**row, "cpu_us": times, "waiting": 64})
     broker, target, other = capsys.readouterr().out.splitlines()
     assert broker.endswith("| 1.00 s, 201 MB | 2 s, 200 MB | **missed** |")
-    assert target.endswith("| met |")
+    assert target.endswith("| met (1 ms) |")
     assert other.endswith("| - |")

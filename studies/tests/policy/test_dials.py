@@ -31,7 +31,7 @@ def test_every_other_setting_makes_a_rule(label: str) -> None:
 
 
 def test_the_settings_as_they_are_cost_exactly_the_same(sources: list[EpisodeSource]) -> None:
-    pools = dials.windows(sources, 6, 3)
+    pools = dials.windows(sources, 6, 3, 0.5)
     assert sum(len(pool) for pool in pools) == 12
     assert len(pools) == len(dials.SCALES)
     kinds = {setting.kinds for pool in pools for setting in pool.settings}
