@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/demo.py
 
 Ends with exit code 0 only if every process ran and ended, and the policy itself, not a fallback, made at
-least eight contested choices. Needs no torch, no GPU and no downloads.
+least eight choices where something else could have been done. Needs no torch, no GPU and no downloads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import JobInfo, StatsReport
 
 NODES, GPUS_PER_NODE = 2, 4
-POLICIES = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "ppo:untrained", "ppo")
+POLICIES = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "ppo", "tuned")
 # (GPUs, seconds of work, how many): 33 processes that ask for 76 GPUs where 8 fit at once; six gangs span
 # both nodes.
 JOBS = ((1, 2.0, 9), (2, 3.0, 8), (1, 6.0, 6), (4, 2.0, 4), (6, 2.0, 3), (8, 1.5, 3))
@@ -179,7 +179,7 @@ def show(client: Client, jobs: list[JobInfo]) -> None:
 
 def judge(jobs: list[JobInfo], stats: StatsReport) -> int:
     """Who decided what, and whether all is well."""
-    by_policy = stats.contested.get("policy", 0)
+    by_policy = stats.contested.get("rule", 0)
     gangs = sum(len(job.nodes) > 1 for job in jobs)
     print_table(
         "Who decided",
@@ -188,7 +188,7 @@ def judge(jobs: list[JobInfo], stats: StatsReport) -> int:
             (source, str(stats.decisions.get(source, 0)))
             for source in ("policy", "rule", "guard", "automatic")
         ],
-        note="policy: the trained network chose among several legal candidates; automatic: there was one way",
+        note="rule: the default policy, `tuned`; policy: a network; automatic: there was one way",
     )
     completed = sum(job.state == "completed" and job.exit_code == 0 for job in jobs)
     click.echo(

@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     directory: Path
     keys: Path
-    policy: Policy | str = "ppo"
+    policy: Policy | str = "tuned"
     fallback: Policy | str | None = None
     decision_budget_ms: float = 100.0
     speed_energy: float = 0.0

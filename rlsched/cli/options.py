@@ -45,7 +45,7 @@ _ASKING = (
 _DECIDING = (
     click.option(
         "--policy",
-        default="ppo",
+        default="tuned",
         show_default=True,
         metavar="NAME|FILE",
         help="Who decides: a name of `rlsched policies`, ppo:PATH, or a TOML or Python file.",
