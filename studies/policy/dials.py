@@ -51,6 +51,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "4 tenants, speed 0.7": {"share": {**FOUR, "min_speed": 0.7}},
     "4 tenants, gain 0.3, speed 0.6": {"share": {**FOUR, "min_speed": 0.6, "min_gain": 0.3}},
     "no price of large gangs": {"share": {**FOUR, "min_gain": 0.3, "by_hold": 0.0}},
+    "4 tenants, gain 0.15": {"share": {**FOUR, "min_gain": 0.15}},
     "4 tenants, gain 0.4": {"share": {**FOUR, "min_gain": 0.4}},
     "4 tenants, gain 0.3, of a third 0.5": {"share": {**FOUR, "min_gain": 0.3, "min_gain_more": 0.5}},
     "seven numbers of the prototype": {
