@@ -139,6 +139,9 @@ def _done(record: DecisionRecord) -> str:
     match record.action:
         case Start(seq=seq, gpus=gpus, sm_clock_frac=clock):
             count = f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s")
+            for plan in record.plans:
+                if plan.chosen:
+                    return f"start job {seq} on {count}: {in_words(plan, 'job {}'.format)}"
             node = _chosen_node(record)
             at = f", clock {clock:.2f}" if clock != 1.0 else ""
             return f"start job {seq} on {count}" + (f", node {node}" if node >= 0 else "") + at
@@ -160,7 +163,7 @@ def _alternatives(record: DecisionRecord) -> str:
     """What else could have been done: legal rows, the likeliest first; of a rule, the plans of the job."""
     if not record.halves:
         others = [one for one in record.plans if not one.chosen and not one.verdict and one.how != "later"]
-        return ", ".join(in_words(one, "job {}".format) for one in others[:ALTERNATIVES])
+        return "; ".join(in_words(one, "job {}".format) for one in others[:ALTERNATIVES])
     half = record.halves[0]
     shares = probabilities(half, record.temperature)
     rows = [row for row, legal in enumerate(half.legal) if legal and row != half.choice]

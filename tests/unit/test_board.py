@@ -24,7 +24,7 @@ from rlsched.board.summarise import (
 from rlsched.board.writer import DecisionWriter
 from rlsched.cli.board import board
 from rlsched.decide.actions import Action, Start, Wait
-from rlsched.decide.record import DecisionRecord, Half, Source, append_records
+from rlsched.decide.record import DecisionRecord, Half, PlanSeen, Source, append_records
 from rlsched.errors import InputError
 
 START = Start(seq=7, gpus=(0, 1))
@@ -164,6 +164,20 @@ def test_a_choice_outside_the_window_names_no_node() -> None:
     assert "| start job 7 on 2 GPUs |" in decision_table([record])
     assert chosen_probability(record) is None
     assert off_reference(record)
+
+
+def test_a_rule_s_start_is_told_by_its_plan_and_by_those_that_were_open() -> None:
+    plans = [
+        PlanSeen(how="free", chosen=True, node="n2", gpu_type="A100", run_s=60.0, worth=1.2),
+        PlanSeen(how="free", node="n0", gpu_type="V100", run_s=90.0, worth=0.9),
+        PlanSeen(how="share", verdict="GPU memory does not suffice", share_with=3, gpu_type="A100"),
+        PlanSeen(how="later"),
+    ]
+    record = msgspec.structs.replace(a_record(source="rule", halves=[], value=None), turn=7, plans=plans)
+    table = decision_table([record])
+    assert "| start job 7 on 2 GPUs: node n2 (A100), about 1 min |" in table
+    assert "| node n0 (V100), about 1 min 30 s |" in table
+    assert summarise([record]).scalars["decisions/open_plans_mean_count"] == 3.0
 
 
 def test_writer_and_reader_agree(tmp_path: Path) -> None:
