@@ -111,6 +111,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
             *wait* the first of the queue. -1: of none.
         plans: Its plans; of what it chose among.
         prices: Today's prices, by name: of GPU time, of GPU types, what energy counts.
+        plans_failed: Why the plans could not be listed; "": they could.
     """
 
     version: int = RECORD_VERSION
@@ -132,6 +133,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     turn: int = -1
     plans: list[PlanSeen] = msgspec.field(default_factory=list)
     prices: dict[str, float] = msgspec.field(default_factory=dict)
+    plans_failed: str = ""
 
 
 def append_records(path: str | Path, records: list[DecisionRecord]) -> None:

@@ -65,9 +65,14 @@ class Recording:
         if self.wanted:
             took_us = (time.perf_counter() - self._began) * 1e6
             turn = self._turn(action, made_room_for)
-            start, plans = self._start or policy_start(self._state), list[PlanSeen]()
-            if turn >= 0:
-                plans = plans_of(self._state, self._partition, turn, start, self._now_s, action)
+            plans, prices, failed = list[PlanSeen](), dict[str, float](), ""
+            try:
+                start = self._start or policy_start(self._state)
+                prices = prices_of(self._state, self._partition, start)
+                if turn >= 0:
+                    plans = plans_of(self._state, self._partition, turn, start, self._now_s, action)
+            except Exception as error:  # what a record cannot say does not stop a decision
+                failed = f"{type(error).__name__}: {error}"
             record = DecisionRecord(
                 source=source,
                 policy_id=policy_id,
@@ -85,7 +90,8 @@ class Recording:
                 overruled=overruled,
                 turn=turn,
                 plans=plans,
-                prices=prices_of(self._state, self._partition, start),
+                prices=prices,
+                plans_failed=failed,
             )
         return Decision(action=action, source=source, record=record, marks_hold=marks_hold)
 

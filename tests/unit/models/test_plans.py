@@ -7,6 +7,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
+from rlsched.decide import recording
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import BETTER, BLOCKED, NO_GATE, PLAIN_START, StartOptions
@@ -179,6 +180,25 @@ def test_what_is_taken_is_worth_most_of_what_was_open() -> None:
             assert not [plan for plan in record.plans if plan.chosen]
     assert {("free", True), ("share", False), ("share", True)} <= set(hows), "each kind of plan was best once"
     assert {record.prices["gpu_types"] for record in records} == {0.3}
+
+
+def test_a_record_whose_plans_cannot_be_listed_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[PlanSeen]:
+        raise ValueError("no plans today")
+
+    state = modelled(node("v", 1))
+    seq = waiting(state, LIGHT)
+    rule = RuleScheduler(Policy("tuned"))
+    made = rule.decide(state, 0, 1.0, record=True).record
+    assert made is not None
+    assert made.plans_failed == ""
+    assert made.plans
+    monkeypatch.setattr(recording, "plans_of", fail)
+    decision = rule.decide(state, 0, 1.0, record=True)
+    assert isinstance(decision.action, Start)
+    assert decision.action.seq == seq
+    assert decision.record is not None
+    assert (decision.record.plans, decision.record.plans_failed) == ([], "ValueError: no plans today")
 
 
 def test_on_a_cluster_of_one_type_comparing_plans_changes_nothing() -> None:
