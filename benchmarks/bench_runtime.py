@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/bench_runtime.py               # 2 minutes on one core
     .venv/bin/python benchmarks/bench_runtime.py --only decision --json
 
-Three parts (`--only NAME`). `import`: fresh processes that import the runtime alone (checkpoint, network,
+Parts (`--only NAME`). `import`: fresh processes that import the runtime alone (checkpoint, network,
 draw; no kernels), that also load the default checkpoint and score a window, and that import the scheduler
 with its kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty directory, from its start until
 a client has its first answer, kernels compiled before. `decision`: `Scheduler.decide` on a live cluster,
@@ -11,7 +11,8 @@ where one job ends and others come before each round of decisions, from the look
 candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are looked at, and
 the window that the network scores has 24 rows. Decisions that need no network (one legal row) are counted,
 not timed. `plans`: the same of the rule `tuned` on GPUs of three types under models, half of the jobs
-preemptible: all plans of every job that is looked at, up to four tenants on a GPU.
+preemptible: all plans of every job that is looked at, up to four tenants on a GPU. `questions`: what the
+broker's loop spends on `queue`, `nodes`, `why` and `top` with 12,000 live jobs on 10,000 GPUs.
 
 Times are wall times. Where the load average, which is printed first, is more than the cores, they are mostly
 those of waiting for a core; the CPU time of the thread is nearer to what a quiet one takes. Memory is the
@@ -35,6 +36,7 @@ from typing import Any
 
 import numpy as np
 from bench_scale import SIZE_ODDS, SIZES
+from questions import TARGET_MS, asked
 
 from rlsched.broker.policy import load_policy
 from rlsched.broker.serve import ADDRESS_FILE
@@ -55,7 +57,7 @@ from rlsched.models.catalogue import load_catalogue
 from rlsched_envs.small_clusters import GPU_TYPES
 
 COMMAND = "python benchmarks/bench_runtime.py"
-PARTS = ("import", "broker", "decision", "plans")
+PARTS = ("import", "broker", "decision", "plans", "questions")
 IMPORT_TARGET, READY_TARGET = (0.3, 60.0), (2.0, 200.0)  # seconds, MB
 DECISION_TARGET_MS = {512: 1.0, 10_000: 10.0}
 """p99 of a decision, by the jobs that wait."""
@@ -295,6 +297,16 @@ def show_decision(row: Row) -> None:
     )
 
 
+def show_question(row: Row) -> None:
+    """One line of the last part."""
+    print(
+        f"| {row['what']} | `{row['policy']}` | {row['answers']} | {row['p50_ms']:.2f} "
+        f"| {row['longest_ms']:.2f} | {row['all_ms']:.1f} "
+        f"| {verdict(row['longest_ms'] < TARGET_MS)} ({TARGET_MS:g} ms) |",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(
@@ -350,6 +362,17 @@ def main() -> None:
             found["plans"].append(row)
             if not quiet:
                 show_decision(row)
+    if "questions" in wanted:
+        if not quiet:
+            print(
+                "\n| question, 12,000 live jobs | policy | answers | p50, ms | longest | all | longest below "
+                "its target |\n|---|---|" + "---:|" * 4 + "---|"
+            )
+        found["questions"] = []
+        for row in asked("tuned", arguments.repeats):
+            found["questions"].append(row)
+            if not quiet:
+                show_question(row)
     if quiet:
         print(json.dumps(found, indent=1))
 

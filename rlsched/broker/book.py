@@ -83,6 +83,7 @@ class Book:
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
+        self._can_run: dict[tuple[str, int], bool] = {}
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
         """Apply a journal.
@@ -159,6 +160,13 @@ class Book:
             case AttemptOver():
                 self._attempt_over(entry, now_s)
 
+    def can_ever_run(self, vc: str, num_gpus: int) -> bool:
+        """Whether a gang would fit the idle cluster, with every node that has registered up."""
+        known = self._can_run.get((vc, num_gpus))
+        if known is None:
+            known = self._can_run[vc, num_gpus] = self.cluster.can_ever_run(vc, num_gpus)
+        return known
+
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
         if attempt is None or attempt.number != number:
@@ -179,6 +187,7 @@ class Book:
                 )
             )
             self.nodes[entry.name] = Node(number, entry)
+            self._can_run.clear()
             self.clocks.node(number, entry.sm_clocks_mhz)
             return
         known.spec = entry

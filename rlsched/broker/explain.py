@@ -9,7 +9,8 @@ import numpy as np
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job
-from rlsched.broker.views import Room, asked_again_s, fits_now, place_of, rooms, seat_reason
+from rlsched.broker.views import place_of, seat_reason
+from rlsched.broker.waiting import Room, asked_again_s, fits_now, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
@@ -27,7 +28,7 @@ NAMED_JOBS = 5
 
 def never_runs(book: Book, vc: str, num_gpus: int) -> str:
     """Why a gang can never run on the registered nodes, "" if it can."""
-    if book.cluster.can_ever_run(vc, num_gpus):
+    if book.can_ever_run(vc, num_gpus):
         return ""
     usable = rooms(book, vc)
     if not usable:
@@ -75,7 +76,7 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if never:
         return [f"it cannot run on the nodes that have registered so far: {never}", *tail]
     open_rooms = rooms(book, job.spec.vc)
-    fitting = [room for room in open_rooms if fits_now(book, job, room)]
+    fitting = [room for room in open_rooms if fits_now(book, need, room)]
     if fitting:
         lines = _passed_over(book, job, record, fitting, now_s)
     else:

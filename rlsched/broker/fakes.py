@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlsched.broker.book import Book
@@ -77,6 +77,7 @@ class HandBroker:
     Attributes:
         sent: What has left.
         records: Kept decision records.
+        has_time: Asked after each answer to a question whether there is time for another in this batch.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class HandBroker:
         self.journal = journal
         self.sent = RecordingTransport()
         self.records: list[Records] = []
+        self.has_time: Callable[[], bool] = lambda: True
         self.book = Book(Predictions(prediction), scheduler.order)
         self.book.replay(journal.rows(), scheduler)
         self.now_s = max(now_s, self.book.now_s + 0.001)
@@ -114,6 +116,7 @@ class HandBroker:
         replies, orders = len(self.sent.replies), len(self.sent.orders)
         effects = self.machine.handle_batch(events, self.now_s)
         self.records += perform(effects, self.now_s, self.journal, self.sent)
+        perform(self.machine.answer(self.has_time), self.now_s, self.journal, self.sent)
         return [
             *(message for _, _, message in self.sent.replies[replies:]),
             *(message for _, message in self.sent.orders[orders:]),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rlsched.broker.attempts import Attempts
+from rlsched.broker.backlog import TOO_MANY, Backlog
 from rlsched.broker.book import Book
 from rlsched.broker.entries import (
     AttemptOver,
@@ -36,7 +37,7 @@ from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
-from rlsched.broker.requests import Requests
+from rlsched.broker.requests import CHANGES, Requests
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
@@ -52,6 +53,7 @@ from rlsched.wire.messages import (
     Launched,
     LaunchRefused,
     LogData,
+    Refused,
 )
 
 
@@ -65,6 +67,9 @@ class Machine:
         now_s: When it started, Unix seconds; later than everything in the book.
         limits: Its times.
         memory: The last record of each job.
+
+    Attributes:
+        backlog: Questions that wait for `answer`.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Machine:
         self._dirty = self._forget_due(now_s)
         self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
         book.seats.emptied.clear()  # launched when their nodes say hello
+        self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
         self._attempts = Attempts(book, self.limits, self._note, self._send)
         self._members = Members(book, self._attempts, self.limits, self._note, self._send, now_s)
@@ -128,7 +134,11 @@ class Machine:
         self._first = []
         for event in sorted((event for event in events if isinstance(event, NodeSaid)), key=_rank):
             self._node_said(event)
-        self._requests.change([event for event in events if isinstance(event, ClientAsked)], now_s)
+        asked = [event for event in events if isinstance(event, ClientAsked)]
+        self._requests.change([event for event in asked if isinstance(event.message, CHANGES)], now_s)
+        for event in asked:
+            if not isinstance(event.message, CHANGES) and not self.backlog.add(event):
+                self._reply(event.peer, event.request, Refused(message=TOO_MANY))
         if any(isinstance(event, Tick) for event in events):
             self._tick()
         elif any(isinstance(event, Due) for event in events):
@@ -136,11 +146,21 @@ class Machine:
         self._launch_seated()
         if self._dirty:
             self._decide()
-        for question in (event for event in events if isinstance(event, ClientAsked)):
-            self._requests.answer(question, now_s)
         head: list[Effect] = [Journal(self._entries)] if self._entries else []
         tail: list[Effect] = [Records(self._records)] if self._records else []
         return head + self._effects + tail
+
+    def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
+        """Answer questions, one of each asker in turn: one at least, then more while there is time.
+
+        What is returned may leave once the effects of the last batch have.
+        """
+        self._effects = []
+        while self.backlog:
+            self._requests.answer(self.backlog.pop(), self.now_s)
+            if not has_time():
+                break
+        return self._effects
 
     def _node_said(self, event: NodeSaid) -> None:
         node, message = event.node, event.message

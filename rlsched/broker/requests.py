@@ -1,4 +1,4 @@
-"""What clients ask: submissions and cancels before the decisions of a batch, questions after them."""
+"""What clients ask: submissions and cancels before the decisions of a batch, questions when there is time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
-from rlsched.broker.views import job_info, natural, node_info
+from rlsched.broker.pages import Pages
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
     ClientReply,
     FetchLog,
-    Jobs,
     ListJobs,
     ListNodes,
     LogChunk,
     LogData,
-    Nodes,
     Ok,
     ReadLog,
     Refused,
@@ -39,10 +37,10 @@ from rlsched.wire.messages import (
     Why,
 )
 
+CHANGES = (Submit, Cancel)
+"""What changes something, and is done before the decisions of its batch; all else is a question."""
 MAX_GANG_GPUS = 65_536
-MAX_LOG_BYTES = 1 << 19
-MAX_LISTED = 2_000
-"""Jobs in one reply: it has to stay below the largest message."""
+MAX_LOG_BYTES = 1 << 16
 
 
 class SendNow(Protocol):
@@ -93,14 +91,16 @@ class Requests:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits = memory, limits
         self._note, self._send, self._reply = note, send, reply
+        self._pages = Pages(book, members.seen_s)
         self._policy, self._started_s = policy, now_s
         self._log_waits: dict[int, _LogWait] = {}
         self._next_request = 1
+        self._failed_answers = 0
 
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Submit and cancel, in order; the new jobs among them are predicted together."""
+        """Submit and cancel (`CHANGES`), in order; the new jobs among them are predicted together."""
         predicted = self._predicted([one.message for one in asked if isinstance(one.message, Submit)], now_s)
         for one in asked:
             if isinstance(one.message, Submit):
@@ -173,26 +173,24 @@ class Requests:
     # ---- questions --------------------------------------------------------------------------------
 
     def answer(self, asked: ClientAsked, now_s: float) -> None:
-        """Everything that changes nothing."""
+        """Everything that changes nothing. A question that cannot be answered is refused in one line."""
+        try:
+            self._answer(asked, now_s)
+        except Exception as error:  # whatever is wrong with an answer, the cluster goes on
+            self._failed_answers += 1
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self._reply(
+                asked.peer, asked.request, Refused(message=f"the broker could not answer this ({why})")
+            )
+
+    def _answer(self, asked: ClientAsked, now_s: float) -> None:
         match asked.message:
-            case ListJobs(job=None, finished=finished):
-                chosen = [job for job in self._book.jobs.values() if finished or job.live]
-                listed = [job_info(self._book, job) for job in chosen[-MAX_LISTED:]]
-                self._reply(asked.peer, asked.request, Jobs(jobs=listed, omitted=len(chosen) - len(listed)))
+            case ListJobs(job=None) as wanted:
+                self._reply(asked.peer, asked.request, self._pages.jobs(wanted))
             case ListJobs(job=number) if number in self._book.jobs:
-                info = job_info(self._book, self._book.jobs[number])
-                self._reply(asked.peer, asked.request, Jobs(jobs=[info]))
-            case ListNodes():
-                self._reply(
-                    asked.peer,
-                    asked.request,
-                    Nodes(
-                        nodes=[
-                            node_info(self._book, name, self._members.seen_s(name))
-                            for name in sorted(self._book.nodes, key=natural)
-                        ]
-                    ),
-                )
+                self._reply(asked.peer, asked.request, self._pages.job(number))
+            case ListNodes() as wanted:
+                self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case Why(job=number) if number in self._book.jobs:
                 job = self._book.jobs[number]
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
@@ -215,6 +213,7 @@ class Requests:
             running=len(states) - queued,
             ended=self._book.ended,
             uptime_s=now_s - self._started_s,
+            failed_answers=self._failed_answers,
             prediction=self._book.predictions.report(now_s),
             speed_energy=self._book.cluster.energy_counts,
             clocked=sum(

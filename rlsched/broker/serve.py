@@ -50,6 +50,8 @@ MAX_BATCH = 1_000
 POLL_MS = 100
 TICK_S = 0.25
 FLUSH_S = 5.0
+QUESTIONS_S = 0.005
+"""Time for questions in a turn of the loop; those that it is too short for wait for the next."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +262,7 @@ class Broker:
     def serve(self) -> None:
         """Serve until `stop` or a signal; jobs go on running afterwards."""
         while not self._stopping:
-            heard, emptied = self._transport.receive(POLL_MS, MAX_BATCH)
+            heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
             events: list[Event] = [_event(message) for message in heard]
             elapsed_s = time.monotonic() - self._ticked_s
             if (emptied and elapsed_s >= TICK_S) or elapsed_s >= self.settings.limits.lease_s / 2:
@@ -268,6 +270,7 @@ class Broker:
                 events.append(Tick())
             if events or self._clock.peek() >= self._machine.due_s():
                 self._step(events)
+            self._answer()
             self._fits.step(self._machine.now_s)
 
     def stop(self) -> None:
@@ -294,6 +297,13 @@ class Broker:
                 book = self._machine.book
                 self._log.add_scalars(book.cluster.decisions, book.predictions.curves(now_s))
             self._log.flush()
+
+
+    def _answer(self) -> None:
+        """Answer questions for a while, once everything else of this turn has left."""
+        until_s = time.perf_counter() + QUESTIONS_S
+        effects = self._machine.answer(lambda: time.perf_counter() < until_s)
+        perform(effects, self._machine.now_s, self._journal, self._transport)
 
 
 def _event(heard: Heard) -> Event:

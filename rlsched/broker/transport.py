@@ -30,6 +30,11 @@ from rlsched.wire.messages import (
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"rlsched"
+MAX_UNREAD = 1_000
+"""Messages that wait for a peer that does not read; more are dropped, and said again when it asks again.
+
+Pages of lists and pieces of logs are 64 KiB, so such a client costs the broker 64 MB at most.
+"""
 _CLIENT_MESSAGES = ClientRequest.__args__
 _NODE_MESSAGES = NodeMessage.__args__
 
@@ -229,6 +234,7 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], pair: KeyPair, address: str
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 0)
     set_limits(router)
+    router.setsockopt(zmq.SNDHWM, MAX_UNREAD)
     router.setsockopt(zmq.BACKLOG, 1024)
     router.setsockopt(zmq.IPV6, 1 if "[" in address else 0)
     promises = (zmq.ZAP_ENFORCE_DOMAIN, zmq.ZAP_DOMAIN, zmq.CURVE_SERVER)

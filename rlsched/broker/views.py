@@ -1,36 +1,17 @@
-"""The book as people see it: jobs, nodes, room."""
+"""The book as people see it: jobs and nodes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job
-from rlsched.cluster.arrays import NODE_UP
+from rlsched.broker.waiting import WaitingReasons
 from rlsched.wire.messages import JobInfo, NodeInfo
 
-
-class Room(NamedTuple):
-    """What is free in one partition, on nodes that are up."""
-
-    partition: int
-    free_gpus: int
-    largest_hole: int
-    gpus: int
-
-
-def rooms(book: Book, vc: str) -> list[Room]:
-    """Room in each partition that serves this VC: its own first, then the shared one."""
-    node = book.cluster.arrays.node
-    found = []
-    for partition in book.cluster.partitions_of(vc):
-        if partition >= 0:
-            free = node.free[(node.part_of == partition) & (node.status == NODE_UP)]
-            gpus = node.gpus[(node.part_of == partition) & (node.status == NODE_UP)]
-            found.append(Room(partition, int(free.sum()), int(free.max(initial=0)), int(gpus.sum())))
-    return found
+MAX_NAME_CHARS = 80
+"""Of names of jobs, users, virtual clusters and GPU types in lists."""
+MAX_REASON_CHARS = 500
 
 
 def place_of(job: Job) -> str:
@@ -40,45 +21,6 @@ def place_of(job: Job) -> str:
     return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)
 
 
-def waiting_reason(book: Book, job: Job) -> str:
-    """One line on why a queued job waits; `explain` says more."""
-    again = f"{job.reason}; queued again; " if job.reason else ""
-    if not book.nodes:
-        return "no node has registered yet"
-    open_rooms = rooms(book, job.spec.vc)
-    if not book.cluster.can_ever_run(job.spec.vc, job.spec.num_gpus):
-        return f"{again}does not fit the nodes that have registered so far"
-    most = max(open_rooms, key=lambda room: room.free_gpus)
-    if most.free_gpus < job.spec.num_gpus:
-        return f"{again}needs {job.spec.num_gpus} GPUs, {most.free_gpus} free"
-    fitting = [room for room in open_rooms if fits_now(book, job, room)]
-    if not fitting:
-        return f"{again}{most.free_gpus} GPUs free, but not together: {most.largest_hole} on one node at most"
-    if asked_again_s(book, fitting) > book.now_s:
-        return f"{again}held back until the policy decides again"
-    return f"{again}held back: others were preferred"
-
-
-def asked_again_s(book: Book, among: Sequence[Room]) -> float:
-    """When the policy has asked to decide again in one of these partitions, Unix seconds; 0: it has not."""
-    names = book.cluster.partition_names
-    return min(
-        (
-            book.asked_for_s[names[room.partition]]
-            for room in among
-            if names[room.partition] in book.asked_for_s
-        ),
-        default=0.0,
-    )
-
-
-def fits_now(book: Book, job: Job, room: Room) -> bool:
-    """Whether a queued job could start in this partition now."""
-    from rlsched.cluster.placement import fits
-
-    return bool(fits(book.cluster.arrays, room.partition, job.spec.num_gpus))
-
-
 def seat_reason(attempt: Attempt) -> str:
     """Why an attempt that has GPUs is not launched yet."""
     numbers = sorted({number for number, _ in attempt.leaving})
@@ -86,22 +28,33 @@ def seat_reason(attempt: Attempt) -> str:
     return f"waits until {others}, preempted, {'has' if len(numbers) == 1 else 'have'} left its GPUs"
 
 
-def job_info(book: Book, job: Job) -> JobInfo:
-    """A job as people see it."""
+def shortened(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """A text that fits a list; what is left out stands as `...`."""
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+
+
+def job_info(job: Job, reasons: WaitingReasons, max_nodes: int) -> JobInfo:
+    """A job as people see it, with long texts shortened.
+
+    Args:
+        job: The job.
+        reasons: Why queued jobs wait.
+        max_nodes: Nodes that are named; a gang of many more must still fit a frame.
+    """
     attempt = job.attempt
     reason = job.reason
     if job.state == "queued":
-        reason = waiting_reason(book, job)
+        reason = reasons.of(job)
     elif job.active is not None and job.active.ending:
         reason = f"being ended: {job.active.ending_reason}"
     elif job.active is not None and job.active.leaving:
         reason = seat_reason(job.active)
-    ranks = attempt.ranks if attempt is not None else []
+    ranks = attempt.ranks[:max_nodes] if attempt is not None else []
     return JobInfo(
         job=job.number,
-        name=job.spec.name,
-        user=job.spec.user,
-        vc=job.spec.vc,
+        name=shortened(job.spec.name),
+        user=shortened(job.spec.user),
+        vc=shortened(job.spec.vc),
         state=job.state,
         num_gpus=job.spec.num_gpus,
         attempt=attempt.number if attempt else 0,
@@ -113,8 +66,9 @@ def job_info(book: Book, job: Job) -> JobInfo:
         exit_code=job.exit_code,
         nodes=[rank.node for rank in ranks],
         gpus=[rank.gpus for rank in ranks],
+        nodes_omitted=len(attempt.ranks) - len(ranks) if attempt else 0,
         decided_by=attempt.source if attempt else "",
-        reason=reason,
+        reason=shortened(reason, MAX_REASON_CHARS),
         preemptible=job.spec.preemptible,
         preemptions=job.preemptions,
         workload=job.spec.workload,
@@ -138,10 +92,10 @@ def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
         state="drained" if node.drained else "up" if node.up else "down",
         gpus=node.spec.gpus,
         free_gpus=free,
-        gpu_type=node.spec.gpu_type,
-        vc=node.spec.vc,
+        gpu_type=shortened(node.spec.gpu_type),
+        vc=shortened(node.spec.vc),
         jobs=sorted(node.live_jobs),
         last_seen_s=seen_s,
         max_sm_clock_mhz=max(node.spec.sm_clocks_mhz, default=0),
-        clocks_note=node.spec.clocks_note,
+        clocks_note=shortened(node.spec.clocks_note, MAX_REASON_CHARS),
     )

@@ -114,9 +114,9 @@ def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
 def _where(job: JobInfo) -> str:
     if job.state == "queued":
         return ""
-    return " ".join(
-        f"{node}[{','.join(map(str, gpus))}]" for node, gpus in zip(job.nodes, job.gpus, strict=True)
-    )
+    more = [f"and {job.nodes_omitted:,} more nodes"] if job.nodes_omitted else []
+    named = (f"{node}[{','.join(map(str, gpus))}]" for node, gpus in zip(job.nodes, job.gpus, strict=True))
+    return " ".join([*named, *more])
 
 
 def _settable(node: NodeInfo) -> str:

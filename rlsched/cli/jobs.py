@@ -129,24 +129,43 @@ def _wait(client: Client, job: int) -> int:
 
 @click.command()
 @click.option("--all", "finished", is_flag=True, help="Also jobs that are over.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The latest N jobs alone.  [default: all; with --all 2000]",
+)
+@click.option("--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs older than this one.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
-def queue(finished: bool, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def queue(
+    finished: bool,
+    limit: int | None,
+    before: int | None,
+    as_json: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
     """List waiting and running jobs.
 
     \b
     Example:
       rlsched queue
       rlsched queue --all --json
+      rlsched queue --all --limit 50 --before 1200
     """
     with _client(broker, keys, timeout_s) as client:
-        jobs = client.jobs(finished=finished)
+        found = client.list_jobs(finished=finished, limit=limit, before=before)
     if as_json:
-        _print_json(jobs)
-        return
-    from rlsched.cli.job_tables import print_jobs
+        _print_json(found.jobs)
+    else:
+        from rlsched.cli.job_tables import print_jobs
 
-    print_jobs(jobs)
+        print_jobs(found.jobs)
+    if found.jobs and found.omitted:
+        more = f"{found.omitted:,} older jobs were left out; --before {found.jobs[0].job} lists them"
+        click.echo(more, err=True)
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,6 +44,8 @@ from rlsched.wire.messages import (
 RESEND_S = 2.0
 POLL_S = 0.25
 MANY_HANG_UPS = 3
+LATEST_JOBS = 2_000
+"""Jobs that are listed where those that are over were asked for, and no number of jobs was."""
 OVER = ("completed", "failed", "cancelled", "rejected")
 R = TypeVar("R", bound=ClientReply)
 
@@ -161,9 +164,33 @@ class Client:
         """
         self._ask(Cancel(job=job), Ok)
 
-    def jobs(self, *, finished: bool = False) -> list[JobInfo]:
-        """Waiting and running jobs, and with `finished` those that are over (the latest 2,000)."""
-        return self._ask(ListJobs(finished=finished), Jobs).jobs
+    def jobs(
+        self, *, finished: bool = False, limit: int | None = None, before: int | None = None
+    ) -> list[JobInfo]:
+        """Waiting and running jobs by number, and with `finished` those that are over.
+
+        Args:
+            finished: Also those that are over.
+            limit: So many at most, the latest; None: the latest 2,000 with `finished`, all otherwise.
+            before: Only jobs with a lower number.
+        """
+        return self.list_jobs(finished=finished, limit=limit, before=before).jobs
+
+    def list_jobs(
+        self, *, finished: bool = False, limit: int | None = None, before: int | None = None
+    ) -> Jobs:
+        """`jobs`, and how many older ones were left out. The broker is asked page by page."""
+        left = (LATEST_JOBS if finished else sys.maxsize) if limit is None else limit
+        found: list[JobInfo] = []
+        while True:
+            asked = left if limit is not None else None
+            page = self._ask(ListJobs(finished=finished, before=before, limit=asked), Jobs)
+            rows = page.jobs[-left:]
+            found[:0] = rows
+            omitted, left = page.omitted + len(page.jobs) - len(rows), left - len(rows)
+            if not rows or not omitted or not left:
+                return Jobs(jobs=found, omitted=omitted)
+            before = rows[0].job
 
     def job(self, number: int) -> JobInfo:
         """One job."""
@@ -171,7 +198,12 @@ class Client:
 
     def nodes(self) -> list[NodeInfo]:
         """All nodes that have registered."""
-        return self._ask(ListNodes(), Nodes).nodes
+        found: list[NodeInfo] = []
+        while True:
+            page = self._ask(ListNodes(after=found[-1].name if found else ""), Nodes)
+            found += page.nodes
+            if not page.nodes or not page.omitted:
+                return found
 
     def why(self, job: int) -> Explanation:
         """Why a job waits, or runs where it does."""

@@ -50,15 +50,35 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unk
     job: int
 
 
-class ListJobs(msgspec.Struct, frozen=True, kw_only=True, tag="list_jobs", forbid_unknown_fields=True):
-    """Ask for jobs; `finished` includes those that have ended, `job` asks for one."""
+class ListJobs(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="list_jobs",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Ask for a page of jobs; `finished` includes those that have ended, `job` asks for one."""
 
     finished: bool = False
     job: int | None = None
+    before: int | None = None
+    """Jobs with a lower number than this; None: the latest."""
+    limit: int | None = None
+    """So many at most; None: as many as a page holds."""
 
 
-class ListNodes(msgspec.Struct, frozen=True, kw_only=True, tag="list_nodes", forbid_unknown_fields=True):
-    """Ask for the nodes."""
+class ListNodes(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="list_nodes",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Ask for a page of the nodes: those after a name, in the order of the numbers in their names."""
+
+    after: str = ""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_fields=True):
@@ -103,6 +123,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[str]
     gpus: list[list[int]]
     """GPU numbers on each of `nodes`."""
+    nodes_omitted: int = 0
+    """Nodes that were left out of `nodes` and `gpus`, where there are thousands."""
     decided_by: str
     reason: str
     """One line: why it waits, or how it ended."""
@@ -149,17 +171,19 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
-    """Jobs by number; of very many, the latest."""
+    """A page of jobs by number, the latest that were asked for."""
 
     jobs: list[JobInfo]
     omitted: int = 0
-    """Older jobs that were left out."""
+    """Older jobs that were left out; ask for those before the first of `jobs`."""
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
-    """All nodes that have ever registered."""
+    """A page of the nodes that have ever registered."""
 
     nodes: list[NodeInfo]
+    omitted: int = 0
+    """Nodes that were left out; ask for those after the last of `nodes`."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
@@ -262,6 +286,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     running: int
     ended: int
     uptime_s: float
+    failed_answers: int = 0
+    """Questions that could not be answered, since this broker started."""
     prediction: PredictionReport | None = None
     """None from a broker that does not tell yet."""
     speed_energy: float = 0.0

@@ -11,7 +11,8 @@ import pytest
 import zmq
 
 from rlsched.broker.keys import KeyHome, KeyPair, Peer, default_home
-from rlsched.broker.transport import ZAP_ADDRESS, Heard, Transport
+from rlsched.broker.pages import MAX_PAGE_BYTES
+from rlsched.broker.transport import MAX_UNREAD, ZAP_ADDRESS, Heard, Transport
 from rlsched.errors import InputError
 from rlsched.wire.dealer import broker_address, connect_dealer, is_loopback
 from rlsched.wire.messages import (
@@ -20,6 +21,7 @@ from rlsched.wire.messages import (
     Heartbeat,
     Hello,
     ListJobs,
+    LogChunk,
     Ok,
     Refused,
     SayHello,
@@ -348,3 +350,25 @@ def test_what_cannot_be_delivered_is_dropped_and_counted(transport: Transport) -
     transport.send_node("n9", SayHello())
     transport.reply(b"\x00gone", 1, Ok())
     assert transport.counts["undeliverable"] == 2
+
+
+def test_replies_to_a_client_that_never_reads_do_not_pile_up(
+    home: KeyHome, transport: Transport, peers: Peers
+) -> None:
+    deaf = peers.context.socket(zmq.DEALER)
+    peers.sockets.append(deaf)
+    deaf.curve_publickey, deaf.curve_secretkey = home.client()
+    deaf.curve_serverkey = home.broker_public()
+    deaf.setsockopt(zmq.RCVHWM, 1)
+    deaf.connect(transport.address)
+    say(transport, deaf, encode(Stats(), 1))
+    (heard,) = hear(transport)
+    page = LogChunk(data=bytes(MAX_PAGE_BYTES), offset=0, eof=False)
+    for request in range(2 * MAX_UNREAD):
+        transport.reply(heard.route, request, page)
+    assert transport.counts["undeliverable"] > MAX_UNREAD // 2, "the kernel holds some, too"
+    other = peers.connect(transport, home, home.client("other"))
+    say(transport, other, encode(Stats(), 5))
+    (asks,) = hear(transport)
+    transport.reply(asks.route, 5, Ok())
+    assert answer(transport, other).request == 5

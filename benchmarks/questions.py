@@ -1,0 +1,91 @@
+"""What questions cost the broker's loop: the part `questions` of `bench_runtime.py`."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlsched.broker.events import ClientAsked, NodeSaid
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Journal
+from rlsched.decide.registry import load_scheduler
+from rlsched.wire.messages import ClientRequest, Hello, Jobs, ListJobs, ListNodes, Nodes, Stats, Submit, Why
+
+NODES, GPUS_A_NODE = 1_250, 8
+RUNNING, WAITING = 2_500, 9_500
+RUNNING_GPUS, WAITING_GPUS = (4,), (1, 2, 4, 8, 4, 16)
+TARGET_MS = 5.0
+"""Time for questions in a turn of the loop; the longest single answer is to stay below it."""
+BATCH = 500
+
+
+def crowded(policy: str, directory: Path) -> HandBroker:
+    """A broker without sockets: all GPUs taken, WAITING jobs in its queue."""
+    broker = HandBroker(load_scheduler(policy), Journal(directory / "journal.sqlite"))
+    names = [f"n{number}" for number in range(NODES)]
+    broker.batch([NodeSaid(name, 0, Hello(name=name, gpus=GPUS_A_NODE)) for name in names])
+    sizes = [*itertools.islice(itertools.cycle(RUNNING_GPUS), RUNNING)]
+    sizes += itertools.islice(itertools.cycle(WAITING_GPUS), WAITING)
+    jobs = [
+        ClientAsked(b"u", k, Submit(token=f"t{k}", command=["train"], num_gpus=gpus, user=f"u{k % 20}"))
+        for k, gpus in enumerate(sizes)
+    ]
+    for first in range(0, len(jobs), BATCH):
+        broker.batch(jobs[first : first + BATCH])
+    return broker
+
+
+def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
+    """Milliseconds of the loop for each question: of one answer, and of all that a client asks for it."""
+    with tempfile.TemporaryDirectory() as directory:
+        broker = crowded(policy, Path(directory))
+        late = len(broker.book.jobs)
+        for what, walk in (
+            ("queue", _walk_jobs),
+            ("nodes", _walk_nodes),
+            ("why, a waiting job", lambda broker: [_ask(broker, Why(job=late - 1))[0]]),
+            ("why, a running job", lambda broker: [_ask(broker, Why(job=5))[0]]),
+            ("top", lambda broker: [_ask(broker, Stats())[0]]),
+        ):
+            walk(broker)  # compiles what is not compiled yet
+            walks_ms = [walk(broker) for _ in range(repeats)]
+            answers_ms = np.concatenate(walks_ms)
+            yield {
+                "policy": policy,
+                "what": what,
+                "answers": len(walks_ms[0]),
+                "p50_ms": float(np.median(answers_ms)),
+                "longest_ms": float(np.median([max(walk_ms) for walk_ms in walks_ms])),
+                "all_ms": float(np.median([sum(walk_ms) for walk_ms in walks_ms])),
+            }
+        broker.journal.close()
+
+
+def _ask(broker: HandBroker, question: ClientRequest) -> tuple[float, Any]:
+    began_ns = time.perf_counter_ns()
+    reply = broker.ask(question)
+    return (time.perf_counter_ns() - began_ns) / 1e6, reply
+
+
+def _walk_jobs(broker: HandBroker) -> list[float]:
+    took_ms, page = _ask(broker, ListJobs())
+    times_ms = [took_ms]
+    while isinstance(page, Jobs) and page.omitted:
+        took_ms, page = _ask(broker, ListJobs(before=page.jobs[0].job))
+        times_ms.append(took_ms)
+    return times_ms
+
+
+def _walk_nodes(broker: HandBroker) -> list[float]:
+    took_ms, page = _ask(broker, ListNodes())
+    times_ms = [took_ms]
+    while isinstance(page, Nodes) and page.omitted:
+        took_ms, page = _ask(broker, ListNodes(after=page.nodes[-1].name))
+        times_ms.append(took_ms)
+    return times_ms

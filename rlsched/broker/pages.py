@@ -1,0 +1,104 @@
+"""Lists of jobs and nodes, a page at a time: each fits its frame, and takes the broker a millisecond or two."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TypeVar
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs import Job
+from rlsched.broker.views import job_info, natural, node_info
+from rlsched.broker.waiting import WaitingReasons
+from rlsched.wire.messages import JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
+
+MAX_PAGE_BYTES = 1 << 16
+"""Estimated; a single row may be larger."""
+MAX_PAGE_ROWS = 250
+MAX_JOB_NODES = 4_000
+"""Nodes that a job's row names."""
+Row = TypeVar("Row", JobInfo, NodeInfo)
+
+
+class Pages:
+    """Makes the pages.
+
+    Args:
+        book: What is known.
+        seen_s: When a node was heard of last, Unix seconds.
+    """
+
+    def __init__(self, book: Book, seen_s: Callable[[str], float]) -> None:
+        self._book, self._seen_s = book, seen_s
+        self._reasons = WaitingReasons(book)
+        self._names: list[str] = []
+
+    def job(self, number: int) -> Jobs:
+        """One job."""
+        return Jobs(jobs=[self._row(self._book.jobs[number])])
+
+    def jobs(self, asked: ListJobs) -> Jobs:
+        """The latest jobs whose number is below `before`, oldest first, and how many older ones there are."""
+        limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
+        if asked.finished:
+            latest, first = self._of_all(asked.before, limit)
+        else:
+            latest, first = self._of_live(asked.before, limit)
+        rows = _page(map(self._row, latest), _job_bytes)
+        rows.reverse()
+        return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
+
+    def _of_live(self, before: int | None, limit: int) -> tuple[list[Job], int]:
+        """The latest live jobs, and how many older ones there are."""
+        live = list(self._book.job_of_seq.values())  # in the order of their numbers
+        end = len(live) if before is None else bisect_left(live, before, key=_number)
+        first = max(0, end - limit)
+        return live[first:end][::-1], first
+
+    def _of_all(self, before: int | None, limit: int) -> tuple[list[Job], int]:
+        """The latest jobs, and how many numbers there are below them."""
+        jobs = self._book.jobs
+        oldest, last = next(iter(jobs), 1), next(reversed(jobs), 0)
+        end = last + 1 if before is None else min(before, last + 1)
+        found = islice((jobs[number] for number in range(end - 1, oldest - 1, -1) if number in jobs), limit)
+        latest = list(found)
+        return latest, latest[-1].number - oldest if latest else 0
+
+    def _row(self, job: Job) -> JobInfo:
+        return job_info(job, self._reasons, MAX_JOB_NODES)
+
+    def nodes(self, asked: ListNodes) -> Nodes:
+        """The nodes after a name, in the order of their numbers, and how many more there are."""
+        if len(self._names) != len(self._book.nodes):
+            self._names = sorted(self._book.nodes, key=natural)
+        first = bisect_right(self._names, natural(asked.after), key=natural) if asked.after else 0
+        names = islice(self._names, first, first + MAX_PAGE_ROWS)
+        rows = _page((node_info(self._book, name, self._seen_s(name)) for name in names), _node_bytes)
+        return Nodes(nodes=rows, omitted=len(self._names) - first - len(rows))
+
+
+def _number(job: Job) -> int:
+    return job.number
+
+
+def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
+    """The first rows that a page holds, one at least."""
+    page: list[Row] = []
+    left = MAX_PAGE_BYTES
+    for row in rows:
+        left -= size(row)
+        if left < 0 and page:
+            break
+        page.append(row)
+    return page
+
+
+def _job_bytes(row: JobInfo) -> int:
+    texts = len(row.name) + len(row.user) + len(row.vc) + len(row.workload) + len(row.reason)
+    return 400 + 4 * texts + sum(len(name) + 8 for name in row.nodes) + 4 * sum(map(len, row.gpus))
+
+
+def _node_bytes(row: NodeInfo) -> int:
+    texts = len(row.name) + len(row.gpu_type) + len(row.vc) + len(row.clocks_note)
+    return 200 + 4 * texts + 9 * len(row.jobs)
