@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import tempfile
 import time
@@ -14,6 +15,7 @@ import numpy as np
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
+from rlsched.broker.pauses import ShortPauses
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import ClientRequest, Hello, Jobs, ListJobs, ListNodes, Nodes, Stats, Submit, Why
 
@@ -45,6 +47,7 @@ def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
     """Milliseconds of the loop for each question: of one answer, and of all that a client asks for it."""
     with tempfile.TemporaryDirectory() as directory:
         broker = crowded(policy, Path(directory))
+        ShortPauses().step()  # as a broker's loop does
         late = len(broker.book.jobs)
         for what, walk in (
             ("queue", _walk_jobs),
@@ -65,9 +68,11 @@ def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
                 "all_ms": float(np.median([sum(walk_ms) for walk_ms in walks_ms])),
             }
         broker.journal.close()
+        gc.unfreeze()
 
 
 def _ask(broker: HandBroker, question: ClientRequest) -> tuple[float, Any]:
+    broker.sent.replies.clear()  # a broker does not keep them either
     began_ns = time.perf_counter_ns()
     reply = broker.ask(question)
     return (time.perf_counter_ns() - began_ns) / 1e6, reply

@@ -8,7 +8,9 @@ from rlsched.broker.events import ClientAsked
 
 MAX_WAITING = 64
 """Questions of one connection that may wait."""
-TOO_MANY = f"{MAX_WAITING} questions of this connection wait for an answer; read the answers before asking more"
+TOO_MANY = (
+    f"{MAX_WAITING} questions of this connection wait for an answer; read the answers before asking more"
+)
 
 
 class Backlog:

@@ -95,10 +95,14 @@ def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
 
 
 def _job_bytes(row: JobInfo) -> int:
-    texts = len(row.name) + len(row.user) + len(row.vc) + len(row.workload) + len(row.reason)
-    return 400 + 4 * texts + sum(len(name) + 8 for name in row.nodes) + 4 * sum(map(len, row.gpus))
+    texts = row.name, row.user, row.vc, row.workload, row.reason, *row.nodes
+    return 400 + sum(map(_text_bytes, texts)) + 4 * sum(map(len, row.gpus))
 
 
 def _node_bytes(row: NodeInfo) -> int:
-    texts = len(row.name) + len(row.gpu_type) + len(row.vc) + len(row.clocks_note)
-    return 200 + 4 * texts + 9 * len(row.jobs)
+    texts = row.name, row.gpu_type, row.vc, row.clocks_note
+    return 200 + sum(map(_text_bytes, texts)) + 9 * len(row.jobs)
+
+
+def _text_bytes(text: str) -> int:
+    return 8 + (len(text) if text.isascii() else 4 * len(text))

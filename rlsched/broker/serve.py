@@ -35,6 +35,7 @@ from rlsched.broker.keys import KeyHome
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.memory import RecordMemory
+from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
@@ -261,6 +262,7 @@ class Broker:
 
     def serve(self) -> None:
         """Serve until `stop` or a signal; jobs go on running afterwards."""
+        pauses = ShortPauses()
         while not self._stopping:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
             events: list[Event] = [_event(message) for message in heard]
@@ -272,6 +274,7 @@ class Broker:
                 self._step(events)
             self._answer()
             self._fits.step(self._machine.now_s)
+            pauses.step()
 
     def stop(self) -> None:
         """Let `serve` return after the batch in hand."""
@@ -297,7 +300,6 @@ class Broker:
                 book = self._machine.book
                 self._log.add_scalars(book.cluster.decisions, book.predictions.curves(now_s))
             self._log.flush()
-
 
     def _answer(self) -> None:
         """Answer questions for a while, once everything else of this turn has left."""

@@ -95,3 +95,13 @@ def test_a_target_that_is_missed_is_said_to_be(bench: ModuleType, capsys: pytest
     assert broker.endswith("| 1.00 s, 201 MB | 2 s, 200 MB | **missed** |")
     assert target.endswith("| met (1 ms) |")
     assert other.endswith("| - |")
+
+
+def test_every_page_of_the_queue_is_timed(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = sys.modules["questions"]
+    for name, value in (("NODES", 40), ("RUNNING", 80), ("WAITING", 520)):
+        monkeypatch.setattr(questions, name, value)
+    rows = {row["what"]: row for row in bench.asked("fifo-backfill", 2)}
+    assert rows["queue"]["answers"] > 2
+    assert 0 < rows["queue"]["p50_ms"] <= rows["queue"]["longest_ms"] <= rows["queue"]["all_ms"]
+    assert rows["why, a waiting job"]["answers"] == 1

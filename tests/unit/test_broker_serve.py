@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import weakref
 from pathlib import Path
 
 import pytest
 
 from rlsched.broker.journal import Journal
 from rlsched.broker.keys import KeyHome
+from rlsched.broker.pauses import EVERY_S, ShortPauses
 from rlsched.broker.private import make_private
 from rlsched.broker.serve import ADDRESS_FILE, Broker, Settings, run_broker
 from rlsched.errors import InputError
@@ -63,3 +66,31 @@ def test_an_address_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> 
         Broker(settings(tmp_path))
     (tmp_path / "broker" / ADDRESS_FILE).rmdir()
     Broker(settings(tmp_path)).close()
+
+
+def test_what_has_been_there_for_long_is_not_collected_again() -> None:
+    now_s = [100.0]
+    pauses = ShortPauses(lambda: now_s[0])
+
+    class Cyclic:
+        """Refers to itself."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    gone = weakref.ref(Cyclic())
+    old, there = [[] for _ in range(1_000)], gc.get_freeze_count()
+    try:
+        pauses.step()
+        assert gone() is None
+        frozen = gc.get_freeze_count()
+        assert frozen >= there + len(old)
+        old += [[] for _ in range(1_000)]
+        now_s[0] += EVERY_S / 2
+        pauses.step()
+        assert gc.get_freeze_count() == frozen, "it is not time yet"
+        now_s[0] += EVERY_S
+        pauses.step()
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()

@@ -140,7 +140,9 @@ def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
 def test_a_gang_on_thousands_of_nodes_fits_a_frame(journal: Journal) -> None:
     reasons = WaitingReasons(make(journal).book)
     job = Job(1, draft(), 0.0, 0, "running")
-    job.attempt = Attempt(1, 0.0, [Rank(f"gpu-node-{k:06}", list(range(8))) for k in range(20_000)], 0, "rule")
+    job.attempt = Attempt(
+        1, 0.0, [Rank(f"gpu-node-{k:06}", list(range(8))) for k in range(20_000)], 0, "rule"
+    )
     row = job_info(job, reasons, MAX_JOB_NODES)
     assert (len(row.nodes), len(row.gpus), row.nodes_omitted) == (MAX_JOB_NODES, MAX_JOB_NODES, 16_000)
     assert len(encode(Jobs(jobs=[row]))) < MAX_MESSAGE_BYTES
