@@ -136,9 +136,9 @@ class Machine:
             self._node_said(event)
         asked = [event for event in events if isinstance(event, ClientAsked)]
         self._requests.change([event for event in asked if isinstance(event.message, CHANGES)], now_s)
-        for event in asked:
-            if not isinstance(event.message, CHANGES) and not self.backlog.add(event):
-                self._reply(event.peer, event.request, Refused(message=TOO_MANY))
+        for question in asked:
+            if not isinstance(question.message, CHANGES) and not self.backlog.add(question):
+                self._reply(question.peer, question.request, Refused(message=TOO_MANY))
         if any(isinstance(event, Tick) for event in events):
             self._tick()
         elif any(isinstance(event, Due) for event in events):

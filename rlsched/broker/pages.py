@@ -1,4 +1,4 @@
-"""Lists of jobs and nodes, a page at a time: each fits its frame, and takes the broker a millisecond or two."""
+"""Lists of jobs and nodes, a page at a time: each fits its frame, and takes about a millisecond."""
 
 from __future__ import annotations
 

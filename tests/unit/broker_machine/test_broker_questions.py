@@ -125,7 +125,7 @@ def test_the_reason_of_a_class_does_not_outlive_what_it_says(journal: Journal) -
     assert reasons() == ["", "", "needs 8 GPUs, 4 free"]
 
 
-# ---- what fits a frame --------------------------------------------------------------------------------------
+# ---- what fits a frame ------------------------------------------------------------------------------------
 
 
 def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
@@ -159,7 +159,7 @@ def test_every_page_is_small(crowd: HandBroker) -> None:
         before = page.jobs[0].job
 
 
-# ---- who is answered when -----------------------------------------------------------------------------------
+# ---- who is answered when ---------------------------------------------------------------------------------
 
 
 def question(peer: bytes, request: int) -> ClientAsked:
