@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rlsched.board.events import EventFile
 from rlsched.board.summarise import decision_table, summarise
 from rlsched.decide.record import DecisionRecord
-from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class DecisionWriter:
         self._wall_time = wall_time
         self._waiting: list[DecisionRecord] = []
         self._last: deque[DecisionRecord] = deque(maxlen=samples)
-        self._file: Any = _event_file(self.logdir)
+        self._file: EventFile | None = EventFile(self.logdir)
 
     def add(self, record: DecisionRecord) -> None:
         """Count one decision in; a full window is written at once."""
@@ -67,19 +67,25 @@ class DecisionWriter:
 
         stamp = self._wall_time()
         for tag, value in scalars.items():
-            self._file.add_event(Event(wall_time=stamp, step=step, summary=scalar_pb(tag, value)))
+            self._open.add(Event(wall_time=stamp, step=step, summary=scalar_pb(tag, value)))
 
     def flush(self) -> None:
-        """Write the decisions since the last point as a point of their own, and all of it to disk."""
+        """Write the decisions since the last point as a point of their own, and all of it to disk.
+
+        Raises:
+            InputError: the disk is full, say; these points are left out, and others can follow.
+        """
         self._write_point()
-        self._file.flush()
+        self._open.flush()
 
     def close(self) -> None:
         """Flush and close; nothing can be added afterwards. Closing twice does nothing."""
         if self._file is not None:
-            self.flush()
-            self._file.close()
-            self._file = None
+            try:
+                self._write_point()
+            finally:
+                file, self._file = self._file, None
+                file.close()
 
     def __enter__(self) -> DecisionWriter:
         return self
@@ -95,25 +101,17 @@ class DecisionWriter:
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        summary = summarise(self._waiting)
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
+        summary = summarise(waiting)
         parts = [scalar_pb(tag, value) for tag, value in summary.scalars.items()]
         parts += [histogram_pb(tag, values) for tag, values in summary.histograms.items()]
         parts.append(text_pb("decisions/last", decision_table(list(self._last))))
         stamp, step = self._wall_time(), self._last[-1].number + 1
         for part in parts:
-            self._file.add_event(Event(wall_time=stamp, step=step, summary=part))
+            self._open.add(Event(wall_time=stamp, step=step, summary=part))
 
-
-def _event_file(logdir: Path) -> Any:
-    try:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise InputError(
-            "writing for TensorBoard needs tensorboard, which is not installed; install rlsched[board]"
-        ) from error
-    try:
-        logdir.mkdir(parents=True, exist_ok=True)
-        return EventFileWriter(str(logdir))
-    except OSError as error:
-        raise InputError(f"{logdir}: cannot write event files here: {error.strerror}") from error
+    @property
+    def _open(self) -> EventFile:
+        if self._file is None:
+            raise ValueError("this writer is closed")
+        return self._file

@@ -38,6 +38,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.requests import CHANGES, Requests
+from rlsched.broker.troubles import Troubles
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
@@ -67,6 +68,7 @@ class Machine:
         now_s: When it started, Unix seconds; later than everything in the book.
         limits: Its times.
         memory: The last record of each job.
+        troubles: Counts records that could not be `made`, or `remembered`.
 
     Attributes:
         backlog: Questions that wait for `answer`.
@@ -81,11 +83,13 @@ class Machine:
         *,
         limits: Limits | None = None,
         memory: RecordMemory | None = None,
+        troubles: Troubles | None = None,
     ) -> None:
         self.book, self.scheduler = book, scheduler
         permit(book.cluster, scheduler)
         self.limits = limits or Limits()
         self.memory = memory or RecordMemory()
+        self.troubles = troubles or Troubles()
         self.now_s = book.now_s
         self._started_s = now_s
         self._first: list[Entry] = [started]
@@ -256,14 +260,28 @@ class Machine:
             number = cluster.decisions
             self._entries.append(entry)
             self.book.apply(entry, self.now_s, already_decided=True)
-            if decision.record is not None:
-                self._records.append(decision.record)
-                self.memory.add(decision.record)
+            self._keep(decision, entry.number)
             if isinstance(decision.action, Start):
                 self._attempts.launch(self.book.job_of_seq[decision.action.seq])
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.book.job_of_seq[decision.action.seq])
         self._ask_again_s = min(next_hold_end_s(cluster, self.now_s), self.due_s())
+
+    def _keep(self, decision: Decision, number: int) -> None:
+        """Keep a decision's record; one that cannot be made or remembered changes nothing else."""
+        record = decision.record
+        if record is None:
+            if decision.record_failed:
+                what = f"the record of decision {number} could not be made"
+                self.troubles.count("made", what, decision.record_failed)
+            return
+        self.troubles.over("made", "decision records are made")
+        self._records.append(record)
+        try:
+            self.memory.add(record)
+        except Exception as error:  # whatever a record holds
+            what = f"the record of decision {number} could not be remembered for `why`"
+            self.troubles.count("remembered", what, error)
 
     def _launch_seated(self) -> None:
         """Launch the jobs whose GPUs have just become empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -24,7 +25,8 @@ class RecordMemory:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
         for record in records:
-            self.add(record)
+            with contextlib.suppress(Exception):  # one that makes no sense does not keep a broker from starting
+                self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
         """A decision was taken. For a job that an earlier *wait* keeps back, that one stays the last word."""

@@ -1,15 +1,23 @@
-"""The broker's decision records on disk, and for TensorBoard; kept once commit and replies are out."""
+"""The broker's decision records on disk, and for TensorBoard; kept once commit and replies are out.
+
+No decision depends on them: whatever goes wrong here is counted and said once (`Troubles`), and tried again
+with the next records.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from rlsched.decide.record import DecisionRecord, append_records
-from rlsched.errors import JournalError
+from rlsched.broker.troubles import Troubles
+from rlsched.decide.record import DecisionRecord, packed
+from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from rlsched.board.writer import DecisionWriter
@@ -17,66 +25,151 @@ if TYPE_CHECKING:
 RECORDS_FILE = "records.msgpack"
 LAST_RECORDS = 5_000
 _LENGTH_BYTES = 4
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of TensorBoard's folder that a broker starts with: there may be room later."""
 
 
 class RecordLog:
-    """Appends to a record file; a record that a crash cut short is taken off first.
+    """Appends to a record file; a record that a crash or a full disk cut short is taken off first.
 
     Args:
         path: The file.
         logdir: Also write curves for TensorBoard there.
+        troubles: Counts what is lost: `written` (to the file) and `drawn` (for TensorBoard).
 
     Attributes:
         last: The last records of the file as it was found, oldest first.
+        kept: Records written since.
 
     Raises:
-        JournalError: the file cannot be read or written.
-        InputError: TensorBoard's folder cannot be written, or tensorboard is not installed.
+        InputError: TensorBoard's folder can never be written, or tensorboard is not installed.
     """
 
-    def __init__(self, path: str | Path, logdir: str | Path | None = None) -> None:
+    def __init__(
+        self, path: str | Path, logdir: str | Path | None = None, troubles: Troubles | None = None
+    ) -> None:
         self.path = Path(path)
+        self.troubles = troubles or Troubles()
+        self.last: list[DecisionRecord] = []
+        self.kept = 0
+        self._recovered = False
+        self._cut_to: int | None = None  # where the last whole record ends, if a part of another follows
+        self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
         try:
             self.last = _recover(self.path)
-        except OSError as error:
-            raise JournalError(f"{self.path}: cannot keep decision records: {error.strerror}") from error
-        self._writer: DecisionWriter | None = None
-        if logdir is not None:
-            from rlsched.board.writer import DecisionWriter
+            self._recovered = True
+        except Exception as error:  # a broker starts without its records
+            self._not_written(error, 0)
 
-            self._writer = DecisionWriter(logdir)
+    def add(self, records: Sequence[DecisionRecord]) -> None:
+        """Keep these, or count them as lost."""
+        try:
+            if not self._recovered:
+                _recover(self.path)
+                self._recovered = True
+            self._append(self._packed(records))
+        except Exception as error:  # whatever a disk does
+            self._not_written(error, len(records))
+        else:
+            self.kept += len(records)
+            self.troubles.over("written", f"{self.path}: decision records are kept")
+        self._draw(records)
 
-    def add(self, records: list[DecisionRecord]) -> None:
-        """Keep these.
+    def _packed(self, records: Sequence[DecisionRecord]) -> bytes:
+        bodies = []
+        for record in records:
+            try:
+                bodies.append(packed(record))
+            except Exception as error:  # one that cannot be packed does not cost the others
+                self.troubles.count("packed", f"the record of decision {record.number}", error)
+        return b"".join(bodies)
+
+    def _append(self, data: bytes) -> None:
+        """Append all of it; what a full disk takes of it is cut off again.
 
         Raises:
-            JournalError: the disk is full, say.
+            OSError: the disk is full, say.
         """
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            append_records(self.path, records)
-        except OSError as error:
-            raise JournalError(
-                f"{self.path}: cannot keep decision records: {error.strerror}; free space, "
-                "then start the broker again: jobs run on"
-            ) from error
-        if self._writer is not None:
-            for record in records:
+            if self._cut_to is not None:
+                os.ftruncate(file, self._cut_to)
+            whole = self._cut_to = os.fstat(file).st_size
+            left = memoryview(data)
+            try:
+                while left:
+                    left = left[os.write(file, left) :]
+            except OSError:
+                os.ftruncate(file, whole)
+                self._cut_to = None
+                raise
+            self._cut_to = None
+        finally:
+            os.close(file)
+
+    def _not_written(self, error: Exception, lost: int) -> None:
+        self.troubles.count("written", f"{self.path}: cannot keep decision records", error, lost)
+
+    # ---- TensorBoard ------------------------------------------------------------------------------
+
+    def _first_writer(self, logdir: str | Path) -> DecisionWriter | None:
+        try:
+            return _new_writer(logdir)
+        except InputError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _PASSING:
+                raise
+            self._not_drawn(error, 0)
+            return None
+
+    def _draw(self, records: Sequence[DecisionRecord]) -> None:
+        if self._logdir is None:
+            return
+        for at, record in enumerate(records):
+            try:
+                if self._writer is None:
+                    self._writer = _new_writer(self._logdir)
                 self._writer.add(record)
+            except Exception as error:  # a curve that cannot be drawn is left out
+                self._not_drawn(error, len(records) - at if self._writer is None else 1)
+                if self._writer is None:
+                    return
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
         """A point of other curves for TensorBoard, at a number of decisions."""
         if self._writer is not None and scalars:
-            self._writer.add_scalars(step, scalars)
+            try:
+                self._writer.add_scalars(step, scalars)
+            except Exception as error:
+                self._not_drawn(error, 1)
 
     def flush(self) -> None:
         """Let TensorBoard see what has been added."""
         if self._writer is not None:
-            self._writer.flush()
+            try:
+                self._writer.flush()
+            except Exception as error:
+                self._not_drawn(error, 1)
+            else:
+                self.troubles.over("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
 
     def close(self) -> None:
         """Flush, and close."""
         if self._writer is not None:
-            self._writer.close()
+            try:
+                self._writer.close()
+            except Exception as error:
+                self._not_drawn(error, 1)
+
+    def _not_drawn(self, error: Exception, lost: int) -> None:
+        why = str(error) if isinstance(error, InputError) else error
+        self.troubles.count("drawn", f"{self._logdir}: cannot draw for TensorBoard", why, lost)
+
+
+def _new_writer(logdir: str | Path) -> DecisionWriter:
+    from rlsched.board.writer import DecisionWriter
+
+    return DecisionWriter(logdir)
 
 
 def _recover(path: Path) -> list[DecisionRecord]:

@@ -41,6 +41,7 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.transport import Heard, Transport
+from rlsched.broker.troubles import Troubles
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, JournalError
@@ -181,12 +182,13 @@ class Broker:
         if not 0.0 <= settings.speed_energy <= 1.0:
             raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
         self.settings = settings
+        self._troubles = Troubles(say)
         self._stopping = False
         self._ticked_s = self._flushed_s = 0.0
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
-            self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir)
+            self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
             scheduler, fallback = load_policy(
                 Policy.of(settings.policy),
@@ -196,7 +198,7 @@ class Broker:
                 chooses_clocks=settings.speed_energy > 0.0,
             )
             book = self._recovered(scheduler)
-            self._fits = Fits(book.predictions, say)
+            self._fits = Fits(book.predictions, self._troubles.say)
             opened.callback(self._fits.close)
             self._clock = Clock(book.now_s)
             started = BrokerStarted(
@@ -215,6 +217,7 @@ class Broker:
                 self._clock.read(),
                 limits=settings.limits,
                 memory=RecordMemory(self._log.last),
+                troubles=self._troubles,
             )
             self._transport = Transport(settings.address, KeyHome(settings.keys))
             opened.callback(self._transport.close)
@@ -297,9 +300,17 @@ class Broker:
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
             if self.settings.logdir is not None:
-                book = self._machine.book
-                self._log.add_scalars(book.cluster.decisions, book.predictions.curves(now_s))
+                self._draw_predictions(now_s)
             self._log.flush()
+
+    def _draw_predictions(self, now_s: float) -> None:
+        book = self._machine.book
+        try:
+            curves = book.predictions.curves(now_s)
+        except Exception as error:  # a curve that cannot be drawn is left out
+            self._troubles.count("drawn", "the curves of predictions", error)
+        else:
+            self._log.add_scalars(book.cluster.decisions, curves)
 
     def _answer(self) -> None:
         """Answer questions for a while, once everything else of this turn has left."""

@@ -23,9 +23,8 @@ class Room(NamedTuple):
 
 def rooms(book: Book, vc: str) -> list[Room]:
     """Room in each partition that serves this VC: its own first, then the shared one."""
-    node = book.cluster.arrays.node.view(
-        np.ndarray
-    )  # a record array takes ten times as long to find a column
+    # a record array takes ten times as long to find a column
+    node = book.cluster.arrays.node.view(np.ndarray)
     up = node["status"] == NODE_UP
     found = []
     for partition in book.cluster.partitions_of(vc):

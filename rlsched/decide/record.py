@@ -10,6 +10,7 @@ import msgspec
 from rlsched.decide.actions import Action
 
 RECORD_VERSION = 1
+_encoder = msgspec.msgpack.Encoder()
 
 Source = Literal["policy", "rule", "guard", "automatic", "search"]
 
@@ -136,13 +137,17 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     plans_failed: str = ""
 
 
+def packed(record: DecisionRecord) -> bytes:
+    """A record as it stands in a record file: a 4-byte big-endian length, then msgpack."""
+    body = _encoder.encode(record)
+    return len(body).to_bytes(4, "big") + body
+
+
 def append_records(path: str | Path, records: list[DecisionRecord]) -> None:
-    """Append to a record file: each record a 4-byte big-endian length, then msgpack."""
-    encoder = msgspec.msgpack.Encoder()
+    """Append to a record file."""
     with Path(path).open("ab") as file:
         for record in records:
-            body = encoder.encode(record)
-            file.write(len(body).to_bytes(4, "big") + body)
+            file.write(packed(record))
 
 
 def read_records(path: str | Path) -> list[DecisionRecord]:

@@ -41,7 +41,11 @@ class Recording:
         self.wanted, self._start = wanted, start
         self._began = time.perf_counter()
         self._state, self._partition, self._now_s = state, partition, now_s
-        self._digest = state.digest() if wanted else ""
+        self._digest = self._failed = ""
+        try:
+            self._digest = state.digest() if wanted else ""
+        except Exception as error:
+            self._failed = f"{type(error).__name__}: {error}"
 
     def decision(
         self,
@@ -61,39 +65,49 @@ class Recording:
 
         `made_room_for`: number of the job that another one is preempted for, where that is known.
         """
-        record = None
-        if self.wanted:
+        record, failed = None, self._failed
+        if self.wanted and not failed:
             took_us = (time.perf_counter() - self._began) * 1e6
-            turn = self._turn(action, made_room_for)
-            plans, prices, failed = list[PlanSeen](), dict[str, float](), ""
             try:
-                start = self._start or policy_start(self._state)
-                prices = prices_of(self._state, self._partition, start)
-                if turn >= 0:
-                    plans = plans_of(self._state, self._partition, turn, start, self._now_s, action)
-            except Exception as error:  # what a record cannot say does not stop a decision
+                turn = self._turn(action, made_room_for)
+                plans, prices, plans_failed = self._plans(turn, action)
+                record = DecisionRecord(
+                    source=source,
+                    policy_id=policy_id,
+                    schema_hash=SCHEMA.hash,
+                    state_digest=self._digest,
+                    number=self._state.decisions,
+                    now_s=self._now_s,
+                    partition=self._state.partition_names[self._partition],
+                    halves=list(halves),
+                    temperature=temperature,
+                    value=value,
+                    action=action,
+                    took_us=took_us,
+                    samples=samples,
+                    overruled=overruled,
+                    turn=turn,
+                    plans=plans,
+                    prices=prices,
+                    plans_failed=plans_failed,
+                )
+            except Exception as error:  # a record that cannot be made does not stop a decision
                 failed = f"{type(error).__name__}: {error}"
-            record = DecisionRecord(
-                source=source,
-                policy_id=policy_id,
-                schema_hash=SCHEMA.hash,
-                state_digest=self._digest,
-                number=self._state.decisions,
-                now_s=self._now_s,
-                partition=self._state.partition_names[self._partition],
-                halves=list(halves),
-                temperature=temperature,
-                value=value,
-                action=action,
-                took_us=took_us,
-                samples=samples,
-                overruled=overruled,
-                turn=turn,
-                plans=plans,
-                prices=prices,
-                plans_failed=failed,
-            )
-        return Decision(action=action, source=source, record=record, marks_hold=marks_hold)
+        return Decision(
+            action=action, source=source, record=record, marks_hold=marks_hold, record_failed=failed
+        )
+
+    def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
+        """The plans of the job whose turn it was, today's prices, and why they could not be listed."""
+        plans, prices = list[PlanSeen](), dict[str, float]()
+        try:
+            start = self._start or policy_start(self._state)
+            prices = prices_of(self._state, self._partition, start)
+            if turn >= 0:
+                plans = plans_of(self._state, self._partition, turn, start, self._now_s, action)
+        except Exception as error:  # what a record cannot say does not stop it
+            return plans, prices, f"{type(error).__name__}: {error}"
+        return plans, prices, ""
 
     def _turn(self, action: Action, made_room_for: int) -> int:
         """Number of the job whose turn it was, -1 for none."""

@@ -29,12 +29,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         record: Everything about it, None unless asked for.
         marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit (a policy's
             choice does; a rule that blocks its queue follows its own order).
+        record_failed: Why there is no record although one was asked for; "": there is.
     """
 
     action: Action
     source: Source
     record: DecisionRecord | None = None
     marks_hold: bool = False
+    record_failed: str = ""
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -274,6 +274,17 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     """By size of jobs (1, 2-7, 8+ GPUs): the weight of each predictor in the hedge."""
 
 
+class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of decision records since the broker started."""
+
+    kept: int
+    """Records written to the file."""
+    lost: dict[str, int]
+    """By kind: `made`, `remembered` (for `why`), `packed`, `written`, `drawn` (for TensorBoard)."""
+    troubles: dict[str, str]
+    """By kind, the line of what goes wrong now; empty where nothing does."""
+
+
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
     """Who decided what, and how much there is."""
 
@@ -288,6 +299,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     uptime_s: float
     failed_answers: int = 0
     """Questions that could not be answered, since this broker started."""
+    records: RecordsReport | None = None
+    """None from a broker that does not tell."""
     prediction: PredictionReport | None = None
     """None from a broker that does not tell yet."""
     speed_energy: float = 0.0
