@@ -100,21 +100,27 @@ def summarise(records: Sequence[DecisionRecord]) -> Summary:
     if planned:
         ways = [sum(not plan.verdict for plan in record.plans) for record in planned]
         scalars["decisions/open_plans_mean_count"] = float(np.mean(ways))
-    took_us = np.array([record.took_us for record in records], dtype=np.float64)
-    scalars["time/decision_p50_us"] = float(np.percentile(took_us, 50))
-    scalars["time/decision_p99_us"] = float(np.percentile(took_us, 99))
-    histograms = {"distribution/decision_us": took_us}
+    histograms: dict[str, Floats] = {}
+    took_us = _finite([record.took_us for record in records])
+    if len(took_us):
+        scalars["time/decision_p50_us"] = float(np.percentile(took_us, 50))
+        scalars["time/decision_p99_us"] = float(np.percentile(took_us, 99))
+        histograms["distribution/decision_us"] = took_us
     for tag, values in (
         ("policy/chosen_probability_frac", [chosen_probability(record) for record in records]),
         ("policy/entropy_nats", [entropy(record) for record in records]),
         ("policy/value_return", [record.value for record in records]),
     ):
-        known = np.array([value for value in values if value is not None], dtype=np.float64)
-        known = known[np.isfinite(known)]
+        known = _finite(values)
         if len(known):
             scalars[tag] = float(known.mean())
             histograms[tag.replace("policy/", "distribution/")] = known
     return Summary(scalars, histograms)
+
+
+def _finite(values: Sequence[float | None]) -> Floats:
+    known = np.array([value for value in values if value is not None], dtype=np.float64)
+    return known[np.isfinite(known)]
 
 
 def decision_table(records: Sequence[DecisionRecord]) -> str:

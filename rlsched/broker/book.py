@@ -59,6 +59,7 @@ class Book:
         asked_for_s: Partition -> when its last *wait* asked to be asked again, Unix seconds.
         decisions: Decisions by source.
         contested: Those in which more than one row was legal, by source.
+        interventions: Decisions of the guard by its reason: the word before the colon.
         ended: Jobs that are over.
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
@@ -79,6 +80,7 @@ class Book:
         self.now_s = 0.0
         self.decisions: dict[str, int] = {}
         self.contested: dict[str, int] = {}
+        self.interventions: dict[str, int] = {}
         self.ended = 0
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
@@ -228,6 +230,9 @@ class Book:
             decision = Decision(action=entry.action, source=entry.source, marks_hold=entry.marks_hold)
             apply_decision(self.cluster, partition, decision, now_s)
         self.decisions[entry.source] = self.decisions.get(entry.source, 0) + 1
+        if entry.source == "guard":
+            kind = entry.guard.partition(":")[0] or "unknown"
+            self.interventions[kind] = self.interventions.get(kind, 0) + 1
         if entry.contested:
             self.contested[entry.source] = self.contested.get(entry.source, 0) + 1
         match entry.action:

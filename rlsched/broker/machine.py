@@ -37,8 +37,10 @@ from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
+from rlsched.broker.report import Reports
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.troubles import Troubles
+from rlsched.broker.vitals import Vitals
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
@@ -69,6 +71,7 @@ class Machine:
         limits: Its times.
         memory: The last record of each job.
         troubles: Counts records that could not be `made`, or `remembered`.
+        vitals: What reports tell of the loop around it.
 
     Attributes:
         backlog: Questions that wait for `answer`.
@@ -84,6 +87,7 @@ class Machine:
         limits: Limits | None = None,
         memory: RecordMemory | None = None,
         troubles: Troubles | None = None,
+        vitals: Callable[[], Vitals] = Vitals,
     ) -> None:
         self.book, self.scheduler = book, scheduler
         permit(book.cluster, scheduler)
@@ -103,6 +107,15 @@ class Machine:
         self._killed_s: dict[int, float] = {}
         self._attempts = Attempts(book, self.limits, self._note, self._send)
         self._members = Members(book, self._attempts, self.limits, self._note, self._send, now_s)
+        self._reports = Reports(
+            book,
+            scheduler,
+            started,
+            now_s,
+            backlog=self.backlog,
+            troubles=self.troubles,
+            vitals=vitals,
+        )
         self._requests = Requests(
             book,
             self._attempts,
@@ -112,8 +125,7 @@ class Machine:
             note=self._note,
             send=self._send,
             reply=self._reply,
-            policy=scheduler.name,
-            now_s=now_s,
+            reports=self._reports,
         )
 
     def due_s(self) -> float:
@@ -254,7 +266,7 @@ class Machine:
                 source=decision.source,
                 action=decision.action,
                 contested=_contested(decision),
-                guard=decision.record.guard if decision.record else "",
+                guard=decision.guard,
                 marks_hold=decision.marks_hold,
             )
             number = cluster.decisions
@@ -279,6 +291,7 @@ class Machine:
         self._records.append(record)
         try:
             self.memory.add(record)
+            self._reports.decided(record)
         except Exception as error:  # whatever a record holds
             what = f"the record of decision {number} could not be remembered for `why`"
             self.troubles.count("remembered", what, error)

@@ -25,7 +25,7 @@ class RecordMemory:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
         for record in records:
-            with contextlib.suppress(Exception):  # one that makes no sense does not keep a broker from starting
+            with contextlib.suppress(Exception):  # a broker starts without one that makes no sense
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:

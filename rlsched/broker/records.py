@@ -67,22 +67,23 @@ class RecordLog:
             if not self._recovered:
                 _recover(self.path)
                 self._recovered = True
-            self._append(self._packed(records))
+            bodies = self._packed(records)
+            self._append(b"".join(bodies))
         except Exception as error:  # whatever a disk does
             self._not_written(error, len(records))
         else:
-            self.kept += len(records)
+            self.kept += len(bodies)
             self.troubles.over("written", f"{self.path}: decision records are kept")
         self._draw(records)
 
-    def _packed(self, records: Sequence[DecisionRecord]) -> bytes:
+    def _packed(self, records: Sequence[DecisionRecord]) -> list[bytes]:
         bodies = []
         for record in records:
             try:
                 bodies.append(packed(record))
             except Exception as error:  # one that cannot be packed does not cost the others
                 self.troubles.count("packed", f"the record of decision {record.number}", error)
-        return b"".join(bodies)
+        return bodies
 
     def _append(self, data: bytes) -> None:
         """Append all of it; what a full disk takes of it is cut off again.

@@ -18,6 +18,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
+from rlsched.broker.report import Reports
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
@@ -31,7 +32,6 @@ from rlsched.wire.messages import (
     ReadLog,
     Refused,
     Stats,
-    StatsReport,
     Submit,
     Submitted,
     Why,
@@ -70,8 +70,7 @@ class Requests:
         note: Makes a fact true and journals it.
         send: Tells a node.
         reply: Answers a client.
-        policy: Name of the policy.
-        now_s: When the broker started, Unix seconds.
+        reports: How the broker does.
     """
 
     def __init__(
@@ -85,17 +84,15 @@ class Requests:
         note: Callable[[Entry], None],
         send: SendNow,
         reply: Callable[[bytes, int, ClientReply], None],
-        policy: str,
-        now_s: float,
+        reports: Reports,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits = memory, limits
         self._note, self._send, self._reply = note, send, reply
         self._pages = Pages(book, members.seen_s)
-        self._policy, self._started_s = policy, now_s
+        self._reports = reports
         self._log_waits: dict[int, _LogWait] = {}
         self._next_request = 1
-        self._failed_answers = 0
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -177,7 +174,7 @@ class Requests:
         try:
             self._answer(asked, now_s)
         except Exception as error:  # whatever is wrong with an answer, the cluster goes on
-            self._failed_answers += 1
+            self._reports.failed_answers += 1
             why = " ".join(f"{type(error).__name__}: {error}".split())
             self._reply(
                 asked.peer, asked.request, Refused(message=f"the broker could not answer this ({why})")
@@ -198,34 +195,9 @@ class Requests:
             case ReadLog(job=number) as wanted if number in self._book.jobs:
                 self._read_log(asked, wanted, now_s)
             case Stats():
-                self._reply(asked.peer, asked.request, self._stats(now_s))
+                self._reply(asked.peer, asked.request, self._reports.report(now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
                 self._reply(asked.peer, asked.request, _no_such(number))
-
-    def _stats(self, now_s: float) -> StatsReport:
-        states = [job.state for job in self._book.job_of_seq.values()]
-        queued = states.count("queued")
-        return StatsReport(
-            policy=self._policy,
-            decisions=dict(self._book.decisions),
-            contested=dict(self._book.contested),
-            queued=queued,
-            running=len(states) - queued,
-            ended=self._book.ended,
-            uptime_s=now_s - self._started_s,
-            failed_answers=self._failed_answers,
-            prediction=self._book.predictions.report(now_s),
-            speed_energy=self._book.cluster.energy_counts,
-            clocked=sum(
-                job.active is not None and job.active.sm_clock_frac < 1.0
-                for job in self._book.job_of_seq.values()
-            ),
-            fixed_clocks={
-                name: node.spec.clocks_note or "it did not say"
-                for name, node in self._book.nodes.items()
-                if node.up and not node.spec.sm_clocks_mhz
-            },
-        )
 
     # ---- logs -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import msgspec
 
 import rlsched
 from rlsched.broker.book import Book
-from rlsched.broker.entries import BrokerStarted, Entry
+from rlsched.broker.entries import BrokerStarted
 from rlsched.broker.events import (
     ClientAsked,
     DropNode,
@@ -42,6 +42,7 @@ from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.transport import Heard, Transport
 from rlsched.broker.troubles import Troubles
+from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, JournalError
@@ -116,13 +117,6 @@ class Clock:
         return round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
 
 
-class CommitsEntries(Protocol):
-    """What `perform` needs of a journal; a test hands in one that fails."""
-
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
-        """Make a batch durable."""
-
-
 class SendsMessages(Protocol):
     """What `perform` needs of a transport."""
 
@@ -188,6 +182,7 @@ class Broker:
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
+            self._commits = TimedCommits(self._journal)
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
             scheduler, fallback = load_policy(
@@ -218,6 +213,7 @@ class Broker:
                 limits=settings.limits,
                 memory=RecordMemory(self._log.last),
                 troubles=self._troubles,
+                vitals=self._vitals,
             )
             self._transport = Transport(settings.address, KeyHome(settings.keys))
             opened.callback(self._transport.close)
@@ -295,7 +291,7 @@ class Broker:
 
     def _handle(self, events: list[Event], now_s: float) -> None:
         effects = self._machine.handle_batch(events, now_s)
-        for kept in perform(effects, now_s, self._journal, self._transport):
+        for kept in perform(effects, now_s, self._commits, self._transport):
             self._log.add(kept.records)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
@@ -316,7 +312,15 @@ class Broker:
         """Answer questions for a while, once everything else of this turn has left."""
         until_s = time.perf_counter() + QUESTIONS_S
         effects = self._machine.answer(lambda: time.perf_counter() < until_s)
-        perform(effects, self._machine.now_s, self._journal, self._transport)
+        perform(effects, self._machine.now_s, self._commits, self._transport)
+
+    def _vitals(self) -> Vitals:
+        """What is asked for in reports."""
+        return Vitals(
+            address=self.address,
+            journal=journal_report(self._journal.path, self._commits.last_ms),
+            records_kept=self._log.kept,
+        )
 
 
 def _event(heard: Heard) -> Event:

@@ -10,6 +10,7 @@ import click
 
 from rlsched.cli.options import asking
 from rlsched.cli.show import in_words, percent, print_json, print_table
+from rlsched.cli.status import guard_line, records_line
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions, StatsReport
@@ -48,6 +49,12 @@ def _print_report(report: StatsReport, now_s: float) -> None:
     decided = [f"{count:,} by {source}" for source, count in sorted(report.decisions.items())]
     contested = sum(report.contested.values())
     click.echo(f"decisions: {', '.join(decided) or 'none yet'}; {contested:,} of them with a choice")
+    if report.guard is not None and (report.guard.decided or report.guard.masked):
+        click.echo(guard_line(report.guard))
+    if report.records is not None and (report.records.lost or report.records.troubles):
+        click.echo(records_line(report.records))
+        for line in report.records.troubles.values():
+            click.echo(f"  {line}")
     _print_clocks(report)
     if report.prediction is not None:
         _print_prediction(report.prediction, now_s)

@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cancel": "Cancel a job.",
         "nodes": "List the nodes and what is free on them.",
         "top": "Say how the broker does: queue, decisions, predictions.",
+        "status": "Say whether the broker is all right; an exit code for monitoring.",
     },
 }
 """Verbs of this project by section, in the order in which help lists them; other installed verbs follow."""

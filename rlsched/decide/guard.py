@@ -54,6 +54,12 @@ class Guarded(Scheduler):
         self._resting = 0
         self._dials_failed = ""
 
+    def replaced_by_fallback(self) -> str:
+        """Why the fallback decides now, "" while the policy does."""
+        if self._dials_failed:
+            return f"dials: {self._dials_failed}"
+        return f"late: the fallback decides the next {self._resting} decisions" if self._resting else ""
+
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """The policy's dials are set; a fallback that is no rule with dials has none."""
         try:
@@ -79,6 +85,8 @@ class Guarded(Scheduler):
             _check(decision.action, state, now_s)
         except AllocationError as error:
             return self._fall_back(f"illegal: {error}", state, partition, now_s, record)
+        except FloatingPointError as error:
+            return self._fall_back(f"non-finite: {error}", state, partition, now_s, record)
         except Exception as error:  # whatever a policy raises, the cluster goes on
             return self._fall_back(
                 f"failed: {type(error).__name__}: {error}", state, partition, now_s, record
@@ -95,7 +103,7 @@ class Guarded(Scheduler):
         self.interventions[kind] = self.interventions.get(kind, 0) + 1
         decision = self._fallback.decide(state, partition, now_s, record=record)
         noted = decision.record and msgspec.structs.replace(decision.record, source="guard", guard=why)
-        return msgspec.structs.replace(decision, source="guard", record=noted)
+        return msgspec.structs.replace(decision, source="guard", record=noted, guard=why)
 
 
 def _check(action: Action, state: ClusterState, now_s: float) -> None:

@@ -29,6 +29,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         record: Everything about it, None unless asked for.
         marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit (a policy's
             choice does; a rule that blocks its queue follows its own order).
+        guard: Why the guard stepped in, "" if it did not: its kind, a colon, and more.
         record_failed: Why there is no record although one was asked for; "": there is.
     """
 
@@ -36,6 +37,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     record: DecisionRecord | None = None
     marks_hold: bool = False
+    guard: str = ""
     record_failed: str = ""
 
 
@@ -93,6 +95,10 @@ class Scheduler(ABC):
 
         Called at a decision point, again and again until it waits. `record` asks for a `DecisionRecord`.
         """
+
+    def replaced_by_fallback(self) -> str:
+        """Why another decides in its place now, "" while it decides itself."""
+        return ""
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - few have to do anything
         """All events of an instant have happened, and its decisions are about to be asked for."""

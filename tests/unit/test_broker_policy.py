@@ -9,39 +9,20 @@ import pytest
 
 from rlsched.broker.clocks import Clocks
 from rlsched.broker.policy import load_policy
-from rlsched.broker.records import LAST_RECORDS, RecordLog
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import registry
-from rlsched.decide.actions import Start, Wait
+from rlsched.decide.actions import Start
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policy import Policy
-from rlsched.decide.record import DecisionRecord, append_records, read_records
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.settings import Migrate, Seconds
-from rlsched.errors import InputError, JournalError
+from rlsched.errors import InputError
 from tests.quick import quick
-
-
-def record(number: int) -> DecisionRecord:
-    return DecisionRecord(
-        source="rule",
-        policy_id="fifo",
-        schema_hash="",
-        state_digest="",
-        number=number,
-        now_s=1.0,
-        partition="shared",
-        halves=[],
-        temperature=0.0,
-        value=None,
-        action=Wait(),
-        took_us=1.0,
-    )
 
 
 def load(policy: str | Policy, fallback: str | Policy | None = None) -> tuple[Scheduler, str]:
@@ -259,56 +240,6 @@ def test_a_policy_whose_package_is_missing_is_an_input_error(monkeypatch: pytest
     monkeypatch.setattr(registry, "_points", lambda: [Point()])
     with pytest.raises(InputError, match="--policy 'broken' cannot be loaded: No module named 'torch'"):
         load(Policy(name="broken", rule="broken"))
-
-
-# ---- records --------------------------------------------------------------------------------------------
-
-
-def test_records_are_appended_and_found_again(tmp_path: Path) -> None:
-    path = tmp_path / "records.msgpack"
-    log = RecordLog(path)
-    assert log.last == []
-    log.add([record(0), record(1)])
-    log.close()
-    again = RecordLog(path)
-    assert again.last == [record(0), record(1)]
-    again.add([record(2)])
-    again.close()
-    assert [kept.number for kept in read_records(path)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("cut", [1, 3, 20])
-def test_a_record_that_a_crash_cut_short_is_taken_off(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "records.msgpack"
-    append_records(path, [record(0), record(1)])
-    path.write_bytes(path.read_bytes()[:-cut])
-    log = RecordLog(path)
-    log.add([record(2)])
-    log.close()
-    assert [kept.number for kept in read_records(path)] == [0, 2]
-
-
-def test_only_the_last_records_are_kept_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "records.msgpack"
-    append_records(path, [record(number) for number in range(LAST_RECORDS + 10)])
-    log = RecordLog(path)
-    assert [log.last[0].number, log.last[-1].number] == [10, LAST_RECORDS + 9]
-    log.close()
-
-
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(JournalError, match="cannot keep decision records"):
-        RecordLog(tmp_path / "file" / "records.msgpack")
-
-
-def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    log = RecordLog(tmp_path / "records.msgpack", tmp_path / "tb")
-    log.add([record(0)])
-    log.flush()
-    log.close()
-    assert list((tmp_path / "tb").glob("events.out.tfevents.*"))
 
 
 NEED_MODELS = (

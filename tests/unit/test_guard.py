@@ -78,7 +78,6 @@ def test_a_legal_decision_passes_through() -> None:
     "error",
     [
         ValueError("logits are not finite"),
-        FloatingPointError("overflow"),
         KeyError("x"),
         IndexError("row"),
         TypeError("x"),
@@ -100,6 +99,15 @@ def test_whatever_it_raises_the_fallback_decides(error: Exception) -> None:
     assert str(error) in decision.record.guard
     assert decision.record.policy_id == "qssf-backfill"
     assert guard.interventions == {"failed": 1}
+
+
+def test_output_that_is_not_finite_is_a_kind_of_its_own() -> None:
+    guard = guarded(Scripted(fail(FloatingPointError("decision 7: the network's output is not finite"))))
+    decision = guard.decide(busy(), 0, 0.0, record=True)
+    assert decision.source == "guard"
+    assert decision.guard == "non-finite: decision 7: the network's output is not finite"
+    assert guard.interventions == {"non-finite": 1}
+    assert guard.replaced_by_fallback() == "", "the next decision is the policy's again"
 
 
 def test_a_person_who_stops_it_is_obeyed() -> None:

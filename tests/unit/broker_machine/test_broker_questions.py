@@ -236,4 +236,5 @@ def test_a_question_that_cannot_be_answered_is_refused_and_costs_nothing_else(jo
     assert isinstance(broker.ask(Why(job=1)), Explanation)
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)
-    assert stats.failed_answers == 1
+    assert stats.questions is not None
+    assert (stats.questions.failed, stats.questions.waiting) == (1, 0)

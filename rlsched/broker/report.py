@@ -1,0 +1,115 @@
+"""How the broker does: what `rlsched top` and `rlsched status` show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+
+from rlsched.broker.backlog import Backlog
+from rlsched.broker.book import Book
+from rlsched.broker.entries import BrokerStarted
+from rlsched.broker.jobs import Node
+from rlsched.broker.troubles import Troubles
+from rlsched.broker.views import MAX_REASON_CHARS, node_state, shortened
+from rlsched.broker.vitals import Vitals
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.arrays import GUARD_HALF_FREE, GUARD_HOLD
+from rlsched.decide.scheduler import Scheduler
+from rlsched.wire.messages import (
+    GuardReport,
+    QuestionsReport,
+    RecordsReport,
+    StatsReport,
+)
+
+MAX_NAMED_NODES = 50
+_MASKS = {GUARD_HOLD: "age bound", GUARD_HALF_FREE: "half free"}
+
+
+class Reports:
+    """Makes the reports.
+
+    Args:
+        book: What is known.
+        scheduler: Who decides.
+        started: The fact that begins this broker's epoch.
+        now_s: When it started, Unix seconds.
+        backlog: Questions that wait.
+        troubles: What goes wrong beside the decisions.
+        vitals: Asked once a report.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        scheduler: Scheduler,
+        started: BrokerStarted,
+        now_s: float,
+        *,
+        backlog: Backlog,
+        troubles: Troubles,
+        vitals: Callable[[], Vitals],
+    ) -> None:
+        self._book, self._scheduler, self._started, self._started_s = book, scheduler, started, now_s
+        self._backlog, self._troubles, self._vitals = backlog, troubles, vitals
+        self._masked: Counter[str] = Counter()
+        self.failed_answers = 0
+
+    def decided(self, record: DecisionRecord) -> None:
+        """A decision was taken: count what the guard's mask forbade."""
+        if record.halves:
+            self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
+
+    def report(self, now_s: float) -> StatsReport:
+        """The state of everything at `now_s`, Unix seconds."""
+        book, vitals = self._book, self._vitals()
+        live = list(book.job_of_seq.values())
+        queued = sum(job.state == "queued" for job in live)
+        fixed = (
+            (name, shortened(node.spec.clocks_note, MAX_REASON_CHARS) or "it did not say")
+            for name, node in book.nodes.items()
+            if node.up and not node.spec.sm_clocks_mhz
+        )
+        absent = ((name, _absence(node)) for name, node in book.nodes.items() if not node.up or node.drained)
+        return StatsReport(
+            policy=self._scheduler.name,
+            decisions=dict(book.decisions),
+            contested=dict(book.contested),
+            queued=queued,
+            running=len(live) - queued,
+            ended=book.ended,
+            uptime_s=now_s - self._started_s,
+            prediction=book.predictions.report(now_s),
+            speed_energy=book.cluster.energy_counts,
+            clocked=sum(job.active is not None and job.active.sm_clock_frac < 1.0 for job in live),
+            fixed_clocks=dict(islice(fixed, MAX_NAMED_NODES)),
+            version=self._started.version,
+            epoch=book.epoch,
+            address=vitals.address,
+            fallback=self._started.fallback,
+            nodes=dict(Counter(map(node_state, book.nodes.values()))),
+            absent_nodes=dict(islice(absent, MAX_NAMED_NODES)),
+            journal=vitals.journal,
+            guard=GuardReport(
+                decided=dict(book.interventions),
+                masked=dict(self._masked),
+                now=self._scheduler.replaced_by_fallback(),
+            ),
+            questions=QuestionsReport(
+                waiting=len(self._backlog),
+                askers=self._backlog.askers,
+                refused=self._backlog.refused,
+                failed=self.failed_answers,
+            ),
+            records=RecordsReport(
+                kept=vitals.records_kept,
+                lost=dict(self._troubles.lost),
+                troubles=dict(self._troubles.present),
+            ),
+        )
+
+
+def _absence(node: Node) -> str:
+    state = node_state(node)
+    return f"{state}: {shortened(node.drained_reason, MAX_REASON_CHARS)}" if state == "drained" else state

@@ -1,0 +1,75 @@
+"""What the broker's loop knows of itself and its state machine does not: address, journal, commits."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from rlsched.broker.entries import Entry
+from rlsched.wire.messages import JournalReport
+
+LOW_DISK_BYTES = 1 << 30
+"""Less free on the journal's disk is too little, says `rlsched status`."""
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker's loop knows and its state machine does not.
+
+    Attributes:
+        address: Where it listens.
+        journal: The journal's file.
+        records_kept: Decision records written since the start.
+    """
+
+    address: str = ""
+    journal: JournalReport | None = None
+    records_kept: int = 0
+
+
+class CommitsEntries(Protocol):
+    """What `perform` needs of a journal; a test hands in one that fails."""
+
+    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+        """Make a batch durable."""
+
+
+class TimedCommits:
+    """Commits to a journal, and keeps how long the last one took.
+
+    Attributes:
+        last_ms: Milliseconds, None before the first.
+    """
+
+    def __init__(self, journal: CommitsEntries) -> None:
+        self._journal = journal
+        self.last_ms: float | None = None
+
+    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+        """Make a batch durable."""
+        began_s = time.perf_counter()
+        self._journal.commit(entries, now_s)
+        self.last_ms = 1e3 * (time.perf_counter() - began_s)
+
+
+def journal_report(path: Path, last_commit_ms: float | None) -> JournalReport:
+    """Size of a journal with its write-ahead log, and what is free on its disk."""
+    size_bytes = 0
+    for file in (path, path.with_name(path.name + "-wal")):
+        with contextlib.suppress(OSError):
+            size_bytes += file.stat().st_size
+    free_bytes = None
+    with contextlib.suppress(OSError):
+        free_bytes = shutil.disk_usage(path.parent).free
+    return JournalReport(
+        path=str(path),
+        size_bytes=size_bytes,
+        last_commit_ms=last_commit_ms,
+        free_bytes=free_bytes,
+        low_bytes=LOW_DISK_BYTES,
+    )
