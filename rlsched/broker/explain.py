@@ -14,6 +14,7 @@ from rlsched.broker.waiting import Room, asked_again_s, fits_now, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
+from rlsched.decide.plans.forecast import forecast
 from rlsched.decide.plans.listing import plans_of
 from rlsched.decide.plans.words import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, Half, PlanSeen
@@ -134,15 +135,19 @@ def _ahead(book: Book, job: Job, room: Room) -> str:
 
 def _plans_now(book: Book, job: Job, room: Room, now_s: float) -> list[str]:
     """What the job could do in a partition now, and when it is predicted to fit."""
+    likely_s, latest_s = forecast(book.cluster, room.partition, job.seq, now_s)
+    if likely_s == math.inf:
+        return ["the running jobs hold too few GPUs to make room for it: a node has to come back"]
+    if likely_s > 0.0:
+        when = f"in about {span(likely_s)}"
+        if latest_s == likely_s:
+            when = f"in {span(latest_s)} at the latest, by time limits"
+        elif latest_s < math.inf:
+            when += f", in {span(latest_s)} at the latest by time limits"
+        return [f"predicted to fit {when}, if no job ahead takes its place"]
     start = policy_start(book.cluster)
     plans = plans_of(book.cluster, room.partition, job.seq, start, now_s, None)
-    later = next(plan for plan in plans if plan.how == "later")
-    if later.wait_s is None:
-        return ["the running jobs hold too few GPUs to make room for it: a node has to come back"]
-    lines = _plans(book, "its plans now", [plan for plan in plans if plan.how != "later"])
-    if later.wait_s > 0.0:
-        return [f"predicted to fit in about {span(later.wait_s)}, if no job ahead takes its place"]
-    return lines
+    return _plans(book, "its plans now", [plan for plan in plans if plan.how != "later"])
 
 
 def _plans(book: Book, lead: str, plans: list[PlanSeen]) -> list[str]:

@@ -76,6 +76,39 @@ def test_too_few_free_gpus_with_counts_order_and_estimate(journal: Journal) -> N
     assert told.details[1].startswith("predicted to fit in about 30 min")
 
 
+def limited(broker: HandBroker, *limits_s: float | None) -> None:
+    """A job on all GPUs of each node, with these time limits, and one that waits for a node."""
+    for limit_s in (*limits_s, None):
+        broker.ask(Submit(token=f"t{next(TOKENS)}", command=["x"], num_gpus=4, time_limit_s=limit_s))
+
+
+def predicted(broker: HandBroker, job: int) -> str:
+    (line,) = [line for line in why(broker, job).details if line.startswith("predicted to fit")]
+    return line.partition(", if ")[0]
+
+
+def test_a_job_that_has_outlived_its_prediction_ends_at_its_time_limit(journal: Journal) -> None:
+    broker = make(journal, 4)
+    limited(broker, 7_200.0)
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=1))
+    assert predicted(broker, 2).startswith("predicted to fit in about 30 min")
+    broker.wait(6_000.0, "n0")
+    by_limit = "predicted to fit in 20 min at the latest, by time limits"
+    assert predicted(broker, 2) == by_limit, "half of what it has run would be 50 min"
+    broker.wait(1_300.0, "n0")
+    assert predicted(broker, 2) == "predicted to fit in 1 s at the latest, by time limits", (
+        "it is being ended"
+    )
+
+
+def test_when_a_job_fits_at_the_latest_is_told_where_time_limits_say_so(journal: Journal) -> None:
+    broker = make(journal, 4, 4)
+    limited(broker, 36_000.0, None)
+    assert predicted(broker, 3) == "predicted to fit in about 30 min, in 10 h at the latest by time limits"
+    broker.ask(Submit(token=f"t{next(TOKENS)}", command=["x"], num_gpus=8))
+    assert predicted(broker, 4) == "predicted to fit in about 30 min", "one of the two has no limit"
+
+
 def test_enough_gpus_but_no_hole(journal: Journal) -> None:
     broker = make(journal, 4, 4)
     submit(broker, 3, 3, 2)

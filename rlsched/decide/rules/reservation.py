@@ -26,6 +26,10 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 
+AS_PREDICTED: Final = 0
+WITHIN_LIMITS: Final = 1
+AT_LIMITS: Final = 2
+
 
 @array_kernel
 def copy_nodes(s: StateArrays) -> StateArrays:
@@ -107,9 +111,22 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
         at = child
 
 
+@kernel
+def _end_s(s: StateArrays, slot: int, now_s: float, by: int) -> float:
+    """When a running job ends, by what is gone by."""
+    if by == AS_PREDICTED:
+        return predicted_end_s(s, slot, now_s)
+    limit_s = s.job.limit_s[slot]
+    last_s = np.inf if np.isnan(limit_s) else max(s.job.start_s[slot] + limit_s, now_s)
+    return last_s if by == AT_LIMITS else min(predicted_end_s(s, slot, now_s), last_s)
+
+
 @array_kernel
-def let_end_until_fits(future: StateArrays, p: int, slot: int, now_s: float) -> float:
-    """Let the jobs of partition `p` end as predicted until the job in `slot`, which does not fit, does.
+def let_end_by(future: StateArrays, p: int, slot: int, now_s: float, by: int) -> float:
+    """Let the jobs of partition `p` end until the job in `slot`, which does not fit, does.
+
+    `by`: they end as predicted (AS_PREDICTED), by their time limits at the latest too (WITHIN_LIMITS), or
+    only when they reach these (AT_LIMITS; never without one).
 
     Jobs that are predicted to end at one time end together. `future` (`copy_nodes`) is then the partition at
     that time; where the job would not fit even the idle partition it is that, and the time is infinite.
@@ -121,7 +138,7 @@ def let_end_until_fits(future: StateArrays, p: int, slot: int, now_s: float) -> 
     for position in range(running):
         other = future.derived.slot.running[position]
         if future.job.placed_in[other] == p:
-            ends_s[count], slots[count] = predicted_end_s(future, other, now_s), other
+            ends_s[count], slots[count] = _end_s(future, other, now_s, by), other
             count += 1
     for at in range(count // 2 - 1, -1, -1):
         _sink(ends_s, slots, count, at)
@@ -133,9 +150,15 @@ def let_end_until_fits(future: StateArrays, p: int, slot: int, now_s: float) -> 
             count -= 1
             ends_s[0], slots[0] = ends_s[count], slots[count]
             _sink(ends_s, slots, count, 0)
-        if fits_slot(future, p, slot):
+        if end_s < np.inf and fits_slot(future, p, slot):
             return end_s
     return np.inf
+
+
+@array_kernel
+def let_end_until_fits(future: StateArrays, p: int, slot: int, now_s: float) -> float:
+    """`let_end_by`, as predicted: what rules go by."""
+    return let_end_by(future, p, slot, now_s, AS_PREDICTED)
 
 
 @array_kernel
