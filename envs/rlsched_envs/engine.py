@@ -334,7 +334,11 @@ class Engine:
             began = time.perf_counter()
             asked_for_s[asked_for_s <= self.now_s] = math.inf
             for partition, decision in decide_all(
-                self.state, scheduler, self.now_s, record=on_record is not None
+                self.state,
+                scheduler,
+                self.now_s,
+                record=on_record is not None,
+                job_name=self._job_name,
             ):
                 took_us.append((time.perf_counter() - began) * 1e6)
                 if isinstance(decision.action, Wait):
@@ -352,6 +356,10 @@ class Engine:
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))
+
+    def _job_name(self, seq: int) -> str:
+        row = self.arrays.progress.ends.row[self.state.slot_of(seq)]
+        return str(self.trace.job_id[self._rows[row]])
 
     def _is_stuck(self) -> bool:
         """Whether nothing can ever happen again: no event is to come, and no job fits (a node is down)."""

@@ -9,9 +9,9 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.plans.words import in_words
-from rlsched.decide.record import DecisionRecord, Half, Source
+from rlsched.decide.record import DecisionRecord, Half, PlanSeen, Source
 
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
 ALTERNATIVES: Final = 3
@@ -147,16 +147,25 @@ def _done(record: DecisionRecord) -> str:
             count = f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s")
             for plan in record.plans:
                 if plan.chosen:
-                    return f"start job {seq} on {count}: {in_words(plan, 'job {}'.format)}"
+                    return f"start {_job(record, seq)} on {count}: {_plan(record, plan)}"
             node = _chosen_node(record)
             at = f", clock {clock:.2f}" if clock != 1.0 else ""
-            return f"start job {seq} on {count}" + (f", node {node}" if node >= 0 else "") + at
+            where = f", {_cell(record.names.node(node))}" if node >= 0 else ""
+            return f"start {_job(record, seq)} on {count}{where}{at}"
+        case Preempt(seq=seq, moved_for=other):
+            return f"preempt {_job(record, seq)}" + (f" for {_job(record, other)}" if other >= 0 else "")
         case Wait(until_s=None):
             return "wait"
         case Wait(until_s=until_s):
             return f"wait until {until_s:.0f} s"
-        case other:
-            return kind_of(other)
+
+
+def _job(record: DecisionRecord, seq: int) -> str:
+    return _cell(record.names.job(seq))
+
+
+def _plan(record: DecisionRecord, plan: PlanSeen) -> str:
+    return _cell(in_words(plan, record.names.job))
 
 
 def _chosen_node(record: DecisionRecord) -> int:
@@ -169,7 +178,7 @@ def _alternatives(record: DecisionRecord) -> str:
     """What else could have been done: legal rows, the likeliest first; of a rule, the plans of the job."""
     if not record.halves:
         others = [one for one in record.plans if not one.chosen and not one.verdict and one.how != "later"]
-        return "; ".join(in_words(one, "job {}".format) for one in others[:ALTERNATIVES])
+        return "; ".join(_plan(record, one) for one in others[:ALTERNATIVES])
     half = record.halves[0]
     shares = probabilities(half, record.temperature)
     rows = [row for row, legal in enumerate(half.legal) if legal and row != half.choice]
@@ -177,7 +186,7 @@ def _alternatives(record: DecisionRecord) -> str:
         rows.sort(key=lambda row: -shares[row])
     named = []
     for row in rows[:ALTERNATIVES]:
-        what = "wait" if half.seqs[row] < 0 else f"job {half.seqs[row]}"
+        what = "wait" if half.seqs[row] < 0 else _job(record, half.seqs[row])
         what += f" {shares[row]:.3f}" if len(shares) else ""
         named.append(what + (" (reference)" if row == half.reference else ""))
     left = len(rows) - len(named)

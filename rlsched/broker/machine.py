@@ -259,7 +259,9 @@ class Machine:
         cluster = self.book.cluster
         self._forget_due(self.now_s)
         number = cluster.decisions
-        for partition, decision in decide_all(cluster, self.scheduler, self.now_s, record=True):
+        for partition, decision in decide_all(
+            cluster, self.scheduler, self.now_s, record=True, job_name=self._job_name
+        ):
             entry = Decided(
                 number=number,
                 partition=cluster.partition_names[partition],
@@ -278,6 +280,9 @@ class Machine:
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.book.job_of_seq[decision.action.seq])
         self._ask_again_s = min(next_hold_end_s(cluster, self.now_s), self.due_s())
+
+    def _job_name(self, seq: int) -> str:
+        return str(self.book.number_of_seq[seq])
 
     def _keep(self, decision: Decision, number: int) -> None:
         """Keep a decision's record; one that cannot be made or remembered changes nothing else."""

@@ -116,6 +116,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     permit(state, scheduler)
     state.stops_take_time = True
     clocks = Clocks(state)
+    names = {seq: str(job) for job, seq in events.seq_of.items()}
     records: list[DecisionRecord] = []
     for instant in events.instants:
         if instant.speed_energy is not None:
@@ -124,7 +125,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
             _happen(state, clocks, events.seq_of, change, instant.now_s)
         rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
         if instant.decisions or not all(rejected):
-            made = decide_all(state, scheduler, instant.now_s, record=True)
+            made = decide_all(state, scheduler, instant.now_s, record=True, job_name=names.__getitem__)
             records += [decision.record for _, decision in made if decision.record]
     return records
 

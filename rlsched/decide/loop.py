@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.naming import JobName, with_names
 from rlsched.decide.rows.candidates import has_released, has_startable, hold, job_candidates
 from rlsched.decide.scheduler import Decision, Scheduler
 
 
 def decide_all(
-    state: ClusterState, scheduler: Scheduler, now_s: float, *, record: bool = False
+    state: ClusterState,
+    scheduler: Scheduler,
+    now_s: float,
+    *,
+    record: bool = False,
+    job_name: JobName | None = None,
 ) -> Iterator[tuple[int, Decision]]:
     """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
 
@@ -20,7 +28,7 @@ def decide_all(
     while any job waits. It is asked again where a start in another one ended a hold in it, and, if the
     scheduler preempts, after each pass with a preemption: the job may wait for another partition too. Yields
     (partition, decision), each already applied. A *wait* is yielded only where the scheduler could have done
-    something.
+    something. Records name their jobs and nodes where `job_name` is given.
     """
     can = scheduler.abilities
     shares = can.shares and state.needs.models and int(state.arrays.config["modelled"][0]) != CLOCKS_ALONE
@@ -36,6 +44,9 @@ def decide_all(
                 continue
             while has_startable(state, partition, now_s) or (always and len(state.queue(partition))):
                 decision = scheduler.decide(state, partition, now_s, record=record)
+                if decision.record is not None and job_name is not None:
+                    named = with_names(decision.record, job_name, state.node_names)
+                    decision = msgspec.structs.replace(decision, record=named)
                 apply(state, partition, decision, now_s)
                 yield partition, decision
                 if isinstance(decision.action, Wait):

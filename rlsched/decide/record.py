@@ -85,8 +85,28 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     worth: float | None = None
 
 
+class Names(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What people call the jobs and nodes of a record: those that it mentions, by their numbers in it.
+
+    Attributes:
+        jobs: A broker's job numbers, a trace's job ids.
+        nodes: Names of nodes.
+    """
+
+    jobs: dict[int, str] = {}
+    nodes: dict[int, str] = {}
+
+    def job(self, seq: int) -> str:
+        """A job in words; records from before there were names have the internal number alone."""
+        return f"job {self.jobs[seq]}" if seq in self.jobs else f"internal job {seq}"
+
+    def node(self, number: int) -> str:
+        """A node in words, likewise."""
+        return f"node {self.nodes[number]}" if number in self.nodes else f"internal node {number}"
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision of a scheduler.
+    """One decision of a scheduler. Jobs and nodes have their numbers in the cluster's state; see `names`.
 
     Attributes:
         version: `RECORD_VERSION`.
@@ -113,6 +133,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         plans: Its plans; of what it chose among.
         prices: Today's prices, by name: of GPU time, of GPU types, what energy counts.
         plans_failed: Why the plans could not be listed; "": they could.
+        names: What people call the jobs and nodes that everything above has by number; empty in records from
+            before there were names.
     """
 
     version: int = RECORD_VERSION
@@ -135,6 +157,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     plans: list[PlanSeen] = msgspec.field(default_factory=list)
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     plans_failed: str = ""
+    names: Names = Names()
 
 
 def packed(record: DecisionRecord) -> bytes:

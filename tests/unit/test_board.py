@@ -24,8 +24,8 @@ from rlsched.board.summarise import (
 )
 from rlsched.board.writer import DecisionWriter
 from rlsched.cli.board import board
-from rlsched.decide.actions import Action, Start, Wait
-from rlsched.decide.record import DecisionRecord, Half, PlanSeen, Source, append_records
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.record import DecisionRecord, Half, Names, PlanSeen, Source, append_records
 from rlsched.errors import InputError
 
 START = Start(seq=7, gpus=(0, 1))
@@ -72,6 +72,7 @@ def a_record(
         action=action,
         took_us=took_us,
         guard=guard,
+        names=Names(jobs={7: "24", 9: "26", 11: "28"}, nodes={0: "n5", 2: "n7"}),
     )
 
 
@@ -145,24 +146,38 @@ def test_table_names_choice_and_alternatives_newest_first() -> None:
     assert len(lines) == 4
     assert lines[2] == (
         "| 1 | 60 | shared | policy (a\\|b) | wait | 0.200 | 2.000 "
-        "| job 7 0.600 (reference), job 9 0.200 | 100 |"
+        "| job 24 0.600 (reference), job 26 0.200 | 100 |"
     )
     assert lines[3] == (
-        "| 0 | 0 | shared | policy | start job 7 on 2 GPUs, node 0 | 0.600 | 2.000 "
-        "| wait 0.200, job 9 0.200 | 100 |"
+        "| 0 | 0 | shared | policy | start job 24 on 2 GPUs, node n5 | 0.600 | 2.000 "
+        "| wait 0.200, job 26 0.200 | 100 |"
     )
+
+
+def test_a_record_from_before_there_were_names_says_that_its_numbers_are_internal() -> None:
+    old = msgspec.msgpack.decode(msgspec.msgpack.encode(a_record(0)))
+    del old["names"]
+    record = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=DecisionRecord)
+    table = decision_table([record])
+    assert "| start internal job 7 on 2 GPUs, internal node 0 |" in table
+    assert "wait 0.200, internal job 9 0.200" in table
+
+
+def test_a_preemption_names_both_jobs() -> None:
+    assert "| preempt job 24 for job 26 |" in decision_table([a_record(action=Preempt(seq=7, moved_for=9))])
+    assert "| preempt job 24 |" in decision_table([a_record(action=Preempt(seq=7))])
 
 
 def test_clocks_are_shown_with_the_gpus() -> None:
     slow = a_record(0, action=Start(seq=7, gpus=(0, 1), sm_clock_frac=0.62))
-    assert "| start job 7 on 2 GPUs, node 0, clock 0.62 |" in decision_table([slow])
+    assert "| start job 24 on 2 GPUs, node n5, clock 0.62 |" in decision_table([slow])
     scalars = summarise([slow, a_record(2)]).scalars
     assert scalars["decisions/start_sm_clock_mean_frac"] == pytest.approx((0.62 + 1.0) / 2)
 
 
 def test_a_choice_outside_the_window_names_no_node() -> None:
     record = a_record(source="rule", halves=[a_half(logits=[], choice=-1)], value=None)
-    assert "| start job 7 on 2 GPUs |" in decision_table([record])
+    assert "| start job 24 on 2 GPUs |" in decision_table([record])
     assert chosen_probability(record) is None
     assert off_reference(record)
 
@@ -176,7 +191,7 @@ def test_a_rule_s_start_is_told_by_its_plan_and_by_those_that_were_open() -> Non
     ]
     record = msgspec.structs.replace(a_record(source="rule", halves=[], value=None), turn=7, plans=plans)
     table = decision_table([record])
-    assert "| start job 7 on 2 GPUs: node n2 (A100), about 1 min |" in table
+    assert "| start job 24 on 2 GPUs: node n2 (A100), about 1 min |" in table
     assert "| node n0 (V100), about 1 min 30 s |" in table
     assert summarise([record]).scalars["decisions/open_plans_mean_count"] == 3.0
 

@@ -9,13 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.board.summarise import decision_table
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.memory import RecordMemory
+from rlsched.broker.replay import journal_events, redecide
+from rlsched.cli.job_tables import explanation_as_data
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Wait
+from rlsched.decide.actions import Start, Wait
 from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
@@ -144,6 +147,24 @@ def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
     assert "decided by rule (decision 0)" in told.details[0]
     assert told.record is not None
     assert msgspec.msgpack.decode(told.record, type=DecisionRecord).number == 0
+
+
+def test_a_record_names_jobs_and_nodes_as_people_do(journal: Journal) -> None:
+    broker = make(journal)
+    for name in ("z", "gpu-a"):
+        broker.says(name, Hello(name=name, gpus=4))
+    submit(broker, 16, 16)  # rejected: they have numbers, and none in the cluster's state
+    submit(broker, 4, 2, 2)
+    told = why(broker, 5)
+    assert told.record is not None
+    record = msgspec.msgpack.decode(told.record, type=DecisionRecord)
+    assert isinstance(record.action, Start)
+    assert (record.action.seq, record.turn) == (2, 2)
+    assert record.names.jobs[2] == "5"
+    assert "| start job 5 on 2 GPUs: node gpu-a" in decision_table([record])
+    data = explanation_as_data(told)["record"]
+    assert (data["turn"], data["names"]["jobs"][2]) == (2, "5")
+    assert redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))[2].names == record.names
 
 
 class Forced(Scheduler):
