@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from rlsched.board.summarise import decision_table
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.actions import Start
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
+from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
@@ -244,3 +247,17 @@ def test_an_engine_keeps_one_order() -> None:
         engine.run_rule(Policy("qssf").rule)
     with pytest.raises(ValueError, match="by='area'"):
         engine.run(RuleScheduler(Policy("qssf")))
+
+
+def test_records_name_jobs_as_the_trace_does_and_nodes_as_the_cluster_does() -> None:
+    trace = Trace.from_columns(
+        name="named", submit_s=[0, 1], duration_s=[5, 5], num_gpus=[4, 2], job_id=["a-17", "b-3"]
+    )
+    engine = Engine(trace, ClusterSpec.uniform(1, 4), order=Policy("fifo").rule.order)
+    records: list[DecisionRecord] = []
+    engine.run(RuleScheduler(Policy("fifo")), on_record=records.append)
+    starts = [(one.action, one.names) for one in records if isinstance(one.action, Start)]
+    assert [names.jobs[action.seq] for action, names in starts] == ["a-17", "b-3"]
+    table = decision_table(records)
+    assert "| start job b-3 on 2 GPUs: node " in table
+    assert "internal" not in table
