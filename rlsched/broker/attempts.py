@@ -22,7 +22,6 @@ from rlsched.broker.entries import (
     AttemptEnding,
     AttemptOver,
     Entry,
-    NodeDown,
     NodeDrained,
     RankClocked,
     RankEnded,
@@ -37,7 +36,10 @@ MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
 NODE_STOPPED = "node_stopped"
+FENCED = "fenced"
 TIME_LIMIT = "time_limit"
+_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
+"""Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
 
 
@@ -153,8 +155,6 @@ class Attempts:
                     job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason, ended_s=when_s
                 )
             )
-            if reason == NODE_STOPPED and self._book.nodes[node].up:
-                self._note(NodeDown(name=node, reason="it was stopped"))
             self._after_rank(known, known.attempt, rank)
         self._send(node, EndedAck(job=job, attempt=attempt, rank=rank))
 
@@ -178,8 +178,9 @@ class Attempts:
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
         ended = attempt.ranks[rank]
-        if ended.reason == NODE_STOPPED and not attempt.ending:
-            self.end(job, "queued", f"node {ended.node} was stopped", charged=False)
+        if ended.reason in _NOT_ITS_DOING and not attempt.ending:
+            why = f"node {ended.node} {_NOT_ITS_DOING[ended.reason]}"
+            self.end(job, "queued", why, charged=False)
         elif ended.exit_code != 0 and not attempt.ending and not attempt.over:
             self.end(job, "failed", f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
         elif attempt.over:
@@ -271,6 +272,7 @@ class Attempts:
                         time_limit_s=job.spec.time_limit_s,
                         grace_s=self._limits.grace_s if job.spec.preemptible else None,
                         sm_clock_mhz=self._clock_mhz(rank.node, attempt),
+                        fenced=job.spec.on_lost == "requeue",
                     ),
                 )
 

@@ -14,8 +14,10 @@ from rlsched.broker.entries import (
     Entry,
     JobCancelled,
     JobSubmitted,
+    NodeAway,
     NodeDown,
     NodeDrained,
+    NodeRemoved,
     NodeResumed,
     NodeUp,
 )
@@ -51,8 +53,12 @@ from rlsched.wire.messages import (
     Hello,
     Launched,
     LaunchRefused,
+    Leaving,
     LogData,
 )
+
+LISTENS_EVERY_S = 0.5
+"""A broker that listens hands in a batch at least so often; a longer gap says that it did not."""
 
 
 class Machine:
@@ -121,6 +127,8 @@ class Machine:
         """
         if now_s <= self.now_s:
             raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
+        if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
+            self._members.pardon(now_s)
         self.now_s = now_s
         self._effects, self._entries, self._records = [], [], []
         for entry in self._first:
@@ -178,17 +186,22 @@ class Machine:
             case LogData():
                 self._requests.log_data(event.request, message)
             case Heartbeat():
-                pass
+                self._members.heartbeat(node, event.request)
+            case Leaving():
+                self._members.leaving(node)
 
     def _tick(self) -> None:
-        for name in self._members.expired(self.now_s):
+        for name in self._members.silent(self.now_s):
             self._effects.append(DropNode(name))
-            jobs = sorted(self.book.nodes[name].live_jobs)
-            why = f"node {name} was not heard of for {self.limits.lease_s:g} s"
-            if self.book.nodes[name].up:
-                self._note(NodeDown(name=name, reason=why))
-            for number in jobs:
-                self._attempts.lost(name, self.book.jobs[number], why)
+            self._note(NodeAway(name=name, reason=f"not heard of for {self.limits.lease_s:g} s"))
+        for name in self._members.lost(self.now_s):
+            node, silent = self.book.nodes[name], f"not heard of for {self._members.lost_after_s(name):g} s"
+            jobs = self.book.fenced_jobs(node)
+            if node.up:
+                self._effects.append(DropNode(name))
+                self._note(NodeDown(name=name, reason=silent))
+            for job in jobs:
+                self._attempts.lost(name, job, f"node {name} was {silent}")
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
@@ -274,7 +287,17 @@ class Machine:
         self._effects.append(Reply(peer, request, message))
 
 
-_CHANGES = (NodeUp, NodeDown, NodeDrained, NodeResumed, JobSubmitted, JobCancelled, AttemptOver)
+_CHANGES = (
+    NodeUp,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeResumed,
+    NodeRemoved,
+    JobSubmitted,
+    JobCancelled,
+    AttemptOver,
+)
 """Facts after which the scheduler is asked: arrivals, ends, nodes. The simulator's decision points."""
 
 

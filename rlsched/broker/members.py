@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.entries import Entry, NodeUp
+from rlsched.broker.entries import Entry, NodeAway, NodeUp
 from rlsched.broker.limits import Limits
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
-from rlsched.wire.messages import AttemptReport, BrokerToNode, Hello, Refused, Welcome
+from rlsched.wire.messages import AttemptReport, BrokerToNode, HeartbeatAck, Hello, Refused, Welcome
 
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
@@ -24,7 +24,7 @@ class Members:
         limits: The broker's times.
         note: Makes a fact true and journals it.
         send: Tells a node, with the number of the request that is answered.
-        now_s: When the broker started: nodes that the journal has as up have a whole lease to come back.
+        now_s: When the broker started: nodes that the journal has as up have their whole times to come back.
     """
 
     def __init__(
@@ -38,9 +38,10 @@ class Members:
     ) -> None:
         self._book, self._attempts, self._limits = book, attempts, limits
         self._note, self._send = note, send
-        self._started_s = now_s
+        self._started_s = self._listened_s = now_s
         self._seen_s: dict[str, float] = {}
         self._greeted: set[str] = set()
+        self._lost_after_s: dict[str, float] = {}
 
     def seen(self, node: str, now_s: float) -> None:
         """A message came from this node."""
@@ -50,17 +51,54 @@ class Members:
         """When a node was heard of last, Unix seconds."""
         return self._seen_s.get(node, self._started_s)
 
+    def heartbeat(self, node: str, request: int) -> None:
+        """A registered node lives. It has had its `Welcome`, so that it goes by this broker's times."""
+        self._lost_after_s[node] = self._limits.lost_after_s
+        if request:
+            self._send(node, HeartbeatAck(), request)
+
+    def leaving(self, node: str) -> None:
+        """A node's daemon is being stopped."""
+        known = self._book.nodes[node]
+        if known.up and not known.away:
+            self._note(NodeAway(name=node, reason="its daemon was stopped"))
+
+    def pardon(self, now_s: float) -> None:
+        """This broker has not listened for a while: silence counts from now."""
+        self._listened_s = now_s
+
+    def silence_s(self, node: str, now_s: float) -> float:
+        """How long a node could have been heard of, and was not."""
+        return now_s - max(self.seen_s(node), self._listened_s)
+
+    def lost_after_s(self, node: str) -> float:
+        """After what silence nothing of a node's jobs runs any more that is fenced.
+
+        Never less than what the node itself goes by, which may have been told it by an earlier broker.
+        """
+        spec = self._book.nodes[node].spec
+        return self._lost_after_s.get(node, max(spec.lost_after_s, self._limits.lost_after_s))
+
     def rested(self, now_s: float) -> list[str]:
         """Nodes that were drained for long enough."""
         nodes = self._book.nodes.items()
         return [name for name, node in nodes if node.drained and now_s >= node.drained_until_s]
 
-    def expired(self, now_s: float) -> list[str]:
-        """Nodes that are up, or still have ranks to tell of, but whose lease is over."""
+    def silent(self, now_s: float) -> list[str]:
+        """Nodes that are to be taken for away."""
         return [
             name
             for name, node in self._book.nodes.items()
-            if (node.up or node.live_jobs) and now_s - self.seen_s(name) >= self._limits.lease_s
+            if node.up and not node.away and self.silence_s(name, now_s) >= self._limits.lease_s
+        ]
+
+    def lost(self, now_s: float) -> list[str]:
+        """Nodes that are to be given up, or have been and still have jobs to be queued again."""
+        return [
+            name
+            for name, node in self._book.nodes.items()
+            if (node.up or self._book.fenced_jobs(node))
+            and self.silence_s(name, now_s) >= self.lost_after_s(name)
         ]
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float) -> None:
@@ -81,11 +119,20 @@ class Members:
             boot_id=hello.boot_id,
             sm_clocks_mhz=sorted(hello.sm_clocks_mhz, reverse=True),
             clocks_note=hello.clocks_note,
+            directory_id=hello.directory_id,
+            lost_after_s=max(hello.lost_after_s, self._limits.lost_after_s),
         )
         known = self._book.nodes.get(name)
-        if known is None or not known.up or known.spec != spec or name not in self._greeted:
+        gone = "was rebooted" if known and known.spec.boot_id != hello.boot_id else "came back without it"
+        if (
+            known is None
+            or known.state in ("away", "down")
+            or known.spec != spec
+            or name not in self._greeted
+        ):
             self._note(spec)
         self._greeted.add(name)
+        self._lost_after_s[name] = spec.lost_after_s
         ours = hello.cluster in ("", self._book.identity)
         reports = [report for report in hello.attempts if ours and self._is_current(name, report)]
         current = {(report.job, report.attempt) for report in reports}
@@ -97,10 +144,11 @@ class Members:
                 cluster=self._book.identity,
                 heartbeat_s=self._limits.heartbeat_s,
                 forget=sorted(forget),
+                lost_after_s=self._limits.lost_after_s,
             ),
             request,
         )
-        self._missing(name, current)
+        self._missing(name, current, gone)
         for report in reports:
             self._report(name, report)
 
@@ -136,8 +184,11 @@ class Members:
     def _is_current(self, node: str, report: AttemptReport) -> bool:
         return self._attempts.current(report.job, report.attempt, report.rank, node) is not None
 
-    def _missing(self, name: str, reported: set[tuple[int, int]]) -> None:
-        """Ranks that should be here and were not reported: launch, end again, or give up."""
+    def _missing(self, name: str, reported: set[tuple[int, int]], gone: str) -> None:
+        """Ranks that should be here and were not reported: launch, end again, or give up.
+
+        `gone`: what the node must have done to those that ran.
+        """
         for number in sorted(self._book.nodes[name].live_jobs):
             job = self._book.jobs[number]
             attempt = job.active
@@ -146,7 +197,7 @@ class Members:
             if attempt.ending:
                 self._attempts.kill(job)
             elif any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
-                self._attempts.lost(name, job, f"node {name} came back without it")
+                self._attempts.lost(name, job, f"node {name} {gone}")
             else:
                 self._attempts.launch(job, node=name)
 

@@ -132,10 +132,11 @@ def natural(name: str) -> list[tuple[int, str]]:
 def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
     """A node as people see it."""
     node = book.nodes[name]
-    free = int(book.cluster.arrays.node.free[node.number]) if node.up else 0
+    free = int(book.cluster.arrays.node.free[node.number]) if node.up and not node.away else 0
     return NodeInfo(
         name=name,
-        state="drained" if node.drained else "up" if node.up else "down",
+        state=node.state,
+        reason=node.reason,
         gpus=node.spec.gpus,
         free_gpus=free,
         gpu_type=node.spec.gpu_type,

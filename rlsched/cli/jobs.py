@@ -12,6 +12,7 @@ from rlsched.cli.options import asking
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
+    from rlsched.wire.messages import OnLost
 
 
 def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
@@ -56,6 +57,14 @@ def _print_json(value: object) -> None:
     metavar="NAME",
     help="What it computes, as `rlsched models` lists it: its clock is chosen by that  [default: unknown]",
 )
+@click.option(
+    "--on-lost",
+    type=click.Choice(["requeue", "wait"]),
+    default="requeue",
+    show_default=True,
+    help="When its node, or the broker, is away for longer than the broker's --lost-after: end it there and "
+    "queue it again, or let it go on and wait for the node.",
+)
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @asking
@@ -69,6 +78,7 @@ def submit(
     preemptible: bool,
     speed_energy: float | None,
     workload: str,
+    on_lost: OnLost,
     wait_for_it: bool,
     command: tuple[str, ...],
     broker: str | None,
@@ -108,6 +118,7 @@ def submit(
             preemptible=preemptible,
             speed_energy=speed_energy,
             workload=workload,
+            on_lost=on_lost,
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0

@@ -29,6 +29,7 @@ from rlsched.wire.messages import (
     NodeInfo,
     Nodes,
     Ok,
+    OnLost,
     ReadLog,
     Refused,
     Stats,
@@ -111,6 +112,7 @@ class Client:
         preemptible: bool = False,
         speed_energy: float | None = None,
         workload: str = "",
+        on_lost: OnLost = "requeue",
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -131,6 +133,8 @@ class Client:
                 clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
             workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an
                 average of these.
+            on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and queues
+                it again; `wait` lets it go on, and waits for the node.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -150,6 +154,7 @@ class Client:
             preemptible=preemptible,
             speed_energy=speed_energy,
             workload=workload,
+            on_lost=on_lost,
         )
         return self._ask(submit, Submitted).job
 

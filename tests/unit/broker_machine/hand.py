@@ -11,7 +11,14 @@ from rlsched.broker.limits import Limits
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import AttemptReport, Ended, Hello, Launched, ListNodes, Nodes, Submit
 
-LIMITS = Limits(heartbeat_s=2.0, lease_s=20.0, launch_timeout_s=30.0, kill_again_s=10.0, log_timeout_s=10.0)
+LIMITS = Limits(
+    heartbeat_s=2.0,
+    lease_s=20.0,
+    lost_after_s=20.0,
+    launch_timeout_s=30.0,
+    kill_again_s=10.0,
+    log_timeout_s=10.0,
+)
 TOKENS = itertools.count()
 
 

@@ -18,6 +18,7 @@ from rlsched.wire.messages import (
     Kill,
     Launch,
     LaunchRefused,
+    Leaving,
     Refused,
     Welcome,
 )
@@ -179,9 +180,10 @@ def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journ
     broker.ask(submit())
     for attempt in range(1, MAX_RETRIES + 4):
         broker.says("n0", launched(1, attempt))
+        broker.says("n0", Leaving(name="n0"))
         broker.says("n0", ended(1, attempt, exit_code=143, reason="node_stopped"))
         assert state(broker, 1) == "queued", "a node that is being stopped gets no new jobs"
-        assert not broker.book.nodes["n0"].up
+        assert states(broker) == {"n0": "away"}
         broker.says("n0", hello("n0"))
     assert state(broker, 1) == "launching"
     assert broker.book.jobs[1].retries == 0
