@@ -133,8 +133,8 @@ class Client:
                 clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
             workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an
                 average of these.
-            on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and queues
-                it again; `wait` lets it go on, and waits for the node.
+            on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and
+                queues it again; `wait` lets it go on, and waits for the node.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from rlsched.broker.entries import JobSubmitted
+from rlsched.broker.events import Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
@@ -20,6 +21,7 @@ LIMITS = Limits(
     log_timeout_s=10.0,
 )
 TOKENS = itertools.count()
+TICK = Tick()
 
 
 def make(journal: Journal, nodes: int = 0, policy: str = "fifo-backfill") -> HandBroker:
