@@ -9,7 +9,16 @@ from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.decide.registry import load_scheduler
-from rlsched.wire.messages import AttemptReport, Heartbeat, HeartbeatAck, Launch, Leaving, Welcome
+from rlsched.wire.messages import (
+    AttemptReport,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    Launch,
+    Leaving,
+    Refused,
+    Welcome,
+)
 from tests.unit.broker_machine import hand
 from tests.unit.broker_machine.hand import (
     ended,
@@ -155,3 +164,49 @@ def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
     assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
     over = [row.entry for row in journal.rows() if type(row.entry).__name__ == "AttemptOver"]
     assert over[0].reason == "node n0 was rebooted"  # type: ignore[union-attr]
+
+
+# ---- who speaks for a node --------------------------------------------------------------------------------
+
+
+def from_directory(directory: str, *reports: AttemptReport, boot: str = "b1") -> Hello:
+    said = hello("n0", 4, *reports, cluster="c1", epoch=1)
+    return msgspec.structs.replace(said, directory_id=directory, boot_id=boot)
+
+
+def test_a_second_daemon_of_a_node_that_lives_is_refused(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    broker.says("n0", from_directory("d1"))
+    (refused,) = broker.says("n0", from_directory("d2"))
+    assert isinstance(refused, Refused)
+    assert "another daemon speaks for node n0" in refused.message
+    broker.says("n0", Leaving(name="n0"))
+    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "in the place of one that was stopped"
+
+
+def test_a_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    broker.says("n0", from_directory("d1"))
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.wait(LIMITS.lease_s + 1.0)
+    (refused,) = broker.says("n0", from_directory("d2"))
+    assert isinstance(refused, Refused)
+    assert "jobs 1 of node n0 may still run" in refused.message
+    assert state(broker, 1) == "running"
+    broker.wait(LIMITS.lost_after_s)
+    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "they have ended themselves by now"
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+
+
+def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    broker.says("n0", from_directory("d1"))
+    broker.ask(submit(4, on_lost="wait"))
+    broker.says("n0", launched(1))
+    broker.wait(3 * LIMITS.lost_after_s)
+    (refused,) = broker.says("n0", from_directory("d2"))
+    assert isinstance(refused, Refused)
+    assert "for as long as they run" in refused.message
+    assert of_kind(broker.says("n0", from_directory("d2", boot="b2")), Welcome), "after a reboot nothing runs"
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
