@@ -103,7 +103,7 @@ class Members:
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float) -> None:
         """Register a node, and bring what it reports and what the book has into line."""
-        refusal = self._refusal(name, hello)
+        refusal = self._refusal(name, hello) or self._elsewhere(name, hello, now_s)
         if refusal:
             self._send(name, Refused(message=refusal), request)
             return
@@ -180,6 +180,29 @@ class Members:
                 f"{hello.gpus} for {hello.vc!r}; give it another --name"
             )
         return ""
+
+    def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
+        """Why this daemon is another one than the node's, "" if it is not, or may take its place.
+
+        One directory has one daemon at a time. From another one, nothing is known of the ranks that still run.
+        """
+        node = self._book.nodes.get(name)
+        theirs = node.spec.directory_id if node else ""
+        if node is None or not theirs or not hello.directory_id or theirs == hello.directory_id:
+            return ""
+        silence_s = self.silence_s(name, now_s)
+        if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
+            return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
+        jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
+        unfenced = [job for job in jobs if self._book.jobs[job].spec.on_lost == "wait"]
+        wait_s = self.lost_after_s(name) - silence_s
+        if not unfenced and (not jobs or wait_s <= 0):
+            return ""
+        until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
+        return (
+            f"jobs {', '.join(map(str, unfenced or jobs))} of node {name} may still run, by a daemon's directory "
+            f"that is not this one ({until}); start it with that --dir, cancel them, or remove the node"
+        )
 
     def _is_current(self, node: str, report: AttemptReport) -> bool:
         return self._attempts.current(report.job, report.attempt, report.rank, node) is not None
