@@ -215,7 +215,7 @@ class Attempts:
         if attempt is None:
             return
         order = Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=0)
-        if attempt.ending == PREEMPTED:
+        if not attempt.charged:
             order = msgspec.structs.replace(order, grace_s=self._limits.grace_s)
         for rank in attempt.live_ranks():
             if node in (None, attempt.ranks[rank].node):

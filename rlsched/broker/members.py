@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.entries import Entry, NodeAway, NodeUp
+from rlsched.broker.entries import Entry, NodeAway, NodeDrained, NodeRemoved, NodeResumed, NodeUp
 from rlsched.broker.limits import Limits
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
-from rlsched.wire.messages import AttemptReport, BrokerToNode, HeartbeatAck, Hello, Refused, Welcome
+from rlsched.wire.messages import (
+    AttemptReport,
+    BrokerToNode,
+    DrainNode,
+    HeartbeatAck,
+    Hello,
+    NodeOrder,
+    Refused,
+    RemoveNode,
+    ResumeNode,
+    Welcome,
+)
 
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
@@ -62,6 +74,32 @@ class Members:
         known = self._book.nodes[node]
         if known.up and not known.away:
             self._note(NodeAway(name=node, reason="its daemon was stopped"))
+
+    def order(self, order: NodeOrder) -> str:
+        """Do what an operator says. Returns why it cannot be done, "" where it is."""
+        name = order.node
+        node = self._book.nodes.get(name)
+        if node is None or node.removed:
+            return f"there is no node {name!r}; `rlsched nodes` lists them"
+        jobs = [self._book.jobs[number] for number in sorted(node.live_jobs)]
+        match order:
+            case DrainNode(reason=reason, requeue=requeue):
+                reason = reason or "drained by an operator"
+                self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
+                for job in jobs if requeue else []:
+                    self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
+            case ResumeNode():
+                if not node.drained:
+                    return f"node {name} is not drained: it is {node.state}"
+                self._note(NodeResumed(name=name))
+            case RemoveNode(reason=reason):
+                if node.up and not node.away:
+                    return f"node {name} is {node.state}: stop its daemon first (`rlsched node drain {name}`)"
+                reason = reason or "removed by an operator"
+                self._note(NodeRemoved(name=name, reason=reason))
+                for job in jobs:
+                    self._attempts.lost(name, job, f"node {name} was removed: {reason}")
+        return ""
 
     def pardon(self, now_s: float) -> None:
         """This broker has not listened for a while: silence counts from now."""
@@ -184,7 +222,7 @@ class Members:
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
         """Why this daemon is another one than the node's, "" if it is not, or may take its place.
 
-        One directory has one daemon at a time. From another one, nothing is known of the ranks that still run.
+        One directory has one daemon at a time. From another one, nothing is known of ranks that still run.
         """
         node = self._book.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -200,8 +238,8 @@ class Members:
             return ""
         until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
         return (
-            f"jobs {', '.join(map(str, unfenced or jobs))} of node {name} may still run, by a daemon's directory "
-            f"that is not this one ({until}); start it with that --dir, cancel them, or remove the node"
+            f"jobs {', '.join(map(str, unfenced or jobs))} of node {name} may still run, started from another "
+            f"directory than this one ({until}); start it with that --dir, cancel them, or remove the node"
         )
 
     def _is_current(self, node: str, report: AttemptReport) -> bool:

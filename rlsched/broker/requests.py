@@ -28,6 +28,7 @@ from rlsched.wire.messages import (
     ListNodes,
     LogChunk,
     LogData,
+    NodeOrder,
     Nodes,
     Ok,
     ReadLog,
@@ -100,13 +101,16 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Submit and cancel, in order; the new jobs among them are predicted together."""
+        """Submit, cancel, drain and so on, in order; the new jobs among them are predicted together."""
         predicted = self._predicted([one.message for one in asked if isinstance(one.message, Submit)], now_s)
         for one in asked:
             if isinstance(one.message, Submit):
                 self._reply(one.peer, one.request, self._submit(one.message, predicted))
             elif isinstance(one.message, Cancel):
                 self._reply(one.peer, one.request, self._cancel(one.message.job))
+            elif isinstance(one.message, NodeOrder):
+                wrong = self._members.order(one.message)
+                self._reply(one.peer, one.request, Refused(message=wrong) if wrong else Ok())
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
@@ -191,6 +195,7 @@ class Requests:
                         nodes=[
                             node_info(self._book, name, self._members.seen_s(name))
                             for name in sorted(self._book.nodes, key=natural)
+                            if not self._book.nodes[name].removed
                         ]
                     ),
                 )

@@ -1,4 +1,4 @@
-"""The verbs for users: submit, queue, why, logs, cancel, nodes."""
+"""The verbs for users: submit, queue, why, logs, cancel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.options import asking, print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -19,12 +19,6 @@ def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
     from rlsched.client.client import Client
 
     return Client(broker, home=keys, timeout_s=timeout_s)
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -153,7 +147,7 @@ def queue(finished: bool, as_json: bool, broker: str | None, keys: Path | None, 
     with _client(broker, keys, timeout_s) as client:
         jobs = client.jobs(finished=finished)
     if as_json:
-        _print_json(jobs)
+        print_json(jobs)
         return
     from rlsched.cli.job_tables import print_jobs
 
@@ -176,7 +170,7 @@ def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_
     if as_json:
         from rlsched.cli.job_tables import explanation_as_data
 
-        _print_json(explanation_as_data(explanation))
+        print_json(explanation_as_data(explanation))
         return
     click.echo(explanation)
 
@@ -226,23 +220,3 @@ def cancel(jobs: tuple[int, ...], broker: str | None, keys: Path | None, timeout
                 click.echo(f"error: {error}", err=True)
                 code = error.exit_code
     return code
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
-@asking
-def nodes(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """List the nodes and what is free on them.
-
-    \b
-    Example:
-      rlsched nodes
-    """
-    with _client(broker, keys, timeout_s) as client:
-        found = client.nodes()
-    if as_json:
-        _print_json(found)
-        return
-    from rlsched.cli.job_tables import print_nodes
-
-    print_nodes(found)

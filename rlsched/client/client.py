@@ -20,6 +20,7 @@ from rlsched.wire.messages import (
     Cancel,
     ClientReply,
     ClientRequest,
+    DrainNode,
     Explanation,
     JobInfo,
     Jobs,
@@ -32,6 +33,8 @@ from rlsched.wire.messages import (
     OnLost,
     ReadLog,
     Refused,
+    RemoveNode,
+    ResumeNode,
     Stats,
     StatsReport,
     Submit,
@@ -177,6 +180,31 @@ class Client:
     def nodes(self) -> list[NodeInfo]:
         """All nodes that have registered."""
         return self._ask(ListNodes(), Nodes).nodes
+
+    def drain_node(self, node: str, *, reason: str = "", requeue: bool = False) -> None:
+        """Let a node get no new jobs, until it is resumed.
+
+        Args:
+            node: Its name.
+            reason: For those who list the nodes.
+            requeue: End the jobs there, with the grace of a preemption, and queue them again.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        self._ask(DrainNode(node=node, reason=reason, requeue=requeue), Ok)
+
+    def resume_node(self, node: str) -> None:
+        """Let a drained node get jobs again."""
+        self._ask(ResumeNode(node=node), Ok)
+
+    def remove_node(self, node: str, *, reason: str = "") -> None:
+        """Forget a node that is gone for good; its jobs are queued again.
+
+        Raises:
+            InputError: there is no such node, or its daemon is there.
+        """
+        self._ask(RemoveNode(node=node, reason=reason), Ok)
 
     def why(self, job: int) -> Explanation:
         """Why a job waits, or runs where it does."""

@@ -66,6 +66,27 @@ class ListNodes(msgspec.Struct, frozen=True, kw_only=True, tag="list_nodes", for
     """Ask for the nodes."""
 
 
+class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", forbid_unknown_fields=True):
+    """Let a node get no new jobs until `ResumeNode`; with `requeue` end those there and queue them again."""
+
+    node: str
+    reason: str = ""
+    requeue: bool = False
+
+
+class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", forbid_unknown_fields=True):
+    """Let a drained node get jobs again."""
+
+    node: str
+
+
+class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag="remove_node", forbid_unknown_fields=True):
+    """Forget a node whose daemon is not there; its jobs are queued again."""
+
+    node: str
+    reason: str = ""
+
+
 class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_fields=True):
     """Ask why a job waits, or why it was started where it was."""
 
@@ -492,7 +513,8 @@ class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
     max_bytes: int
 
 
-ClientRequest = Submit | Cancel | ListJobs | ListNodes | Why | ReadLog | Stats
+NodeOrder = DrainNode | ResumeNode | RemoveNode
+ClientRequest = Submit | Cancel | NodeOrder | ListJobs | ListNodes | Why | ReadLog | Stats
 ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
 NodeMessage = Hello | Heartbeat | Leaving | Launched | LaunchRefused | ClockHeld | Ended | LogData
 BrokerToNode = Welcome | HeartbeatAck | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused
