@@ -35,9 +35,11 @@ from rlsched.wire.messages import BrokerToNode, EndedAck, HoldClock, Kill, Launc
 MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
+VANISHED_EXIT_CODE = 137
 NODE_STOPPED = "node_stopped"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
+_REASONS = ("", "killed", TIME_LIMIT, NODE_STOPPED, FENCED)
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
 """Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
@@ -150,6 +152,7 @@ class Attempts:
         known = self.current(job, attempt, rank, node)
         if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
             when_s = ended_s if ended_s is not None and math.isfinite(ended_s) else None
+            exit_code, reason = _plausible(exit_code, reason, known)
             self._note(
                 RankEnded(
                     job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason, ended_s=when_s
@@ -318,6 +321,13 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:
     if all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks):
         return "failed", _how(*attempt.first_failure, job)
     return "queued", attempt.ending_reason
+
+
+def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
+    """(exit code, reason) as a rank can have ended; a node's word is checked where it enters."""
+    if reason not in _REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
+        reason = ""
+    return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason
 
 
 def _how(exit_code: int | None, reason: str, job: Job) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -49,6 +50,7 @@ from rlsched.wire.messages import (
     ClientReply,
     ClockHeld,
     Ended,
+    EndedAck,
     Heartbeat,
     Hello,
     Launched,
@@ -57,6 +59,7 @@ from rlsched.wire.messages import (
     LogData,
 )
 
+_log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
 """A broker that listens hands in a batch at least so often; a longer gap says that it did not."""
 
@@ -135,7 +138,10 @@ class Machine:
             self._note(entry)
         self._first = []
         for event in sorted((event for event in events if isinstance(event, NodeSaid)), key=_rank):
-            self._node_said(event)
+            try:
+                self._node_said(event)
+            except Exception as error:
+                self._set_aside(event, error)
         self._requests.change([event for event in events if isinstance(event, ClientAsked)], now_s)
         if any(isinstance(event, Tick) for event in events):
             self._tick()
@@ -189,6 +195,21 @@ class Machine:
                 self._members.heartbeat(node, event.request)
             case Leaving():
                 self._members.leaving(node)
+
+    def _set_aside(self, event: NodeSaid, error: Exception) -> None:
+        """A node's message that nobody foresaw ends nothing but what it is about, and its sender rests."""
+        node, message = event.node, event.message
+        kind = type(message).__name__
+        _log.error("%s of node %s is set aside: %r", kind, node, message, exc_info=error)
+        known = self.book.nodes.get(node)
+        if known is not None and known.up and not known.drained:
+            reason = f"its message {kind} could not be dealt with: {error!r:.200}"
+            self._note(NodeDrained(name=node, until_s=self.now_s + self.limits.drain_s, reason=reason))
+        if isinstance(message, Ended):
+            job = self._attempts.current(message.job, message.attempt, message.rank, node)
+            if job is not None:
+                self._attempts.lost(node, job, f"node {node} told its end in a way that nobody understands")
+            self._send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _tick(self) -> None:
         for name in self._members.silent(self.now_s):
@@ -276,8 +297,8 @@ class Machine:
     # ---- what the parts call ----------------------------------------------------------------------
 
     def _note(self, entry: Entry) -> None:
-        self._entries.append(entry)
         self.book.apply(entry, self.now_s)
+        self._entries.append(entry)  # what cannot be applied must not be in the journal
         self._dirty = self._dirty or (isinstance(entry, _CHANGES) and not getattr(entry, "rejected", ""))
 
     def _send(self, node: str, message: BrokerToNode, request: int = 0) -> None:

@@ -238,8 +238,8 @@ class Members:
             return ""
         until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
         return (
-            f"jobs {', '.join(map(str, unfenced or jobs))} of node {name} may still run, started from another "
-            f"directory than this one ({until}); start it with that --dir, cancel them, or remove the node"
+            f"jobs {', '.join(map(str, unfenced or jobs))} of node {name} may still run, started from "
+            f"another directory ({until}); start it with that --dir, cancel them, or remove the node"
         )
 
     def _is_current(self, node: str, report: AttemptReport) -> bool:

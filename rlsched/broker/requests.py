@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
@@ -18,21 +21,24 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.views import job_info, natural, node_info
+from rlsched.errors import RlschedError
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
     ClientReply,
+    DrainNode,
     FetchLog,
     Jobs,
     ListJobs,
     ListNodes,
     LogChunk,
     LogData,
-    NodeOrder,
     Nodes,
     Ok,
     ReadLog,
     Refused,
+    RemoveNode,
+    ResumeNode,
     Stats,
     StatsReport,
     Submit,
@@ -40,6 +46,7 @@ from rlsched.wire.messages import (
     Why,
 )
 
+_log = logging.getLogger("rlsched.broker")
 MAX_GANG_GPUS = 65_536
 MAX_LOG_BYTES = 1 << 19
 MAX_LISTED = 2_000
@@ -102,15 +109,29 @@ class Requests:
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
         """Submit, cancel, drain and so on, in order; the new jobs among them are predicted together."""
-        predicted = self._predicted([one.message for one in asked if isinstance(one.message, Submit)], now_s)
+        submitted = [one.message for one in asked if isinstance(one.message, Submit)]
+        try:
+            predicted = self._predicted(submitted, now_s)
+        except Exception:
+            predicted = self._predicted_one_by_one(submitted, now_s)
         for one in asked:
-            if isinstance(one.message, Submit):
-                self._reply(one.peer, one.request, self._submit(one.message, predicted))
-            elif isinstance(one.message, Cancel):
-                self._reply(one.peer, one.request, self._cancel(one.message.job))
-            elif isinstance(one.message, NodeOrder):
-                wrong = self._members.order(one.message)
-                self._reply(one.peer, one.request, Refused(message=wrong) if wrong else Ok())
+            try:
+                reply = self._changed(one, predicted)
+            except Exception as error:
+                reply = _set_aside(one, error)
+            if reply is not None:
+                self._reply(one.peer, one.request, reply)
+
+    def _changed(self, one: ClientAsked, predicted: dict[str, JobSubmitted]) -> ClientReply | None:
+        match one.message:
+            case Submit() as submit:
+                return self._submit(submit, predicted)
+            case Cancel(job=job):
+                return self._cancel(job)
+            case DrainNode() | ResumeNode() | RemoveNode() as order:
+                wrong = self._members.order(order)
+                return Refused(message=wrong) if wrong else Ok()
+        return None
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
@@ -118,7 +139,9 @@ class Requests:
             wrong = _wrong(message)
             if wrong:
                 return Refused(message=wrong)
-            entry = predicted[message.token]
+            entry = predicted.get(message.token)
+            if entry is None:
+                raise RlschedError("it cannot be numbered and predicted")
             number = entry.job
             self._note(entry)
         job = self._book.jobs[number]
@@ -137,6 +160,22 @@ class Requests:
             return {}
         predicted = self._book.predictions.predict(list(drafts.values()), now_s)
         return {entry.token: entry for entry in predicted}
+
+    def _predicted_one_by_one(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
+        """One of them raises: the others get their predictions all the same."""
+        predicted: dict[str, JobSubmitted] = {}
+        number = len(self._book.jobs)
+        for message in messages:
+            try:
+                found = self._predicted([message], now_s)
+            except Exception:
+                _log.exception("a submission cannot be predicted: %.2000r", message)
+                continue
+            for token, entry in found.items():
+                if token not in predicted:
+                    number += 1
+                    predicted[token] = msgspec.structs.replace(entry, job=number)
+        return predicted
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
         """A submission as it will be journalled, not predicted yet."""
@@ -179,6 +218,12 @@ class Requests:
 
     def answer(self, asked: ClientAsked, now_s: float) -> None:
         """Everything that changes nothing."""
+        try:
+            self._answer(asked, now_s)
+        except Exception as error:
+            self._reply(asked.peer, asked.request, _set_aside(asked, error))
+
+    def _answer(self, asked: ClientAsked, now_s: float) -> None:
         match asked.message:
             case ListJobs(job=None, finished=finished):
                 chosen = [job for job in self._book.jobs.values() if finished or job.live]
@@ -300,6 +345,13 @@ class Requests:
         for request in late:
             wait = self._log_waits.pop(request)
             self._reply(wait.peer, wait.request, Refused(message="the job's node did not answer; try again"))
+
+
+def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
+    """A request that nobody foresaw harms nobody but who sent it."""
+    kind = type(asked.message).__name__
+    _log.error("%s of a client is set aside: %.2000r", kind, asked.message, exc_info=error)
+    return Refused(message=f"the broker could not deal with this {kind}: {error!r:.200}; its log says more")
 
 
 def _no_such(number: int) -> Refused:
