@@ -223,6 +223,7 @@ class Machine:
                 self._note(NodeDown(name=name, reason=silent))
             for job in jobs:
                 self._attempts.lost(name, job, f"node {name} was {silent}")
+        self._effects += [DropNode(name) for name in self._members.returning()]
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})

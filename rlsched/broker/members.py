@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.entries import Entry, NodeAway, NodeDrained, NodeRemoved, NodeResumed, NodeUp
+from rlsched.broker.entries import Entry, NodeAway, NodeDown, NodeDrained, NodeRemoved, NodeResumed, NodeUp
 from rlsched.broker.limits import Limits
+from rlsched.broker.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.wire.messages import (
     AttemptReport,
@@ -54,6 +55,7 @@ class Members:
         self._seen_s: dict[str, float] = {}
         self._greeted: set[str] = set()
         self._lost_after_s: dict[str, float] = {}
+        self._other_gpus: set[str] = set()
 
     def seen(self, node: str, now_s: float) -> None:
         """A message came from this node."""
@@ -161,6 +163,9 @@ class Members:
             lost_after_s=max(hello.lost_after_s, self._limits.lost_after_s),
         )
         known = self._book.nodes.get(name)
+        if known is not None and known.is_other(hello) and self._busy(known):
+            self._changed(name, hello, request)
+            return
         gone = "was rebooted" if known and known.spec.boot_id != hello.boot_id else "came back without it"
         if (
             known is None
@@ -171,6 +176,14 @@ class Members:
             self._note(spec)
         self._greeted.add(name)
         self._lost_after_s[name] = spec.lost_after_s
+        reports = self._welcome(name, hello, request)
+        current = {(report.job, report.attempt) for report in reports}
+        self._missing(name, current, gone)
+        for report in reports:
+            self._report(name, report)
+
+    def _welcome(self, name: str, hello: Hello, request: int) -> list[AttemptReport]:
+        """Answer a node, and tell it what to forget; what it reports that is under way."""
         ours = hello.cluster in ("", self._book.identity)
         reports = [report for report in hello.attempts if ours and self._is_current(name, report)]
         current = {(report.job, report.attempt) for report in reports}
@@ -186,9 +199,7 @@ class Members:
             ),
             request,
         )
-        self._missing(name, current, gone)
-        for report in reports:
-            self._report(name, report)
+        return reports
 
     def _refusal(self, name: str, hello: Hello) -> str:
         """Why this node cannot register, "" if it can."""
@@ -211,13 +222,36 @@ class Members:
                 f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._book.epoch}: "
                 "its journal is older than that of another broker"
             )
-        known = self._book.nodes.get(name)
-        if known and (known.spec.gpus, known.spec.vc) != (hello.gpus, hello.vc):
-            return (
-                f"node {name} registered with {known.spec.gpus} GPUs for VC {known.spec.vc!r}, now with "
-                f"{hello.gpus} for {hello.vc!r}; give it another --name"
-            )
         return ""
+
+    def _changed(self, name: str, hello: Hello, request: int) -> None:
+        """A node came back with other GPUs, and the ledger has jobs on those that it had.
+
+        Numbers of GPUs may mean others now: its jobs begin again, and it registers once they are over.
+        """
+        node = self._book.nodes[name]
+        why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
+        if node.up:
+            self._note(NodeDown(name=name, reason=why))
+        reports = self._welcome(name, hello, request)
+        told = {(report.job, report.attempt) for report in reports}
+        for number in sorted(node.live_jobs):
+            job = self._book.jobs[number]
+            if job.active is not None and (number, job.active.number) not in told:
+                self._attempts.lost(name, job, why)
+        for report in reports:
+            self._report(name, report)
+            self._attempts.end(self._book.jobs[report.job], "queued", why, charged=False)
+        self._other_gpus.add(name)
+
+    def returning(self) -> list[str]:
+        """Nodes with other GPUs than they had, and no jobs on those any more: they are to say hello again."""
+        ready = [name for name in sorted(self._other_gpus) if not self._busy(self._book.nodes[name])]
+        self._other_gpus.difference_update(ready)
+        return ready
+
+    def _busy(self, node: Node) -> bool:
+        return bool(node.live_jobs or self._book.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
         """Why this daemon is another one than the node's, "" if it is not, or may take its place.

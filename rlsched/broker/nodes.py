@@ -10,6 +10,7 @@ from rlsched.broker.entries import NodeAway, NodeDown, NodeDrained, NodeRemoved,
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.wire.messages import Hello
 
 NodeChange = NodeUp | NodeAway | NodeDown | NodeDrained | NodeResumed | NodeRemoved
 
@@ -46,6 +47,10 @@ class Node:
         """Whether it is told to get no new jobs."""
         return self.drained_until_s > 0
 
+    def is_other(self, hello: Hello | NodeUp) -> bool:
+        """Whether what registers under its name has other GPUs or another owner: to a ledger, another node."""
+        return (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
+
     @property
     def state(self) -> str:
         """down | away | drained | up."""
@@ -61,7 +66,17 @@ class Node:
 
 def change_node(nodes: dict[str, Node], cluster: ClusterState, clocks: Clocks, change: NodeChange) -> None:
     """Let a fact about a node be true: in `nodes`, by name, and in the state that the scheduler sees."""
-    if isinstance(change, NodeUp) and change.name not in nodes:
+    known = nodes.get(change.name)
+    if isinstance(change, NodeUp) and known is not None and known.is_other(change):
+        cluster.retire_node(known.number)
+        drained_until_s, drained_reason = known.drained_until_s, known.drained_reason
+        del nodes[change.name]
+        change_node(nodes, cluster, clocks, change)
+        if drained_until_s == math.inf:
+            drained = NodeDrained(name=change.name, until_s=math.inf, reason=drained_reason)
+            change_node(nodes, cluster, clocks, drained)
+        return
+    if isinstance(change, NodeUp) and known is None:
         number = cluster.add_node(
             NodeSpec(
                 name=change.name,

@@ -203,13 +203,6 @@ def test_a_node_is_who_its_key_says(broker: HandBroker) -> None:
     assert broker.book.nodes == {}
 
 
-def test_a_node_cannot_change_its_gpus(journal: Journal) -> None:
-    broker = make(journal, nodes=1)
-    (refused,) = broker.says("n0", hello("n0", gpus=8))
-    assert isinstance(refused, Refused)
-    assert "another --name" in refused.message
-
-
 def test_a_node_that_obeys_a_newer_broker_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     (refused,) = broker.says("n0", hello("n0", cluster="c1", epoch=5))

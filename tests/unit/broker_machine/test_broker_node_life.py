@@ -19,6 +19,7 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    Welcome,
 )
 from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, make, state, states, submit
 
@@ -114,3 +115,39 @@ def test_operators_orders_are_decided_again_from_the_journal(broker: HandBroker,
     made = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
     assert [record.action for record in made] == [record.action for record in records]
     assert [record.state_digest for record in made] == [record.state_digest for record in records]
+
+
+# ---- a node that comes back with other GPUs ---------------------------------------------------------------
+
+
+def test_a_node_that_lost_a_gpu_registers_with_what_it_has(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(DrainNode(node="n0", reason="a GPU fell off the bus"))
+    broker.says("n0", hello("n0", 3, cluster="c1"))
+    assert (states(broker)["n0"], reasons(broker)["n0"]) == ("drained", "a GPU fell off the bus")
+    broker.ask(ResumeNode(node="n0"))
+    nodes = broker.ask(ListNodes())
+    assert isinstance(nodes, Nodes)
+    assert [(node.name, node.gpus, node.free_gpus) for node in nodes.nodes] == [("n0", 3, 3)]
+    broker.ask(submit(3))
+    assert state(broker, 1) == "launching"
+    again = make(journal)
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+
+
+def test_its_jobs_begin_again_before_it_does(broker: HandBroker) -> None:
+    running = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 8, running, cluster="c1", epoch=1))
+    assert [type(message) for message in out] == [Welcome, Kill]
+    assert (states(broker)["n0"], state(broker, 1)) == ("down", "running")
+    assert "came back with 8 GPUs, and had 4" in reasons(broker)["n0"]
+    broker.wait(1.0, "n0", "n1")
+    assert broker.sent.dropped == []
+    broker.says("n0", ended(1, exit_code=143, reason="killed"))
+    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
+    broker.wait(1.0, "n0", "n1")
+    assert broker.sent.dropped == ["n0"], "so that it says hello again"
+    broker.says("n0", hello("n0", 8, cluster="c1", epoch=1))
+    assert states(broker) == {"n0": "up", "n1": "up"}
+    broker.ask(submit(8))
+    assert state(broker, 2) == "launching"
