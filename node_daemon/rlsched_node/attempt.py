@@ -7,10 +7,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rlsched.wire.messages import AttemptReport, ClockHeld, Ended, Launch, Launched, LaunchRefused
+from rlsched_node import shim
 
 EXIT_VANISHED = 137
 """The exit code of a rank that left none: its shim was killed, or the node went down."""
-EXIT_KILLED = 143
+EXIT_KILLED = shim.EXIT_KILLED
 """The exit code of a rank that was ended before it started (128 + SIGTERM)."""
 
 

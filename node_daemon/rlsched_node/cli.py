@@ -6,18 +6,26 @@ from pathlib import Path
 
 import click
 
+from rlsched.cli.nodes import drain, remove, resume
+
 EPILOG = """\b
 Example:
   rlsched node --name n0 --gpus 4 --simulated
   rlsched node --broker tcp://127.0.0.1:7461 --name gpu-a --gpu-type h200 --vc research
+  rlsched node drain gpu-a --reason "new driver"
 """
 
 
-@click.command(epilog=EPILOG)
+@click.group(
+    epilog=EPILOG,
+    invoke_without_command=True,
+    commands={"drain": drain, "resume": resume, "remove": remove},
+    subcommand_metavar="[drain|resume|remove ...]",
+)
 @click.option(
     "--broker", metavar="ADDRESS", help="tcp://HOST:PORT; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461."
 )
-@click.option("--name", required=True, help="Name of this node, the one in its key.")
+@click.option("--name", help="Name of this node, the one in its key.  [required]")
 @click.option("--gpus", type=int, metavar="N", help="Offer N GPUs; default: all that NVML shows.")
 @click.option("--simulated", "is_simulated", is_flag=True, help="Make up GPUs instead of asking NVML.")
 @click.option("--gpu-type", help="Model of the GPUs, as jobs name it; default: generic.", default="generic")
@@ -42,9 +50,11 @@ Example:
     is_flag=True,
     help="End the jobs when this daemon is stopped; default: they go on for the next to adopt.",
 )
+@click.pass_context
 def node(
+    ctx: click.Context,
     broker: str | None,
-    name: str,
+    name: str | None,
     gpus: int | None,
     is_simulated: bool,
     gpu_type: str,
@@ -59,6 +69,10 @@ def node(
     output is in DIR/attempts/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n after signal
     n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when it vanished.
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    if name is None:
+        raise click.UsageError("Missing option '--name'.", ctx)
     import logging
 
     from rlsched.broker.keys import KeyHome, default_home

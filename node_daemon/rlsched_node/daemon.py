@@ -41,11 +41,13 @@ from rlsched_node.steps import (
     Persist,
     Quit,
     RecordEnded,
+    RenewLease,
     ResetClocks,
     Send,
     SendLog,
     StartFailed,
     StartRank,
+    Stopping,
     Tick,
 )
 from rlsched_node.store import AttemptStore
@@ -90,7 +92,7 @@ class NodeDaemon:
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory / "attempts")
         self._store.clean(time.time())
-        self._ranks = Ranks(self._store)
+        self._ranks = Ranks(self._store, self._home.lease)
         self._clocks = ClockLocks(config.directory, gpus)
         self._machine = NodeMachine(self._hello(), self._adopted())
         self._link = BrokerLink(config.broker, pair, broker_public)
@@ -135,6 +137,8 @@ class NodeDaemon:
             _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)
         try:
             self._serve(lambda: self._stops > 0 or self._quit is not None)
+            if not self._config.end_jobs:
+                self._feed(Stopping())
             if self._config.end_jobs and self._quit is None:
                 self._end_jobs()
         finally:
@@ -171,7 +175,7 @@ class NodeDaemon:
         for source in (self._link.socket, self._link.monitor, self._ranks.fileno(), self._wake.fileno()):
             poller.register(source, zmq.POLLIN)
         while not is_done():
-            timeout_s = min(max(self._machine.next_tick_s() - time.monotonic(), 0.0), 1.0)
+            timeout_s = min(max(self._machine.next_tick_s() - shim.since_boot_s(), 0.0), 1.0)
             if self._ranks.needs_polling:
                 timeout_s = min(timeout_s, _POLL_WITHOUT_PIDFD_S)
             poller.poll(int(timeout_s * 1e3) + 1)
@@ -184,7 +188,7 @@ class NodeDaemon:
     def _feed(self, event: Event) -> None:
         events = [event]
         while events:
-            for effect in self._machine.handle(events.pop(0), time.monotonic()):
+            for effect in self._machine.handle(events.pop(0), shim.since_boot_s()):
                 events += self._perform(effect)
 
     def _perform(self, effect: Effect) -> Iterator[Event]:
@@ -206,6 +210,9 @@ class NodeDaemon:
                 self._link.send(LogData(data=data, offset=offset, eof=is_over and is_all), request)
             case Persist(cluster, epoch):
                 self._home.persist(cluster, epoch)
+            case RenewLease(until_s, grace_s, lost_after_s):
+                with _log_os_errors("fenced ranks end when the lease that they have is over"):
+                    shim.write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
             case RecordEnded(key, exit_code, reason):
                 with _log_os_errors(f"attempt {key} is remembered in memory alone"):
                     self._store.at(key).create_ended(exit_code, reason)
@@ -247,6 +254,7 @@ class NodeDaemon:
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()
+        lease = shim.read_lease(str(self._home.lease))
         self._clocks_note = clocks.note
         return Hello(
             name=self._config.name,
@@ -261,6 +269,8 @@ class NodeDaemon:
             cluster=self._home.state.cluster,
             sm_clocks_mhz=clocks.sm_clocks_mhz,
             clocks_note=clocks.note,
+            directory_id=self._home.state.directory_id,
+            lost_after_s=lease[2] if lease else 0.0,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,15 +22,17 @@ class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: The node's name.
         cluster: Identity of the broker's journal; "" before the first `Welcome`.
         epoch: The highest epoch of it that the node has obeyed.
+        directory_id: Random; tells this directory of attempts from another.
     """
 
     name: str
     cluster: str = ""
     epoch: int = 0
+    directory_id: str = ""
 
 
 class NodeHome:
-    """DIR of `rlsched node`: `lock`, `state.json`, and `attempts/`. Held until `close()`.
+    """DIR of `rlsched node`: `lock`, `state.json`, `lease`, and `attempts/`. Held until `close()`.
 
     Raises:
         InputError: another daemon holds it, it belongs to a node of another name, or it cannot be used.
@@ -46,6 +49,9 @@ class NodeHome:
             ) from error
         try:
             self.state = self._read_state(name)
+            if not self.state.directory_id:
+                self.state = msgspec.structs.replace(self.state, directory_id=secrets.token_hex(8))
+                self._write_state()
         except BaseException:
             self.close()
             raise
@@ -64,6 +70,11 @@ class NodeHome:
                 f"{self.path}: cannot write the broker's epoch: {error.strerror}; jobs go on, "
                 "start the node again when there is room"
             ) from error
+
+    @property
+    def lease(self) -> Path:
+        """The file that shims of fenced ranks read."""
+        return self.path / "lease"
 
     def close(self) -> None:
         """Let the next daemon in."""
@@ -91,9 +102,7 @@ class NodeHome:
         try:
             state = msgspec.json.decode(path.read_bytes(), type=NodeState)
         except FileNotFoundError:
-            self.state = NodeState(name)
-            self._write_state()
-            return self.state
+            return NodeState(name)
         except (OSError, msgspec.DecodeError) as error:
             raise InputError(f"{path}: not a node's state: {error}; give another --dir") from error
         if state.name != name:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.errors import RlschedError
@@ -86,8 +87,10 @@ def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[
             raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
 
 
-def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str]) -> Spawned:
+def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], lease: Path) -> Spawned:
     """Make the attempt's directory and start its shim, which goes on when this process ends.
+
+    `lease`: the node's file of that name.
 
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
@@ -98,6 +101,7 @@ def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str]) -> Sp
         env=env,
         cwd=launch.cwd or os.path.expanduser("~"),
         time_limit_s=launch.time_limit_s,
+        lease=str(lease) if launch.fenced else "",
     )
     try:
         directory.create(record)

@@ -14,6 +14,7 @@ from rlsched.wire.messages import BrokerToNode, NodeMessage, decode, encode
 from rlsched_node.steps import Connected, Disconnected, Event, Received
 
 MAX_DROPS_LOGGED = 20
+LINGER_MS = 200
 _log = logging.getLogger("rlsched.node")
 _FOR_NODES = BrokerToNode.__args__
 _FAILED_HANDSHAKES = (
@@ -66,10 +67,10 @@ class BrokerLink:
         return events
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Say what is still to be said, and drop the connection."""
         self.socket.disable_monitor()
         self.monitor.close(0)
-        self.socket.close(0)
+        self.socket.close(LINGER_MS)
         self._context.term()
 
     def _watch(self) -> list[Event]:

@@ -11,15 +11,18 @@ from rlsched.wire.messages import (
     EndedAck,
     FetchLog,
     Heartbeat,
+    HeartbeatAck,
     Hello,
     HoldClock,
     Kill,
     Launch,
+    Leaving,
     Refused,
     SayHello,
     Welcome,
 )
 from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
+from rlsched_node.lease import Lease
 from rlsched_node.steps import (
     Acknowledge,
     ClocksLocked,
@@ -43,6 +46,7 @@ from rlsched_node.steps import (
     Started,
     StartFailed,
     StartRank,
+    Stopping,
     Tick,
 )
 
@@ -71,6 +75,7 @@ class NodeMachine:
 
     def __init__(self, hello: Hello, attempts: Iterable[Attempt] = ()) -> None:
         self._hello = hello
+        self._lease = Lease(hello.lost_after_s)
         self.cluster = hello.cluster
         self.epoch = hello.epoch
         self.attempts: dict[AttemptKey, Attempt] = {}
@@ -89,7 +94,7 @@ class NodeMachine:
         self._tells_anew = False
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take one event at `now_s` (monotonic seconds)."""
+        """Take one event at `now_s` (seconds since boot, suspended time among them)."""
         return list(self._steps(event, now_s))
 
     @property
@@ -108,7 +113,7 @@ class NodeMachine:
         return not any(attempt.is_live for attempt in self._open.values())
 
     def next_tick_s(self) -> float:
-        """When (monotonic seconds) the next `Tick` is due at the latest."""
+        """When (seconds since boot) the next `Tick` is due at the latest."""
         due = [self._heartbeat_at_s, self._repeat_at_s] if self.is_registered else [self._hello_at_s or 0.0]
         due += [
             attempt.hard_kill_at_s
@@ -143,12 +148,19 @@ class NodeMachine:
                 yield from self._clocks_locked(self.attempts[key], event)
             case Tick():
                 yield from self._tick(now_s)
+            case Stopping():
+                yield from self._leave()
             case EndJobs(grace_s):
-                self.is_stopping = True
+                yield from self._leave()
                 self._drop_waiting()
                 for attempt in self._open.values():
                     if attempt.is_live:
                         yield from self._end(attempt, grace_s, "node_stopped", now_s)
+
+    def _leave(self) -> Iterator[Effect]:
+        if self.is_registered and not self.is_stopping:
+            yield Send(Leaving(name=self._hello.name))
+        self.is_stopping = True
 
     # ---- the broker's messages ----------------------------------------------------------------------
 
@@ -156,7 +168,11 @@ class NodeMachine:
         message = event.message
         match message:
             case Welcome():
-                yield from self._welcome(message, now_s)
+                yield from self._welcome(message, event.request, now_s)
+            case HeartbeatAck():
+                renewed = self._lease.answered(event.request) if self.is_registered else None
+                if renewed is not None:
+                    yield renewed
             case SayHello():
                 yield from self._say_hello(now_s)
             case Launch() | Kill() | HoldClock() if not self.is_registered:
@@ -167,7 +183,10 @@ class NodeMachine:
                     return
                 yield from self._obey(message.epoch)
                 key = self._key(message.job, message.attempt, message.rank)
-                if isinstance(message, Launch):
+                if isinstance(message, Launch) and message.fenced and self._lease.is_over(now_s):
+                    yield Note(f"ignored the launch of {key}: no heartbeat has been answered for too long")
+                    self.is_registered = False  # what it orders may be old: ask anew, with the next tick
+                elif isinstance(message, Launch):
                     yield from self._launch(key, message)
                 elif isinstance(message, HoldClock):
                     yield from self._hold_clock(key, max(message.sm_clock_mhz, 0))
@@ -190,7 +209,7 @@ class NodeMachine:
             case Refused(message=line):
                 yield Note(f"the broker refuses: {line}") if self.is_registered else Quit(line)
 
-    def _welcome(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
+    def _welcome(self, welcome: Welcome, request: int, now_s: float) -> Iterator[Effect]:
         if not _CLUSTER.fullmatch(welcome.cluster):
             yield Quit(f"expected a cluster id of letters and digits, got {welcome.cluster!r}")
             return
@@ -208,6 +227,7 @@ class NodeMachine:
         self._heartbeat_s = min(max(welcome.heartbeat_s, _HEARTBEAT_RANGE_S[0]), _HEARTBEAT_RANGE_S[1])
         self._heartbeat_at_s = now_s + self._heartbeat_s
         self.is_registered = True
+        yield self._lease.welcome(request, welcome.lost_after_s)
         yield Note(f"registered with the broker at epoch {self.epoch}")
         forget = set(welcome.forget)
         for attempt in self._own():
@@ -394,7 +414,7 @@ class NodeMachine:
             yield from self._say_hello(now_s)
         if self.is_registered and now_s >= self._heartbeat_at_s:
             self._heartbeat_at_s = now_s + self._heartbeat_s
-            yield Send(Heartbeat(name=self._hello.name))
+            yield Send(Heartbeat(name=self._hello.name), self._lease.ask(now_s))
         if self.is_registered and now_s >= self._repeat_at_s:
             yield from self._report_ends(now_s)
         for attempt in self._open.values():
@@ -413,9 +433,14 @@ class NodeMachine:
         self._drop_waiting()
         self._hello_at_s = now_s + HELLO_RETRY_S
         reports = [attempt.report() for attempt in self._own() if not attempt.is_forgotten]
-        yield Send(
-            msgspec.structs.replace(self._hello, cluster=self.cluster, epoch=self.epoch, attempts=reports)
+        hello = msgspec.structs.replace(
+            self._hello,
+            cluster=self.cluster,
+            epoch=self.epoch,
+            attempts=reports,
+            lost_after_s=self._lease.lost_after_s,
         )
+        yield Send(hello, self._lease.ask(now_s))
 
     def _obey(self, epoch: int) -> Iterator[Effect]:
         if epoch > self.epoch:

@@ -8,6 +8,7 @@ import select
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlsched.wire.messages import Launch
 from rlsched_node import shim
@@ -41,8 +42,8 @@ class _Rank:
 class Ranks:
     """Live ranks and their shims. `fileno()` becomes readable when `collect()` has something to say."""
 
-    def __init__(self, store: AttemptStore) -> None:
-        self._store = store
+    def __init__(self, store: AttemptStore, lease: Path) -> None:
+        self._store, self._lease = store, lease
         self._ranks: dict[AttemptKey, _Rank] = {}
         self._epoll = select.epoll()
 
@@ -62,7 +63,7 @@ class Ranks:
             LaunchError: see `start_rank`.
         """
         directory = self._store.at(key)
-        spawned = start_rank(launch, directory, env)
+        spawned = start_rank(launch, directory, env, self._lease)
         self._watch(
             _Rank(
                 key, directory, spawned.pid, None, spawned.ready_fd, _open_pidfd(spawned.pid), is_child=True

@@ -7,6 +7,7 @@ library alone. Its protocol with the daemon is the attempt directory DIR:
     launch.json   in:  command, env, cwd, time_limit_s
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
+    (launch.json names the node's lease: when that is over, the rank is ended with reason `fenced`)
     exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
     output.log    standard output and standard error
 
@@ -29,9 +30,12 @@ from typing import Any
 EXIT_TIME_LIMIT = 124
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
+EXIT_KILLED = 143
 READY_FD = 3
 """Where a shim says that it has claimed its attempt."""
 DEFAULT_GRACE_S = 5.0
+LEASE_LOOK_S = 1.0
+"""A shim with a lease looks at the clock so often: while a machine is suspended, sleeps do not end."""
 STRAGGLER_GRACE_S = 2.0
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _PR_SET_PDEATHSIG = 1
@@ -60,6 +64,32 @@ def start_ticks(pid: int) -> int | None:
     """Clock ticks from boot to the start of a process; None when it is gone or a zombie."""
     fields = read_stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def since_boot_s() -> float:
+    """Seconds since the machine was booted, those among them for which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def write_lease(path: str, until_s: float, grace_s: float, lost_after_s: float) -> None:
+    """Renew the lease in place, which needs no space; twice, so that half of a write is told from a whole."""
+    line = f"{until_s:.3f} {grace_s:.3f} {lost_after_s:.3f}".ljust(63) + "\n"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.pwrite(fd, (line * 2).encode(), 0)
+    finally:
+        os.close(fd)
+
+
+def read_lease(path: str) -> tuple[float, float, float] | None:
+    """(until when, seconds since boot; grace_s; lost_after_s); None where there is none, or half of one."""
+    try:
+        with open(path, encoding="ascii") as file:
+            first, second = file.readlines()
+        until_s, grace_s, lost_after_s = map(float, first.split())
+    except (OSError, ValueError):
+        return None
+    return (until_s, grace_s, lost_after_s) if first == second else None
 
 
 def claim(directory: str, identity: dict[str, Any]) -> bool:
@@ -156,6 +186,8 @@ class Rank:
         limit_s = launch["time_limit_s"]
         self.limit_at_s = math.inf if limit_s is None else time.monotonic() + limit_s
         self.limit_s = limit_s
+        self.lease = str(launch.get("lease", ""))
+        self.lease_until_s = -math.inf
         self.exit_code: int | None = None
         self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
         self.pid = os.fork()
@@ -215,10 +247,12 @@ class Rank:
     def step(self) -> None:
         """Wait for the next signal or deadline, and act on it."""
         until_s = min(self.limit_at_s, self.kill_at_s) - time.monotonic()
-        info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), 3600.0))
+        info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), LEASE_LOOK_S if self.lease else 3600.0))
         if info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
+        if self.lease and since_boot_s() >= self.lease_until_s:
+            self.look_at_lease()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
             self.limit_at_s = math.inf
@@ -227,6 +261,17 @@ class Rank:
         if now_s >= self.kill_at_s:
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
+
+    def look_at_lease(self) -> None:
+        """The lease that was read last is over: go by the one there is now, and end if that is over too."""
+        lease = read_lease(self.lease)
+        grace_s = 0.0
+        if lease is not None:
+            self.lease_until_s, grace_s, _ = lease
+        if since_boot_s() >= self.lease_until_s:
+            self.lease = ""
+            say("the broker has not been heard of for too long, and may start this job elsewhere: ending it")
+            self.end("fenced", grace_s)
 
     def read_kill(self) -> dict[str, Any]:
         """What the daemon asks for; empty when the signal came from somebody else."""
@@ -245,6 +290,9 @@ def _kill(send: Any, target: int, number: int) -> None:
 
 def supervise(directory: str, launch: dict[str, Any]) -> tuple[int, str]:
     """Run the command to its end and leave none of its processes behind: (exit code, reason)."""
+    lease = read_lease(launch["lease"]) if launch.get("lease") else None
+    if lease is not None and since_boot_s() >= lease[0]:
+        return EXIT_KILLED, "fenced"
     rank = Rank(directory, launch)
     while True:
         left = rank.reap()

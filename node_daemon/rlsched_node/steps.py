@@ -72,13 +72,29 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopping:
+    """The daemon is to be stopped; its jobs go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndJobs:
     """The node is to be stopped with its jobs."""
 
     grace_s: float
 
 
-Event = Received | Connected | Disconnected | Started | StartFailed | Exited | ClocksLocked | Tick | EndJobs
+Event = (
+    Received
+    | Connected
+    | Disconnected
+    | Started
+    | StartFailed
+    | Exited
+    | ClocksLocked
+    | Tick
+    | Stopping
+    | EndJobs
+)
 
 
 # ---- effects ----------------------------------------------------------------------------------------
@@ -98,6 +114,15 @@ class Persist:
 
     cluster: str
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    """Fenced ranks may go on until `until_s` (seconds since boot), then they have `grace_s` to end."""
+
+    until_s: float
+    grace_s: float
+    lost_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +209,7 @@ class Quit:
 Effect = (
     Send
     | Persist
+    | RenewLease
     | StartRank
     | HoldClocks
     | ResetClocks

@@ -41,7 +41,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         exit_code: The command's, or one of the codes that `rlsched_node.shim` lists.
-        reason: "" | "killed" | "time_limit" | "node_stopped".
+        reason: "" | "killed" | "time_limit" | "node_stopped" | "fenced".
         ended_s: Unix seconds.
     """
 
@@ -63,13 +63,14 @@ class KillOrder(msgspec.Struct, frozen=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim runs, and which GPUs it holds (numbers on this node)."""
+    """What the shim runs, which GPUs it holds (numbers on this node), and the node's lease ("": no fence)."""
 
     gpus: list[int]
     command: list[str]
     env: dict[str, str]
     cwd: str
     time_limit_s: float | None = None
+    lease: str = ""
 
 
 @dataclass(frozen=True, slots=True)

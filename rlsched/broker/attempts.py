@@ -22,7 +22,6 @@ from rlsched.broker.entries import (
     AttemptEnding,
     AttemptOver,
     Entry,
-    NodeDown,
     NodeDrained,
     RankClocked,
     RankEnded,
@@ -36,8 +35,13 @@ from rlsched.wire.messages import BrokerToNode, EndedAck, HoldClock, Kill, Launc
 MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
+VANISHED_EXIT_CODE = 137
 NODE_STOPPED = "node_stopped"
+FENCED = "fenced"
 TIME_LIMIT = "time_limit"
+_REASONS = ("", "killed", TIME_LIMIT, NODE_STOPPED, FENCED)
+_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
+"""Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
 
 
@@ -148,13 +152,12 @@ class Attempts:
         known = self.current(job, attempt, rank, node)
         if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
             when_s = ended_s if ended_s is not None and math.isfinite(ended_s) else None
+            exit_code, reason = _plausible(exit_code, reason, known)
             self._note(
                 RankEnded(
                     job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason, ended_s=when_s
                 )
             )
-            if reason == NODE_STOPPED and self._book.nodes[node].up:
-                self._note(NodeDown(name=node, reason="it was stopped"))
             self._after_rank(known, known.attempt, rank)
         self._send(node, EndedAck(job=job, attempt=attempt, rank=rank))
 
@@ -178,8 +181,9 @@ class Attempts:
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
         ended = attempt.ranks[rank]
-        if ended.reason == NODE_STOPPED and not attempt.ending:
-            self.end(job, "queued", f"node {ended.node} was stopped", charged=False)
+        if ended.reason in _NOT_ITS_DOING and not attempt.ending:
+            why = f"node {ended.node} {_NOT_ITS_DOING[ended.reason]}"
+            self.end(job, "queued", why, charged=False)
         elif ended.exit_code != 0 and not attempt.ending and not attempt.over:
             self.end(job, "failed", f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
         elif attempt.over:
@@ -214,7 +218,7 @@ class Attempts:
         if attempt is None:
             return
         order = Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=0)
-        if attempt.ending == PREEMPTED:
+        if not attempt.charged:
             order = msgspec.structs.replace(order, grace_s=self._limits.grace_s)
         for rank in attempt.live_ranks():
             if node in (None, attempt.ranks[rank].node):
@@ -271,6 +275,7 @@ class Attempts:
                         time_limit_s=job.spec.time_limit_s,
                         grace_s=self._limits.grace_s if job.spec.preemptible else None,
                         sm_clock_mhz=self._clock_mhz(rank.node, attempt),
+                        fenced=job.spec.on_lost == "requeue",
                     ),
                 )
 
@@ -316,6 +321,13 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:
     if all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks):
         return "failed", _how(*attempt.first_failure, job)
     return "queued", attempt.ending_reason
+
+
+def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
+    """(exit code, reason) as a rank can have ended; a node's word is checked where it enters."""
+    if reason not in _REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
+        reason = ""
+    return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason
 
 
 def _how(exit_code: int | None, reason: str, job: Job) -> str:

@@ -16,19 +16,21 @@ from rlsched.broker.entries import (
     Entry,
     JobCancelled,
     JobSubmitted,
+    NodeAway,
     NodeDown,
     NodeDrained,
+    NodeRemoved,
     NodeResumed,
     NodeUp,
     RankClocked,
     RankEnded,
     RankLaunched,
 )
-from rlsched.broker.jobs import Attempt, Job, Node, Rank
+from rlsched.broker.jobs import Attempt, Job, Rank
 from rlsched.broker.journal import Row
+from rlsched.broker.nodes import Node, change_node
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.seats import PREEMPTED, Seats
-from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
@@ -125,20 +127,9 @@ class Book:
             case BrokerStarted():
                 self.epoch, self.identity = entry.epoch, entry.cluster
                 self.clocks.weigh(entry.speed_energy)
-            case NodeUp():
-                self._node_up(entry)
-            case NodeDown():
-                node = self.nodes[entry.name]
-                node.up, node.drained_until_s = False, 0.0
-                self.cluster.fail_node(node.number)
-            case NodeDrained():
-                node = self.nodes[entry.name]
-                node.drained_until_s, node.drained_reason = entry.until_s, entry.reason
-                self.cluster.drain_node(node.number)
-            case NodeResumed():
-                node = self.nodes[entry.name]
-                node.drained_until_s = 0.0
-                self.cluster.resume_node(node.number)
+            case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
+                change_node(self.nodes, self.cluster, self.clocks, entry)
+                self._can_run.clear()
             case JobSubmitted():
                 self._submitted(entry, now_s)
             case JobCancelled():
@@ -169,34 +160,16 @@ class Book:
             known = self._can_run[vc, num_gpus] = self.cluster.can_ever_run(vc, num_gpus)
         return known
 
+    def fenced_jobs(self, node: Node) -> list[Job]:
+        """Jobs with a rank on a node that are not to wait for it, by number."""
+        jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
+        return [job for job in jobs if job.spec.on_lost != "wait"]
+
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
         if attempt is None or attempt.number != number:
             raise JournalError(f"job {job} has no attempt {number} under way")
         return attempt
-
-    def _node_up(self, entry: NodeUp) -> None:
-        known = self.nodes.get(entry.name)
-        if known is None:
-            number = self.cluster.add_node(
-                NodeSpec(
-                    name=entry.name,
-                    gpus=entry.gpus,
-                    gpu_type=entry.gpu_type,
-                    cpus=entry.cpus,
-                    memory_mib=entry.memory_mib,
-                    vc=entry.vc or None,
-                )
-            )
-            self.nodes[entry.name] = Node(number, entry)
-            self._can_run.clear()
-            self.clocks.node(number, entry.sm_clocks_mhz)
-            return
-        known.spec = entry
-        self.clocks.node(known.number, entry.sm_clocks_mhz)
-        if not known.up:
-            known.up = True
-            self.cluster.resume_node(known.number)
 
     def _submitted(self, entry: JobSubmitted, now_s: float) -> None:
         spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, of use to predictions alone

@@ -7,6 +7,7 @@ import msgspec
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
+from rlsched.wire.messages import OnLost
 
 
 class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
@@ -39,20 +40,40 @@ class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
     """SM clocks that all of its GPUs can be set to, highest first; empty where they cannot be set."""
     clocks_note: str = ""
     """Why they cannot."""
+    directory_id: str = ""
+    """Which directory of attempts it has; "" in journals from before nodes said it."""
+    lost_after_s: float = 0.0
+    """Ranks there end by themselves when it has heard nothing of a broker for so long; 0: they do not."""
+
+
+class NodeAway(msgspec.Struct, frozen=True, kw_only=True, tag="node_away"):
+    """A node is silent, or its daemon is being stopped: it keeps its jobs and gets no new ones until
+    `NodeUp`."""
+
+    name: str
+    reason: str
 
 
 class NodeDown(msgspec.Struct, frozen=True, kw_only=True, tag="node_down"):
-    """A node's lease is over."""
+    """A node is given up; jobs that do not wait for it are queued again."""
 
     name: str
     reason: str
 
 
 class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drained"):
-    """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds), or until it was down."""
+    """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds; infinite: when an operator
+    says so), or, where that is finite, until it was down."""
 
     name: str
     until_s: float
+    reason: str
+
+
+class NodeRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="node_removed"):
+    """An operator has taken a node out of the cluster, until it registers again."""
+
+    name: str
     reason: str
 
 
@@ -91,6 +112,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """A name of the catalogue of workloads, "" where unknown."""
     speed_energy: float | None = None
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
+    on_lost: OnLost = "requeue"
+    """What becomes of it when a node of its is lost."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -186,8 +209,10 @@ class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over")
 Entry = (
     BrokerStarted
     | NodeUp
+    | NodeAway
     | NodeDown
     | NodeDrained
+    | NodeRemoved
     | NodeResumed
     | JobSubmitted
     | JobCancelled

@@ -25,6 +25,7 @@ from rlsched.wire.messages import Explanation
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 
 NAMED_JOBS = 5
+NAMED_NODES = 20
 
 
 def never_runs(book: Book, vc: str, num_gpus: int) -> str:
@@ -88,17 +89,29 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     again_s = asked_again_s(book, open_rooms)
     if again_s > now_s:
         lines.append(f"the policy decides again in {span(again_s - now_s)} at the latest")
-    down = [name for name, node in book.nodes.items() if not node.up]
-    if down:
-        lines.append(f"nodes down: {', '.join(down)}")
-    lines += [
-        f"node {name} gets no new jobs for {span(node.drained_until_s - now_s)}: {node.drained_reason}"
-        for name, node in book.nodes.items()
-        if node.drained
-    ]
+    lines += _absent(book, now_s)
     if record is not None and not fitting:
         lines += [_last_decision(book, record), *_row_then(record, job.seq)]
     return lines + tail
+
+
+def _absent(book: Book, now_s: float) -> list[str]:
+    """Nodes that could make room and get no new jobs; of many the first."""
+    nodes = {name: node for name, node in book.nodes.items() if not node.removed}
+    lines = []
+    for state in ("down", "away"):
+        names = [name for name, node in nodes.items() if node.state == state]
+        more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
+        if names:
+            lines.append(f"nodes {state}: {', '.join(names[:NAMED_NODES])}{more}")
+    drained = [(name, node) for name, node in nodes.items() if node.state == "drained"]
+    for name, node in drained[:NAMED_NODES]:
+        ends = node.drained_until_s < math.inf
+        until = f"for {span(node.drained_until_s - now_s)}" if ends else "until it is resumed"
+        lines.append(f"node {name} gets no new jobs {until}: {node.drained_reason}")
+    if len(drained) > NAMED_NODES:
+        lines.append(f"{len(drained) - NAMED_NODES} more nodes get no new jobs")
+    return lines
 
 
 def _no_room(book: Book, room: Room, need: int) -> str:

@@ -42,21 +42,24 @@ class RecordingTransport:
     Attributes:
         replies: (peer, request, message).
         orders: (node, message).
+        requests: The request number of each order.
         dropped: Nodes whose connection was dropped.
     """
 
     def __init__(self) -> None:
         self.replies: list[tuple[bytes, int, ClientReply]] = []
         self.orders: list[tuple[str, BrokerToNode]] = []
+        self.requests: list[int] = []
         self.dropped: list[str] = []
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Keep a reply."""
         self.replies.append((route, request, message))
 
-    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
         """Keep an order."""
         self.orders.append((node, message))
+        self.requests.append(request)
 
     def drop_node(self, node: str) -> None:
         """Keep the name."""
@@ -134,7 +137,10 @@ class HandBroker:
         return self.batch([NodeSaid(node, 0, message) for message in messages], after_s=after_s)
 
     def wait(self, seconds: float, *alive: str) -> list[ClientReply | BrokerToNode]:
-        """Let time pass in one step; the nodes named have just been heard of."""
-        return self.batch(
-            [*(NodeSaid(node, 0, Heartbeat(name=node)) for node in alive), Tick()], after_s=seconds
-        )
+        """Let time pass in steps, as a broker does that listens; the nodes named are heard of throughout."""
+        said: list[ClientReply | BrokerToNode] = []
+        until_s, step_s = self.now_s + seconds, self.machine.limits.lease_s / 5
+        while self.now_s < until_s:
+            beats = [NodeSaid(node, 0, Heartbeat(name=node)) for node in alive]
+            said += self.batch([*beats, Tick()], after_s=min(step_s, max(until_s - self.now_s, 0.001)))
+        return said

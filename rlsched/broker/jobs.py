@@ -1,11 +1,11 @@
-"""What the broker knows of each job, attempt, rank and node. Changed by `Book.apply` alone."""
+"""What the broker knows of each job, attempt and rank. Changed by `Book.apply` alone."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-from rlsched.broker.entries import JobSubmitted, NodeUp
+from rlsched.broker.entries import JobSubmitted
 
 LIVE = ("queued", "launching", "running")
 """States of a job that is not over; the others are completed, failed, cancelled, rejected."""
@@ -121,29 +121,3 @@ class Job:
     def active(self) -> Attempt | None:
         """The attempt that is launching, running or being ended."""
         return self.attempt if self.state in ("launching", "running") else None
-
-
-@dataclass(slots=True)
-class Node:
-    """A node that has registered.
-
-    Attributes:
-        number: Its number in the `ClusterState`.
-        spec: As it registered last.
-        up: Whether its lease holds.
-        live_jobs: Jobs that have a rank there which is not over.
-        drained_until_s: When it gets new jobs again, Unix seconds; 0 where it does now.
-        drained_reason: Why it gets none.
-    """
-
-    number: int
-    spec: NodeUp
-    up: bool = True
-    live_jobs: set[int] = field(default_factory=set)
-    drained_until_s: float = 0.0
-    drained_reason: str = ""
-
-    @property
-    def drained(self) -> bool:
-        """Whether it is up, but gets no new jobs."""
-        return self.drained_until_s > 0

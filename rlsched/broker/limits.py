@@ -10,7 +10,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         heartbeat_s: How often nodes are asked to say that they are alive.
-        lease_s: A node not heard of for this long is down, and its attempts are lost.
+        lease_s: A node not heard of for this long is away: it keeps its jobs and gets no new ones.
+        lost_after_s: A node not heard of for this long is down, and its jobs are queued again, but for those
+            that wait for it. By then the node has ended them itself (see `HeartbeatAck`). At least `lease_s`.
         launch_timeout_s: Ranks must have acknowledged by then.
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
@@ -20,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat_s: float = 2.0
     lease_s: float = 20.0
+    lost_after_s: float = 600.0
     launch_timeout_s: float = 30.0
     drain_s: float = 30.0
     kill_again_s: float = 10.0

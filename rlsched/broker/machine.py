@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -15,8 +16,10 @@ from rlsched.broker.entries import (
     Entry,
     JobCancelled,
     JobSubmitted,
+    NodeAway,
     NodeDown,
     NodeDrained,
+    NodeRemoved,
     NodeResumed,
     NodeUp,
 )
@@ -51,13 +54,19 @@ from rlsched.wire.messages import (
     ClientReply,
     ClockHeld,
     Ended,
+    EndedAck,
     Heartbeat,
     Hello,
     Launched,
     LaunchRefused,
+    Leaving,
     LogData,
     Refused,
 )
+
+_log = logging.getLogger("rlsched.broker")
+LISTENS_EVERY_S = 0.5
+"""A broker that listens hands in a batch at least so often; a longer gap says that it did not."""
 
 
 class Machine:
@@ -143,13 +152,18 @@ class Machine:
         """
         if now_s <= self.now_s:
             raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
+        if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
+            self._members.pardon(now_s)
         self.now_s = now_s
         self._effects, self._entries, self._records = [], [], []
         for entry in self._first:
             self._note(entry)
         self._first = []
         for event in sorted((event for event in events if isinstance(event, NodeSaid)), key=_rank):
-            self._node_said(event)
+            try:
+                self._node_said(event)
+            except Exception as error:
+                self._set_aside(event, error)
         asked = [event for event in events if isinstance(event, ClientAsked)]
         self._requests.change([event for event in asked if isinstance(event.message, CHANGES)], now_s)
         for question in asked:
@@ -214,17 +228,38 @@ class Machine:
             case LogData():
                 self._requests.log_data(event.request, message)
             case Heartbeat():
-                pass
+                self._members.heartbeat(node, event.request)
+            case Leaving():
+                self._members.leaving(node)
+
+    def _set_aside(self, event: NodeSaid, error: Exception) -> None:
+        """A node's message that nobody foresaw ends nothing but what it is about, and its sender rests."""
+        node, message = event.node, event.message
+        kind = type(message).__name__
+        _log.error("%s of node %s is set aside: %r", kind, node, message, exc_info=error)
+        known = self.book.nodes.get(node)
+        if known is not None and known.up and not known.drained:
+            reason = f"its message {kind} could not be dealt with: {error!r:.200}"
+            self._note(NodeDrained(name=node, until_s=self.now_s + self.limits.drain_s, reason=reason))
+        if isinstance(message, Ended):
+            job = self._attempts.current(message.job, message.attempt, message.rank, node)
+            if job is not None:
+                self._attempts.lost(node, job, f"node {node} told its end in a way that nobody understands")
+            self._send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _tick(self) -> None:
-        for name in self._members.expired(self.now_s):
+        for name in self._members.silent(self.now_s):
             self._effects.append(DropNode(name))
-            jobs = sorted(self.book.nodes[name].live_jobs)
-            why = f"node {name} was not heard of for {self.limits.lease_s:g} s"
-            if self.book.nodes[name].up:
-                self._note(NodeDown(name=name, reason=why))
-            for number in jobs:
-                self._attempts.lost(name, self.book.jobs[number], why)
+            self._note(NodeAway(name=name, reason=f"not heard of for {self.limits.lease_s:g} s"))
+        for name in self._members.lost(self.now_s):
+            node, silent = self.book.nodes[name], f"not heard of for {self._members.lost_after_s(name):g} s"
+            jobs = self.book.fenced_jobs(node)
+            if node.up:
+                self._effects.append(DropNode(name))
+                self._note(NodeDown(name=name, reason=silent))
+            for job in jobs:
+                self._attempts.lost(name, job, f"node {name} was {silent}")
+        self._effects += [DropNode(name) for name in self._members.returning()]
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
@@ -319,8 +354,8 @@ class Machine:
     # ---- what the parts call ----------------------------------------------------------------------
 
     def _note(self, entry: Entry) -> None:
-        self._entries.append(entry)
         self.book.apply(entry, self.now_s)
+        self._entries.append(entry)  # what cannot be applied must not be in the journal
         self._dirty = self._dirty or (isinstance(entry, _CHANGES) and not getattr(entry, "rejected", ""))
 
     def _send(self, node: str, message: BrokerToNode, request: int = 0) -> None:
@@ -330,7 +365,17 @@ class Machine:
         self._effects.append(Reply(peer, request, message))
 
 
-_CHANGES = (NodeUp, NodeDown, NodeDrained, NodeResumed, JobSubmitted, JobCancelled, AttemptOver)
+_CHANGES = (
+    NodeUp,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeResumed,
+    NodeRemoved,
+    JobSubmitted,
+    JobCancelled,
+    AttemptOver,
+)
 """Facts after which the scheduler is asked: arrivals, ends, nodes. The simulator's decision points."""
 
 

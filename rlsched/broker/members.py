@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.entries import Entry, NodeUp
+from rlsched.broker.entries import Entry, NodeAway, NodeDown, NodeDrained, NodeRemoved, NodeResumed, NodeUp
 from rlsched.broker.limits import Limits
+from rlsched.broker.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
-from rlsched.wire.messages import AttemptReport, BrokerToNode, Hello, Refused, Welcome
+from rlsched.wire.messages import (
+    AttemptReport,
+    BrokerToNode,
+    DrainNode,
+    HeartbeatAck,
+    Hello,
+    NodeOrder,
+    Refused,
+    RemoveNode,
+    ResumeNode,
+    Welcome,
+)
 
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
@@ -24,7 +37,7 @@ class Members:
         limits: The broker's times.
         note: Makes a fact true and journals it.
         send: Tells a node, with the number of the request that is answered.
-        now_s: When the broker started: nodes that the journal has as up have a whole lease to come back.
+        now_s: When the broker started: nodes that the journal has as up have their whole times to come back.
     """
 
     def __init__(
@@ -38,9 +51,11 @@ class Members:
     ) -> None:
         self._book, self._attempts, self._limits = book, attempts, limits
         self._note, self._send = note, send
-        self._started_s = now_s
+        self._started_s = self._listened_s = now_s
         self._seen_s: dict[str, float] = {}
         self._greeted: set[str] = set()
+        self._lost_after_s: dict[str, float] = {}
+        self._other_gpus: set[str] = set()
 
     def seen(self, node: str, now_s: float) -> None:
         """A message came from this node."""
@@ -50,22 +65,85 @@ class Members:
         """When a node was heard of last, Unix seconds."""
         return self._seen_s.get(node, self._started_s)
 
+    def heartbeat(self, node: str, request: int) -> None:
+        """A registered node lives. It has had its `Welcome`, so that it goes by this broker's times."""
+        self._lost_after_s[node] = self._limits.lost_after_s
+        if request:
+            self._send(node, HeartbeatAck(), request)
+
+    def leaving(self, node: str) -> None:
+        """A node's daemon is being stopped."""
+        known = self._book.nodes[node]
+        if known.up and not known.away:
+            self._note(NodeAway(name=node, reason="its daemon was stopped"))
+
+    def order(self, order: NodeOrder) -> str:
+        """Do what an operator says. Returns why it cannot be done, "" where it is."""
+        name = order.node
+        node = self._book.nodes.get(name)
+        if node is None or node.removed:
+            return f"there is no node {name!r}; `rlsched nodes` lists them"
+        jobs = [self._book.jobs[number] for number in sorted(node.live_jobs)]
+        match order:
+            case DrainNode(reason=reason, requeue=requeue):
+                reason = reason or "drained by an operator"
+                self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
+                for job in jobs if requeue else []:
+                    self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
+            case ResumeNode():
+                if not node.drained:
+                    return f"node {name} is not drained: it is {node.state}"
+                self._note(NodeResumed(name=name))
+            case RemoveNode(reason=reason):
+                if node.up and not node.away:
+                    return f"node {name} is {node.state}: stop its daemon first (`rlsched node drain {name}`)"
+                reason = reason or "removed by an operator"
+                self._note(NodeRemoved(name=name, reason=reason))
+                for job in jobs:
+                    self._attempts.lost(name, job, f"node {name} was removed: {reason}")
+        return ""
+
+    def pardon(self, now_s: float) -> None:
+        """This broker has not listened for a while: silence counts from now."""
+        self._listened_s = now_s
+
+    def silence_s(self, node: str, now_s: float) -> float:
+        """How long a node could have been heard of, and was not."""
+        return now_s - max(self.seen_s(node), self._listened_s)
+
+    def lost_after_s(self, node: str) -> float:
+        """After what silence nothing of a node's jobs runs any more that is fenced.
+
+        Never less than what the node itself goes by, which may have been told it by an earlier broker.
+        """
+        spec = self._book.nodes[node].spec
+        return self._lost_after_s.get(node, max(spec.lost_after_s, self._limits.lost_after_s))
+
     def rested(self, now_s: float) -> list[str]:
         """Nodes that were drained for long enough."""
         nodes = self._book.nodes.items()
         return [name for name, node in nodes if node.drained and now_s >= node.drained_until_s]
 
-    def expired(self, now_s: float) -> list[str]:
-        """Nodes that are up, or still have ranks to tell of, but whose lease is over."""
+    def silent(self, now_s: float) -> list[str]:
+        """Nodes that are to be taken for away."""
         return [
             name
             for name, node in self._book.nodes.items()
-            if (node.up or node.live_jobs) and now_s - self.seen_s(name) >= self._limits.lease_s
+            if node.up and not node.away and self.silence_s(name, now_s) >= self._limits.lease_s
+        ]
+
+    def lost(self, now_s: float) -> list[str]:
+        """Nodes that are to be given up, or have been and still have jobs to be queued again."""
+        return [
+            name
+            for name, node in self._book.nodes.items()
+            if (node.up or self._book.fenced_jobs(node))
+            and self.silence_s(name, now_s) >= self.lost_after_s(name)
         ]
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float) -> None:
         """Register a node, and bring what it reports and what the book has into line."""
-        refusal = self._refusal(name, hello)
+        refusal = self._refusal(name, hello) or self._elsewhere(name, hello, now_s)
         if refusal:
             self._send(name, Refused(message=refusal), request)
             return
@@ -81,11 +159,31 @@ class Members:
             boot_id=hello.boot_id,
             sm_clocks_mhz=sorted(hello.sm_clocks_mhz, reverse=True),
             clocks_note=hello.clocks_note,
+            directory_id=hello.directory_id,
+            lost_after_s=max(hello.lost_after_s, self._limits.lost_after_s),
         )
         known = self._book.nodes.get(name)
-        if known is None or not known.up or known.spec != spec or name not in self._greeted:
+        if known is not None and known.is_other(hello) and self._busy(known):
+            self._changed(name, hello, request)
+            return
+        gone = "was rebooted" if known and known.spec.boot_id != hello.boot_id else "came back without it"
+        if (
+            known is None
+            or known.state in ("away", "down")
+            or known.spec != spec
+            or name not in self._greeted
+        ):
             self._note(spec)
         self._greeted.add(name)
+        self._lost_after_s[name] = spec.lost_after_s
+        reports = self._welcome(name, hello, request)
+        current = {(report.job, report.attempt) for report in reports}
+        self._missing(name, current, gone)
+        for report in reports:
+            self._report(name, report)
+
+    def _welcome(self, name: str, hello: Hello, request: int) -> list[AttemptReport]:
+        """Answer a node, and tell it what to forget; what it reports that is under way."""
         ours = hello.cluster in ("", self._book.identity)
         reports = [report for report in hello.attempts if ours and self._is_current(name, report)]
         current = {(report.job, report.attempt) for report in reports}
@@ -97,12 +195,11 @@ class Members:
                 cluster=self._book.identity,
                 heartbeat_s=self._limits.heartbeat_s,
                 forget=sorted(forget),
+                lost_after_s=self._limits.lost_after_s,
             ),
             request,
         )
-        self._missing(name, current)
-        for report in reports:
-            self._report(name, report)
+        return reports
 
     def _refusal(self, name: str, hello: Hello) -> str:
         """Why this node cannot register, "" if it can."""
@@ -125,19 +222,68 @@ class Members:
                 f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._book.epoch}: "
                 "its journal is older than that of another broker"
             )
-        known = self._book.nodes.get(name)
-        if known and (known.spec.gpus, known.spec.vc) != (hello.gpus, hello.vc):
-            return (
-                f"node {name} registered with {known.spec.gpus} GPUs for VC {known.spec.vc!r}, now with "
-                f"{hello.gpus} for {hello.vc!r}; give it another --name"
-            )
         return ""
+
+    def _changed(self, name: str, hello: Hello, request: int) -> None:
+        """A node came back with other GPUs, and the ledger has jobs on those that it had.
+
+        Numbers of GPUs may mean others now: its jobs begin again, and it registers once they are over.
+        """
+        node = self._book.nodes[name]
+        why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
+        if node.up:
+            self._note(NodeDown(name=name, reason=why))
+        reports = self._welcome(name, hello, request)
+        told = {(report.job, report.attempt) for report in reports}
+        for number in sorted(node.live_jobs):
+            job = self._book.jobs[number]
+            if job.active is not None and (number, job.active.number) not in told:
+                self._attempts.lost(name, job, why)
+        for report in reports:
+            self._report(name, report)
+            self._attempts.end(self._book.jobs[report.job], "queued", why, charged=False)
+        self._other_gpus.add(name)
+
+    def returning(self) -> list[str]:
+        """Nodes with other GPUs than they had, and no jobs on those any more: they are to say hello again."""
+        ready = [name for name in sorted(self._other_gpus) if not self._busy(self._book.nodes[name])]
+        self._other_gpus.difference_update(ready)
+        return ready
+
+    def _busy(self, node: Node) -> bool:
+        return bool(node.live_jobs or self._book.cluster.jobs_on(node.number))
+
+    def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
+        """Why this daemon is another one than the node's, "" if it is not, or may take its place.
+
+        One directory has one daemon at a time. From another one, nothing is known of ranks that still run.
+        """
+        node = self._book.nodes.get(name)
+        theirs = node.spec.directory_id if node else ""
+        if node is None or not theirs or not hello.directory_id or theirs == hello.directory_id:
+            return ""
+        silence_s = self.silence_s(name, now_s)
+        if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
+            return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
+        jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
+        unfenced = [job for job in jobs if self._book.jobs[job].spec.on_lost == "wait"]
+        wait_s = self.lost_after_s(name) - silence_s
+        if not unfenced and (not jobs or wait_s <= 0):
+            return ""
+        until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
+        return (
+            f"jobs {', '.join(map(str, unfenced or jobs))} of node {name} may still run, started from "
+            f"another directory ({until}); start it with that --dir, cancel them, or remove the node"
+        )
 
     def _is_current(self, node: str, report: AttemptReport) -> bool:
         return self._attempts.current(report.job, report.attempt, report.rank, node) is not None
 
-    def _missing(self, name: str, reported: set[tuple[int, int]]) -> None:
-        """Ranks that should be here and were not reported: launch, end again, or give up."""
+    def _missing(self, name: str, reported: set[tuple[int, int]], gone: str) -> None:
+        """Ranks that should be here and were not reported: launch, end again, or give up.
+
+        `gone`: what the node must have done to those that ran.
+        """
         for number in sorted(self._book.nodes[name].live_jobs):
             job = self._book.jobs[number]
             attempt = job.active
@@ -146,7 +292,7 @@ class Members:
             if attempt.ending:
                 self._attempts.kill(job)
             elif any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
-                self._attempts.lost(name, job, f"node {name} came back without it")
+                self._attempts.lost(name, job, f"node {name} {gone}")
             else:
                 self._attempts.launch(job, node=name)
 

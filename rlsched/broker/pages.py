@@ -73,9 +73,10 @@ class Pages:
         if len(self._names) != len(self._book.nodes):
             self._names = sorted(self._book.nodes, key=natural)
         first = bisect_right(self._names, natural(asked.after), key=natural) if asked.after else 0
-        names = islice(self._names, first, first + MAX_PAGE_ROWS)
-        rows = _page((node_info(self._book, name, self._seen_s(name)) for name in names), _node_bytes)
-        return Nodes(nodes=rows, omitted=len(self._names) - first - len(rows))
+        left = [name for name in self._names[first:] if not self._book.nodes[name].removed]
+        infos = (node_info(self._book, name, self._seen_s(name)) for name in left[:MAX_PAGE_ROWS])
+        rows = _page(infos, _node_bytes)
+        return Nodes(nodes=rows, omitted=len(left) - len(rows))
 
 
 def _number(job: Job) -> int:
@@ -100,7 +101,7 @@ def _job_bytes(row: JobInfo) -> int:
 
 
 def _node_bytes(row: NodeInfo) -> int:
-    texts = row.name, row.gpu_type, row.vc, row.clocks_note
+    texts = row.name, row.gpu_type, row.vc, row.clocks_note, row.reason
     return 200 + sum(map(_text_bytes, texts)) + 9 * len(row.jobs)
 
 

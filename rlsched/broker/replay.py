@@ -13,15 +13,16 @@ from rlsched.broker.entries import (
     Decided,
     JobCancelled,
     JobSubmitted,
+    NodeAway,
     NodeDown,
     NodeDrained,
+    NodeRemoved,
     NodeResumed,
     NodeUp,
 )
 from rlsched.broker.journal import read_journal
+from rlsched.broker.nodes import Node, NodeChange, change_node
 from rlsched.broker.records import RECORDS_FILE
-from rlsched.cluster.arrays import NODE_DOWN
-from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
@@ -29,7 +30,7 @@ from rlsched.decide.record import DecisionRecord, read_records
 from rlsched.decide.scheduler import Scheduler, permit
 
 JOURNAL_FILE = "journal.sqlite"
-Change = NodeUp | NodeDown | NodeDrained | NodeResumed | JobSubmitted | JobCancelled | AttemptOver
+Change = NodeChange | JobSubmitted | JobCancelled | AttemptOver
 
 
 @dataclass
@@ -117,12 +118,13 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     state.stops_take_time = True
     clocks = Clocks(state)
     names = {seq: str(job) for job, seq in events.seq_of.items()}
+    nodes: dict[str, Node] = {}
     records: list[DecisionRecord] = []
     for instant in events.instants:
         if instant.speed_energy is not None:
             clocks.weigh(instant.speed_energy)
         for change in instant.changes:
-            _happen(state, clocks, events.seq_of, change, instant.now_s)
+            _happen(state, clocks, nodes, events.seq_of, change, instant.now_s)
         rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
         if instant.decisions or not all(rejected):
             made = decide_all(state, scheduler, instant.now_s, record=True, job_name=names.__getitem__)
@@ -131,23 +133,16 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen(
-    state: ClusterState, clocks: Clocks, seq_of: dict[int, int], change: Change, now_s: float
+    state: ClusterState,
+    clocks: Clocks,
+    nodes: dict[str, Node],
+    seq_of: dict[int, int],
+    change: Change,
+    now_s: float,
 ) -> None:
     match change:
-        case NodeUp(name=name) if name not in state.node_names:
-            spec = NodeSpec(name=name, gpus=change.gpus, gpu_type=change.gpu_type, vc=change.vc or None)
-            clocks.node(state.add_node(spec), change.sm_clocks_mhz)
-        case NodeUp(name=name):
-            node = state.node_names.index(name)
-            clocks.node(node, change.sm_clocks_mhz)
-            if state.arrays.node.status[node] == NODE_DOWN:
-                state.resume_node(node)
-        case NodeDown(name=name):
-            state.fail_node(state.node_names.index(name))
-        case NodeDrained(name=name):
-            state.drain_node(state.node_names.index(name))
-        case NodeResumed(name=name):
-            state.resume_node(state.node_names.index(name))
+        case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
+            change_node(nodes, state, clocks, change)
         case JobSubmitted(rejected=""):
             state.add_job(
                 num_gpus=change.num_gpus,

@@ -9,9 +9,9 @@ from itertools import islice
 from rlsched.broker.backlog import Backlog
 from rlsched.broker.book import Book
 from rlsched.broker.entries import BrokerStarted
-from rlsched.broker.jobs import Node
+from rlsched.broker.nodes import Node
 from rlsched.broker.troubles import Troubles
-from rlsched.broker.views import MAX_REASON_CHARS, node_state, shortened
+from rlsched.broker.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.vitals import Vitals
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.arrays import GUARD_HALF_FREE, GUARD_HOLD
@@ -71,7 +71,8 @@ class Reports:
             for name, node in book.nodes.items()
             if node.up and not node.spec.sm_clocks_mhz
         )
-        absent = ((name, _absence(node)) for name, node in book.nodes.items() if not node.up or node.drained)
+        nodes = {name: node for name, node in book.nodes.items() if not node.removed}
+        absent = ((name, _absence(node)) for name, node in nodes.items() if node.state != "up")
         return StatsReport(
             policy=self._scheduler.name,
             decisions=dict(book.decisions),
@@ -88,7 +89,7 @@ class Reports:
             epoch=book.epoch,
             address=vitals.address,
             fallback=self._started.fallback,
-            nodes=dict(Counter(map(node_state, book.nodes.values()))),
+            nodes=dict(Counter(node.state for node in nodes.values())),
             absent_nodes=dict(islice(absent, MAX_NAMED_NODES)),
             journal=vitals.journal,
             guard=GuardReport(
@@ -111,5 +112,4 @@ class Reports:
 
 
 def _absence(node: Node) -> str:
-    state = node_state(node)
-    return f"{state}: {shortened(node.drained_reason, MAX_REASON_CHARS)}" if state == "drained" else state
+    return f"{node.state}: {shortened(node.reason, MAX_REASON_CHARS)}" if node.reason else node.state

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
@@ -19,10 +22,12 @@ from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
 from rlsched.broker.report import Reports
+from rlsched.errors import RlschedError
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
     ClientReply,
+    DrainNode,
     FetchLog,
     ListJobs,
     ListNodes,
@@ -31,14 +36,17 @@ from rlsched.wire.messages import (
     Ok,
     ReadLog,
     Refused,
+    RemoveNode,
+    ResumeNode,
     Stats,
     Submit,
     Submitted,
     Why,
 )
 
-CHANGES = (Submit, Cancel)
+CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode)
 """What changes something, and is done before the decisions of its batch; all else is a question."""
+_log = logging.getLogger("rlsched.broker")
 MAX_GANG_GPUS = 65_536
 MAX_LOG_BYTES = 1 << 16
 
@@ -97,13 +105,30 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Submit and cancel (`CHANGES`), in order; the new jobs among them are predicted together."""
-        predicted = self._predicted([one.message for one in asked if isinstance(one.message, Submit)], now_s)
+        """Carry out `CHANGES`, in order; the new jobs among them are predicted together."""
+        submitted = [one.message for one in asked if isinstance(one.message, Submit)]
+        try:
+            predicted = self._predicted(submitted, now_s)
+        except Exception:
+            predicted = self._predicted_one_by_one(submitted, now_s)
         for one in asked:
-            if isinstance(one.message, Submit):
-                self._reply(one.peer, one.request, self._submit(one.message, predicted))
-            elif isinstance(one.message, Cancel):
-                self._reply(one.peer, one.request, self._cancel(one.message.job))
+            try:
+                reply = self._changed(one, predicted)
+            except Exception as error:
+                reply = _set_aside(one, error)
+            if reply is not None:
+                self._reply(one.peer, one.request, reply)
+
+    def _changed(self, one: ClientAsked, predicted: dict[str, JobSubmitted]) -> ClientReply | None:
+        match one.message:
+            case Submit() as submit:
+                return self._submit(submit, predicted)
+            case Cancel(job=job):
+                return self._cancel(job)
+            case DrainNode() | ResumeNode() | RemoveNode() as order:
+                wrong = self._members.order(order)
+                return Refused(message=wrong) if wrong else Ok()
+        return None
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
@@ -111,7 +136,9 @@ class Requests:
             wrong = _wrong(message)
             if wrong:
                 return Refused(message=wrong)
-            entry = predicted[message.token]
+            entry = predicted.get(message.token)
+            if entry is None:
+                raise RlschedError("it cannot be numbered and predicted")
             number = entry.job
             self._note(entry)
         job = self._book.jobs[number]
@@ -131,6 +158,22 @@ class Requests:
         predicted = self._book.predictions.predict(list(drafts.values()), now_s)
         return {entry.token: entry for entry in predicted}
 
+    def _predicted_one_by_one(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
+        """One of them raises: the others get their predictions all the same."""
+        predicted: dict[str, JobSubmitted] = {}
+        number = len(self._book.jobs)
+        for message in messages:
+            try:
+                found = self._predicted([message], now_s)
+            except Exception:
+                _log.exception("a submission cannot be predicted: %.2000r", message)
+                continue
+            for token, entry in found.items():
+                if token not in predicted:
+                    number += 1
+                    predicted[token] = msgspec.structs.replace(entry, job=number)
+        return predicted
+
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
         """A submission as it will be journalled, not predicted yet."""
         return JobSubmitted(
@@ -148,6 +191,7 @@ class Requests:
             preemptible=message.preemptible,
             workload=message.workload,
             speed_energy=message.speed_energy,
+            on_lost=message.on_lost,
             predicted_s=math.nan,
             spread=math.nan,
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",
@@ -173,12 +217,9 @@ class Requests:
         """Everything that changes nothing. A question that cannot be answered is refused in one line."""
         try:
             self._answer(asked, now_s)
-        except Exception as error:  # whatever is wrong with an answer, the cluster goes on
+        except Exception as error:
             self._reports.failed_answers += 1
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            self._reply(
-                asked.peer, asked.request, Refused(message=f"the broker could not answer this ({why})")
-            )
+            self._reply(asked.peer, asked.request, _set_aside(asked, error))
 
     def _answer(self, asked: ClientAsked, now_s: float) -> None:
         match asked.message:
@@ -265,6 +306,13 @@ class Requests:
         for request in late:
             wait = self._log_waits.pop(request)
             self._reply(wait.peer, wait.request, Refused(message="the job's node did not answer; try again"))
+
+
+def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
+    """A request that nobody foresaw harms nobody but who sent it."""
+    kind = type(asked.message).__name__
+    _log.error("%s of a client is set aside: %.2000r", kind, asked.message, exc_info=error)
+    return Refused(message=f"the broker could not deal with this {kind}: {error!r:.200}; its log says more")
 
 
 def _no_such(number: int) -> Refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rlsched.broker.book import Book
-from rlsched.broker.jobs import Attempt, Job, Node
+from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.waiting import WaitingReasons
 from rlsched.wire.messages import JobInfo, NodeInfo
 
@@ -83,18 +83,14 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def node_state(node: Node) -> str:
-    """`up`, `drained` or `down`."""
-    return "drained" if node.drained else "up" if node.up else "down"
-
-
 def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
     """A node as people see it."""
     node = book.nodes[name]
-    free = int(book.cluster.arrays.node.free[node.number]) if node.up else 0
+    free = int(book.cluster.arrays.node.free[node.number]) if node.up and not node.away else 0
     return NodeInfo(
         name=name,
-        state=node_state(node),
+        state=node.state,
+        reason=shortened(node.reason, MAX_REASON_CHARS),
         gpus=node.spec.gpus,
         free_gpus=free,
         gpu_type=shortened(node.spec.gpu_type),

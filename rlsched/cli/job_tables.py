@@ -84,7 +84,9 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
         return
     table = Table(box=None, pad_edge=False)
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
-    for name in ("node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"):
+    reasons = any(node.reason for node in nodes)
+    columns = ["node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"]
+    for name in [*columns, *(["reason"] if reasons else [])]:
         table.add_column(name, justify="right" if name in ("gpus", "free") else "left")
     for node in nodes:
         colour = {"up": "green", "down": "red"}.get(node.state, "yellow")
@@ -97,6 +99,7 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
             *([_settable(node)] if clocked else []),
             escape(node.vc),
             " ".join(map(str, node.jobs)),
+            *([escape(node.reason)] if reasons else []),
         )
     console.print(table)
 

@@ -1,4 +1,4 @@
-"""The verbs for users: submit, queue, why, logs, cancel, nodes."""
+"""The verbs for users: submit, queue, why, logs, cancel."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.options import asking, print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
+    from rlsched.wire.messages import OnLost
 
 
 def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
     from rlsched.client.client import Client
 
     return Client(broker, home=keys, timeout_s=timeout_s)
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -56,6 +51,14 @@ def _print_json(value: object) -> None:
     metavar="NAME",
     help="What it computes, as `rlsched models` lists it: its clock is chosen by that  [default: unknown]",
 )
+@click.option(
+    "--on-lost",
+    type=click.Choice(["requeue", "wait"]),
+    default="requeue",
+    show_default=True,
+    help="When its node, or the broker, is away for longer than the broker's --lost-after: end it there and "
+    "queue it again, or let it go on and wait for the node.",
+)
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @asking
@@ -69,6 +72,7 @@ def submit(
     preemptible: bool,
     speed_energy: float | None,
     workload: str,
+    on_lost: OnLost,
     wait_for_it: bool,
     command: tuple[str, ...],
     broker: str | None,
@@ -108,6 +112,7 @@ def submit(
             preemptible=preemptible,
             speed_energy=speed_energy,
             workload=workload,
+            on_lost=on_lost,
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0
@@ -158,7 +163,7 @@ def queue(
     with _client(broker, keys, timeout_s) as client:
         found = client.list_jobs(finished=finished, limit=limit, before=before)
     if as_json:
-        _print_json(found.jobs)
+        print_json(found.jobs)
     else:
         from rlsched.cli.job_tables import print_jobs
 
@@ -184,7 +189,7 @@ def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_
     if as_json:
         from rlsched.cli.job_tables import explanation_as_data
 
-        _print_json(explanation_as_data(explanation))
+        print_json(explanation_as_data(explanation))
         return
     click.echo(explanation)
 
@@ -234,23 +239,3 @@ def cancel(jobs: tuple[int, ...], broker: str | None, keys: Path | None, timeout
                 click.echo(f"error: {error}", err=True)
                 code = error.exit_code
     return code
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
-@asking
-def nodes(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """List the nodes and what is free on them.
-
-    \b
-    Example:
-      rlsched nodes
-    """
-    with _client(broker, keys, timeout_s) as client:
-        found = client.nodes()
-    if as_json:
-        _print_json(found)
-        return
-    from rlsched.cli.job_tables import print_nodes
-
-    print_nodes(found)

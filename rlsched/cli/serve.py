@@ -25,8 +25,18 @@ from rlsched.cli.policies import PolicyCommand, said
     "--lease-s",
     default=20.0,
     show_default=True,
-    type=click.FloatRange(min=0.5),
-    help="A node that is silent for so long is down.",
+    type=click.FloatRange(min=1.0),
+    help="A node that is silent for so long is away: it keeps its jobs and gets no new ones.",
+)
+@click.option(
+    "--lost-after",
+    "lost_after_s",
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=1.0),
+    help="A node that is silent for so long is down: by then it has ended its jobs, and they are queued "
+    "again, but for those submitted with --on-lost wait. At least --lease-s.",
 )
 @click.option(
     "--launch-timeout-s",
@@ -50,6 +60,7 @@ def broker(
     speed_energy: float,
     prediction: str | None,
     lease_s: float,
+    lost_after_s: float,
     launch_timeout_s: float,
     logdir: Path | None,
     seed: int,
@@ -66,8 +77,11 @@ def broker(
     from rlsched.broker.keys import default_home
     from rlsched.broker.limits import Limits
     from rlsched.broker.serve import Settings, run_broker
+    from rlsched.errors import InputError
     from rlsched.wire.dealer import broker_address
 
+    if lost_after_s < lease_s:
+        raise InputError(f"--lost-after {lost_after_s:g}: expected at least --lease-s, which is {lease_s:g}")
     chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()
     run_broker(
@@ -85,6 +99,7 @@ def broker(
             limits=Limits(
                 heartbeat_s=min(2.0, lease_s / 5),
                 lease_s=lease_s,
+                lost_after_s=lost_after_s,
                 launch_timeout_s=launch_timeout_s,
                 grace_s=grace_s,
             ),

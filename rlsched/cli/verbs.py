@@ -17,7 +17,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "A cluster": {
         "up": "Start a whole local cluster in the foreground.",
         "broker": "Run the broker, which decides.",
-        "node": "Run a node daemon, which starts processes.",
+        "node": "Run a node daemon, which starts processes; drain, resume, remove nodes.",
     },
     "Jobs": {
         "submit": "Submit a job.",

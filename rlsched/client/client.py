@@ -21,6 +21,7 @@ from rlsched.wire.messages import (
     Cancel,
     ClientReply,
     ClientRequest,
+    DrainNode,
     Explanation,
     JobInfo,
     Jobs,
@@ -30,8 +31,11 @@ from rlsched.wire.messages import (
     NodeInfo,
     Nodes,
     Ok,
+    OnLost,
     ReadLog,
     Refused,
+    RemoveNode,
+    ResumeNode,
     Stats,
     StatsReport,
     Submit,
@@ -114,6 +118,7 @@ class Client:
         preemptible: bool = False,
         speed_energy: float | None = None,
         workload: str = "",
+        on_lost: OnLost = "requeue",
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -134,6 +139,8 @@ class Client:
                 clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
             workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an
                 average of these.
+            on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and
+                queues it again; `wait` lets it go on, and waits for the node.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -153,6 +160,7 @@ class Client:
             preemptible=preemptible,
             speed_energy=speed_energy,
             workload=workload,
+            on_lost=on_lost,
         )
         return self._ask(submit, Submitted).job
 
@@ -204,6 +212,31 @@ class Client:
             found += page.nodes
             if not page.nodes or not page.omitted:
                 return found
+
+    def drain_node(self, node: str, *, reason: str = "", requeue: bool = False) -> None:
+        """Let a node get no new jobs, until it is resumed.
+
+        Args:
+            node: Its name.
+            reason: For those who list the nodes.
+            requeue: End the jobs there, with the grace of a preemption, and queue them again.
+
+        Raises:
+            InputError: there is no such node.
+        """
+        self._ask(DrainNode(node=node, reason=reason, requeue=requeue), Ok)
+
+    def resume_node(self, node: str) -> None:
+        """Let a drained node get jobs again."""
+        self._ask(ResumeNode(node=node), Ok)
+
+    def remove_node(self, node: str, *, reason: str = "") -> None:
+        """Forget a node that is gone for good; its jobs are queued again.
+
+        Raises:
+            InputError: there is no such node, or its daemon is there.
+        """
+        self._ask(RemoveNode(node=node, reason=reason), Ok)
 
     def why(self, job: int) -> Explanation:
         """Why a job waits, or runs where it does."""

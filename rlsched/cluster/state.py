@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from rlsched.cluster import kernels
@@ -264,6 +265,18 @@ class ClusterState(ClusterShape):
             raise AllocationError(f"node {spec.name!r} is already part of the cluster")
         self._lay_out([*self._nodes, spec])
         return len(self._nodes) - 1
+
+    def retire_node(self, n: int) -> None:
+        """A node is gone for good, and its name is free for another.
+
+        Raises:
+            AllocationError: jobs hold GPUs there.
+        """
+        if self.jobs_on(n):
+            raise AllocationError(f"node {self.node_names[n]!r} cannot be retired: jobs hold GPUs there")
+        self.fail_node(n)
+        self.node_names[n] = f"{self.node_names[n]}~{n}"
+        self._nodes[n] = msgspec.structs.replace(self._nodes[n], name=self.node_names[n])
 
     def fail_node(self, n: int) -> list[int]:
         """A node is gone. Returns the jobs that hold GPUs there, in `seq` order: release or requeue each."""

@@ -7,12 +7,15 @@ node of a gang's member with it.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from rlsched.errors import WireError
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
+OnLost = Literal["requeue", "wait"]
 
 
 # ---- client -> broker -------------------------------------------------------------------------------
@@ -42,6 +45,8 @@ class Submit(
     """Its workload, a name of the catalogue; "" where unknown."""
     speed_energy: float | None = None
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
+    on_lost: OnLost = "requeue"
+    """When a node of its is silent for too long: queue it again, or wait until the node is back."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -79,6 +84,27 @@ class ListNodes(
     """Ask for a page of the nodes: those after a name, in the order of the numbers in their names."""
 
     after: str = ""
+
+
+class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", forbid_unknown_fields=True):
+    """Let a node get no new jobs until `ResumeNode`; with `requeue` end those there and queue them again."""
+
+    node: str
+    reason: str = ""
+    requeue: bool = False
+
+
+class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", forbid_unknown_fields=True):
+    """Let a drained node get jobs again."""
+
+    node: str
+
+
+class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag="remove_node", forbid_unknown_fields=True):
+    """Forget a node whose daemon is not there; its jobs are queued again."""
+
+    node: str
+    reason: str = ""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_fields=True):
@@ -147,7 +173,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """up | drained | down"""
+    """up | drained | away | down"""
     gpus: int
     free_gpus: int
     gpu_type: str
@@ -158,6 +184,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The highest SM clock that all of its GPUs can be set to; 0: they cannot be set, or nobody said."""
     clocks_note: str = ""
     """Why they cannot."""
+    reason: str = ""
+    """Why it is in this state; "" where it is up."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
@@ -354,7 +382,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     nodes: dict[str, int] = {}
     """Nodes by state."""
     absent_nodes: dict[str, str] = {}
-    """Nodes that are down or drained, and why; the first 50."""
+    """Nodes that are down, away or drained, and why; the first 50."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None
@@ -404,10 +432,20 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unkno
     """SM clocks that all of its GPUs can be set to, highest first; empty where they cannot be set."""
     clocks_note: str = ""
     """Why they cannot."""
+    directory_id: str = ""
+    """Random, of the directory in which it keeps its attempts."""
+    lost_after_s: float = 0.0
+    """The `Welcome.lost_after_s` that its ranks go by still."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True):
-    """The node is alive."""
+    """The node is alive. Answered by `HeartbeatAck` where it has a request number."""
+
+    name: str
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
+    """This daemon is being stopped: no new jobs. What runs goes on, or is being ended and will be told."""
 
     name: str
 
@@ -445,7 +483,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unkno
     exit_code: int
     """The process's own; 128 + signal number where a signal ended it; 143 where it never started."""
     reason: str = ""
-    """"" by itself | killed | time_limit | node_stopped"""
+    """"" by itself | killed | time_limit | node_stopped | fenced"""
     ended_s: float | None = None
     """When it was over, Unix seconds by the node's clock; None where nobody knows."""
 
@@ -481,6 +519,16 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
     """(job, attempt)"""
+    lost_after_s: float = 0.0
+    """See `HeartbeatAck`; 0: this broker queues nothing again that may still run."""
+
+
+class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
+    """The broker has heard the heartbeat of this request number.
+
+    From when that was sent, it takes the node for alive for `Welcome.lost_after_s` at least. A node that gets
+    no younger answer ends its ranks by then, since the broker may start them elsewhere.
+    """
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
@@ -503,6 +551,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     """Between SIGTERM and SIGKILL when the job is preempted; None where it is not."""
     sm_clock_mhz: int = 0
     """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
+    fenced: bool = False
+    """End it when no heartbeat is answered for too long (see `HeartbeatAck`)."""
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
@@ -552,10 +602,11 @@ class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
     max_bytes: int
 
 
-ClientRequest = Submit | Cancel | ListJobs | ListNodes | Why | ReadLog | Stats
+NodeOrder = DrainNode | ResumeNode | RemoveNode
+ClientRequest = Submit | Cancel | NodeOrder | ListJobs | ListNodes | Why | ReadLog | Stats
 ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
-NodeMessage = Hello | Heartbeat | Launched | LaunchRefused | ClockHeld | Ended | LogData
-BrokerToNode = Welcome | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused
+NodeMessage = Hello | Heartbeat | Leaving | Launched | LaunchRefused | ClockHeld | Ended | LogData
+BrokerToNode = Welcome | HeartbeatAck | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused
 Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,86 +13,21 @@ import pytest
 
 from rlsched.broker.entries import AttemptOver, Decided, JobSubmitted
 from rlsched.broker.journal import read_journal
-from rlsched.broker.keys import KeyHome
 from rlsched.client.client import Client
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError
-
-RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
-DEADLINE_S = 60.0
+from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 
 
-def until(look: Callable[[], object], what: str) -> None:
-    """Poll until something is true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if look():
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"waited in vain until {what}")
-
-
-class Cluster:
-    """A broker that can be killed, and two nodes that stay."""
+class Noted(Cluster):
+    """Jobs leave a line each."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self.keys = directory, directory / "home"
-        self.journal = directory / "broker" / "journal.sqlite"
         self.ran = directory / "ran.txt"
         self.ran.touch()
-        self.address = "tcp://127.0.0.1:0"
-        self.children: list[subprocess.Popen[bytes]] = []
-        KeyHome(self.keys).broker()
-        self.broker = self.start_broker()
-        for name in ("n0", "n1"):
-            self.spawn(
-                "node",
-                "--broker",
-                self.address,
-                "--name",
-                name,
-                "--gpus",
-                "4",
-                "--simulated",
-                "--dir",
-                str(directory / name),
-                "--end-jobs-on-exit",
-            )
-
-    def spawn(self, *args: str) -> subprocess.Popen[bytes]:
-        with (self.directory / f"{args[0]}.log").open("ab") as log:
-            child = subprocess.Popen(
-                [*RLSCHED, *args, "--keys", str(self.keys)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        self.children.append(child)
-        return child
-
-    def start_broker(self) -> subprocess.Popen[bytes]:
-        found = self.directory / "broker" / "address"
-        found.unlink(missing_ok=True)
-        child = self.spawn(
-            "broker",
-            "--address",
-            self.address,
-            "--dir",
-            str(self.directory / "broker"),
-            "--policy",
-            "qssf-backfill",
+        super().__init__(
+            directory, broker_options=("--policy", "qssf-backfill"), node_options=("--end-jobs-on-exit",)
         )
-        until(
-            lambda: (found.exists() and found.read_text().endswith("\n")) or child.poll() is not None,
-            "the broker listens",
-        )
-        assert child.poll() is None, (self.directory / "broker.log").read_text()
-        self.address = found.read_text().strip()
-        return child
-
-    def kill_broker(self) -> None:
-        self.broker.kill()
-        self.broker.wait()
 
     def submit(self, client: Client, token: str, *, gpus: int = 1, seconds: float = 0.3) -> int:
         """A job that leaves one line, beginning with its token, for each rank that runs."""
@@ -104,34 +37,27 @@ class Cluster:
     def lines(self) -> Counter[str]:
         return Counter(self.ran.read_text().split())
 
-    def close(self) -> None:
-        for child in self.children:
-            if child.poll() is None:
-                child.terminate()
-        for child in self.children:
-            child.wait(DEADLINE_S)
-
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("killed"))
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noted]:
+    cluster = Noted(tmp_path_factory.mktemp("killed"))
     yield cluster
     cluster.close()
 
 
-def instant_after_acknowledgement(cluster: Cluster, client: Client, tag: str) -> dict[str, int]:
+def instant_after_acknowledgement(cluster: Noted, client: Client, tag: str) -> dict[str, int]:
     """Killed while the last reply is still warm."""
     return {f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=2) for n in range(7)}
 
 
-def instant_when_started(cluster: Cluster, client: Client, tag: str) -> dict[str, int]:
+def instant_when_started(cluster: Noted, client: Client, tag: str) -> dict[str, int]:
     """Killed as soon as a job runs, others waiting: ranks may not have been acknowledged."""
     jobs = {f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=4, seconds=0.5) for n in range(5)}
     until(lambda: any(token.startswith(tag) for token in cluster.lines()), "one runs")
     return jobs
 
 
-def instant_in_the_middle(cluster: Cluster, client: Client, tag: str) -> dict[str, int]:
+def instant_in_the_middle(cluster: Noted, client: Client, tag: str) -> dict[str, int]:
     """Killed while jobs end and start: a gang over both nodes, many short ones."""
     jobs = {f"{tag}-gang": cluster.submit(client, f"{tag}-gang", gpus=8, seconds=0.2)}
     jobs |= {
@@ -142,12 +68,12 @@ def instant_in_the_middle(cluster: Cluster, client: Client, tag: str) -> dict[st
     return jobs
 
 
-def instant_while_submitting(cluster: Cluster, _: Client, tag: str) -> dict[str, int]:
+def instant_while_submitting(cluster: Noted, _: Client, tag: str) -> dict[str, int]:
     """Killed between a request and its reply: what was acknowledged counts, the rest is tried again later."""
     done: dict[str, int] = {}
 
     def submit_on_and_on() -> None:
-        with Client(cluster.address, home=cluster.keys, timeout_s=0.5) as other:
+        with cluster.client(timeout_s=0.5) as other:
             for n in range(500):
                 try:
                     done[f"{tag}-{n}"] = cluster.submit(other, f"{tag}-{n}", seconds=0.0)
@@ -157,12 +83,12 @@ def instant_while_submitting(cluster: Cluster, _: Client, tag: str) -> dict[str,
     thread = threading.Thread(target=submit_on_and_on)
     thread.start()
     until(lambda: len(done) >= 8, "some are acknowledged")
-    cluster.kill_broker()
+    cluster.kill("broker")
     thread.join()
     return dict(done)
 
 
-Instant = Callable[[Cluster, Client, str], dict[str, int]]
+Instant = Callable[[Noted, Client, str], dict[str, int]]
 INSTANTS: list[Instant] = [
     instant_after_acknowledgement,
     instant_when_started,
@@ -172,17 +98,17 @@ INSTANTS: list[Instant] = [
 
 
 @pytest.mark.parametrize("instant", INSTANTS, ids=lambda instant: instant.__name__)
-def test_each_job_runs_once(cluster: Cluster, instant: Instant) -> None:
+def test_each_job_runs_once(cluster: Noted, instant: Instant) -> None:
     tag = instant.__name__.replace("_", "-")
-    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
-        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "both nodes are up")
+    with cluster.client() as client:
+        all_up(client)
         jobs = instant(cluster, client, tag)
-        cluster.kill_broker()
+        cluster.kill("broker")
         before = {
             row.entry.job for row in read_journal(cluster.journal) if isinstance(row.entry, JobSubmitted)
         }
         assert set(jobs.values()) <= before, "what was acknowledged is on disk"
-        cluster.broker = cluster.start_broker()
+        cluster.start("broker")
         known = {job.name: job.job for job in client.jobs(finished=True)}
         assert set(known.values()) == before
         assert jobs.items() <= known.items()
@@ -197,7 +123,7 @@ def test_each_job_runs_once(cluster: Cluster, instant: Instant) -> None:
         assert lines[token] == len(job.nodes), f"{token} ran {lines[token]} times on {len(job.nodes)} nodes"
 
 
-def test_the_journal_of_all_those_lives_is_consistent(cluster: Cluster) -> None:
+def test_the_journal_of_all_those_lives_is_consistent(cluster: Noted) -> None:
     rows = read_journal(cluster.journal)
     times = [row.now_s for row in rows]
     assert times == sorted(times)
@@ -208,41 +134,41 @@ def test_the_journal_of_all_those_lives_is_consistent(cluster: Cluster) -> None:
     assert len(started) == len(set(started)) == len(over) == len(set(over))
 
 
-def test_a_stopped_broker_leaves_jobs_running_and_takes_them_up_again(cluster: Cluster) -> None:
-    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
-        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "both nodes are up")
+def test_a_stopped_broker_leaves_jobs_running_and_takes_them_up_again(cluster: Noted) -> None:
+    with cluster.client() as client:
+        all_up(client)
         gate = cluster.directory / "gate"
         script = f"echo clean >> {cluster.ran}; until [ -e {gate} ]; do sleep 0.02; done"
         job = client.submit(["sh", "-c", script])
         until(lambda: client.job(job).state == "running", "it runs")
-        cluster.broker.terminate()
-        assert cluster.broker.wait(DEADLINE_S) == 0
-        cluster.broker = cluster.start_broker()
+        cluster.running["broker"].terminate()
+        assert cluster.running["broker"].wait(DEADLINE_S) == 0
+        cluster.start("broker")
         assert client.job(job).state == "running"
         gate.touch()
         assert client.wait(job).exit_code == 0
     assert cluster.lines()["clean"] == 1
 
 
-def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Cluster) -> None:
-    with Client(cluster.address, home=cluster.keys, timeout_s=10.0) as client:
-        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "both nodes are up")
+def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Noted) -> None:
+    with cluster.client() as client:
+        all_up(client)
         gate = cluster.directory / "gate-away"
         job = client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done"])
         until(lambda: client.job(job).state == "running", "it runs")
-        cluster.kill_broker()
+        cluster.kill("broker")
         opened_s = time.time()
         gate.touch()
         until(lambda: list(cluster.directory.glob(f"*/attempts/*/{job}.1.0/exit")), "it is over")
         back_s = time.time()
-        cluster.broker = cluster.start_broker()
+        cluster.start("broker")
         info = client.wait(job)
         assert info.state == "completed"
         assert info.end_s is not None
         assert opened_s <= info.end_s <= back_s
 
 
-def test_a_second_broker_on_the_same_journal_is_refused(cluster: Cluster) -> None:
+def test_a_second_broker_on_the_same_journal_is_refused(cluster: Noted) -> None:
     second = subprocess.run(
         [
             *RLSCHED,

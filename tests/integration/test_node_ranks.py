@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> AttemptStore:
 
 @pytest.fixture
 def ranks(store: AttemptStore) -> Iterator[Ranks]:
-    ranks = Ranks(store)
+    ranks = Ranks(store, store.root / "lease")
     yield ranks
     for key in list(store.scan()):
         ranks.hard_kill(key)
@@ -266,7 +266,7 @@ def test_a_shim_that_cannot_start_is_a_refused_launch(
 
 
 def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStore) -> None:
-    first = Ranks(store)
+    first = Ranks(store, store.root / "lease")
     ended = AttemptKey(2, 1, 0, "c1")
     directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.root))
     os.mkfifo(store.root / "gate")
@@ -274,7 +274,7 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
     until(lambda: store.at(ended).exit() and directory.process())
     first.close()
 
-    second = Ranks(store)
+    second = Ranks(store, store.root / "lease")
     running, over = adopt_attempts(store, second)
     assert (running.key, running.phase, running.gpus) == (KEY, Phase.RUNNING, (1,))
     assert (over.key, over.phase, over.exit_code) == (ended, Phase.ENDED, 7)

@@ -1,5 +1,5 @@
-"""Brokers and nodes as they are, over a world of chance: orders are lost, brokers and node daemons die, ranks
-cannot be started, jobs heed and do not.
+"""Brokers and nodes as they are, over a world of chance: orders are lost, brokers and node daemons die, are
+paused, and are cut off for longer than their leases; ranks cannot be started, jobs heed and do not.
 
 No process ever meets another on a GPU, no job runs twice at a time, and every job comes to its end.
 """
@@ -27,14 +27,20 @@ from rlsched.decide.order.keys import Order
 from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
-from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage
-from rlsched_node import steps
+from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage, SayHello
+from rlsched_node import shim, steps
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.machine import NodeMachine
 from tests.unit.broker_machine.hand import submit
 
 LIMITS = Limits(
-    heartbeat_s=1.0, lease_s=1e6, launch_timeout_s=1e6, kill_again_s=5.0, log_timeout_s=10.0, grace_s=8.0
+    heartbeat_s=1.0,
+    lease_s=4.0,
+    lost_after_s=16.0,
+    launch_timeout_s=1e6,
+    kill_again_s=5.0,
+    log_timeout_s=10.0,
+    grace_s=8.0,
 )
 NODES, GPUS = 2, 4
 
@@ -89,6 +95,10 @@ class World:
         processes: (node, rank) -> its GPUs, of every process that is alive.
         told: When those that were told to end are killed, seconds.
         ran: Every rank that was ever started.
+        leases: What each node's lease file says: until when, and the grace after it.
+        fenced: The processes that heed it.
+        away: Nodes that no message reaches or leaves, and until when.
+        paused: Nodes whose daemon stands still, and until when; what happened there meanwhile.
     """
 
     def __init__(self, chance: Random, journal: MemoryJournal) -> None:
@@ -98,22 +108,32 @@ class World:
         self.sent = 0
         self.processes: dict[tuple[str, AttemptKey], set[int]] = {}
         self.told: dict[tuple[str, AttemptKey], float] = {}
+        self.leases: dict[str, steps.RenewLease] = {}
+        self.fenced: set[tuple[str, AttemptKey]] = set()
+        self.away: dict[str, float] = {}
+        self.paused: dict[str, tuple[float, list[steps.Event]]] = {}
         self.ran: set[tuple[str, AttemptKey]] = set()
         self.nodes = {
             name: NodeMachine(Hello(name=name, gpus=GPUS)) for name in (f"n{n}" for n in range(NODES))
         }
-        self.orders: dict[str, deque[BrokerToNode]] = {name: deque() for name in self.nodes}
-        self.words: dict[str, deque[NodeMessage]] = {name: deque() for name in self.nodes}
+        self.orders: dict[str, deque[tuple[BrokerToNode, int]]] = {name: deque() for name in self.nodes}
+        self.words: dict[str, deque[tuple[NodeMessage, int]]] = {name: deque() for name in self.nodes}
         for name in self.nodes:
             self.happens(name, steps.Connected())
 
     # ---- nodes ------------------------------------------------------------------------------------
 
     def happens(self, name: str, event: steps.Event) -> None:
+        if name in self.paused:
+            self.paused[name][1].append(event)
+            return
         for effect in self.nodes[name].handle(event, self.broker.now_s):
             match effect:
-                case steps.Send(message):
-                    self.words[name].append(message)
+                case steps.Send(message, request):
+                    if name not in self.away:
+                        self.words[name].append((message, request))
+                case steps.RenewLease() as lease:
+                    self.leases[name] = lease
                 case steps.StartRank(launch):
                     self.start(name, launch)
                 case steps.EndRank(key, grace_s):
@@ -129,11 +149,15 @@ class World:
             return
         self.ran.add((name, key))
         self.processes[name, key] = set(launch.gpus)
+        assert launch.fenced == (self.broker.book.jobs[launch.job].spec.on_lost == "requeue")
+        if launch.fenced:
+            self.fenced.add((name, key))
         self.happens(name, steps.Started(key, 1))
 
-    def exits(self, name: str, key: AttemptKey, exit_code: int) -> None:
+    def exits(self, name: str, key: AttemptKey, exit_code: int, reason: str = "") -> None:
         del self.processes[name, key]
-        reason = "killed" if self.told.pop((name, key), None) is not None else ""
+        told = self.told.pop((name, key), None) is not None
+        reason = reason or ("killed" if told else "")
         self.happens(name, steps.Exited(key, exit_code, reason, self.broker.now_s))
 
     # ---- the wire ---------------------------------------------------------------------------------
@@ -143,14 +167,19 @@ class World:
         self.post()
 
     def post(self) -> None:
-        for name, order in self.broker.sent.orders[self.sent :]:
-            self.orders[name].append(order)
-        self.sent = len(self.broker.sent.orders)
+        """Ways to nodes; one that is cut off, or whose connection was dropped, loses what is sent."""
+        sent = self.broker.sent
+        for (name, order), request in zip(sent.orders[self.sent :], sent.requests[self.sent :], strict=True):
+            if name not in self.away:
+                self.orders[name].append((order, request))
+        self.sent = len(sent.orders)
 
     def deliver(self, name: str) -> None:
         """The next message each way; an order to launch finds the GPUs empty."""
-        if self.orders[name]:
-            order = self.orders[name].popleft()
+        if name in self.away:
+            return
+        if self.orders[name] and name not in self.paused:
+            order, request = self.orders[name].popleft()
             if isinstance(order, Launch):
                 there = {
                     key
@@ -158,20 +187,32 @@ class World:
                     if node == name and not gpus.isdisjoint(order.gpus)
                 }
                 assert {(key.job, key.attempt) for key in there} <= {(order.job, order.attempt)}
-            self.happens(name, steps.Received(order))
+            self.happens(name, steps.Received(order, request))
         if self.words[name]:
-            self.batch(NodeSaid(name, 0, self.words[name].popleft()))
+            message, request = self.words[name].popleft()
+            if name in self.broker.sent.dropped and not isinstance(message, Hello):
+                self.orders[name].append((SayHello(), 0))  # as the transport answers
+                return
+            if name in self.broker.sent.dropped:
+                self.broker.sent.dropped = [one for one in self.broker.sent.dropped if one != name]
+            self.batch(NodeSaid(name, request, message))
 
     # ---- what may happen --------------------------------------------------------------------------
 
     def step(self) -> None:
         chance = self.chance
         match chance.choices(
-            ("deliver", "time", "submit", "cancel", "end", "cut", "broker", "daemon"),
-            (40, 20, 10, 2, 14, 2, 2, 2),
+            (
+                *("deliver", "time", "submit", "cancel", "end", "cut", "broker", "daemon"),
+                *("partition", "pause", "freeze"),
+            ),
+            (40, 30, 10, 2, 10, 2, 2, 2, 1.5, 1, 1),
         )[0]:
             case "submit":
-                self.broker.ask(submit(chance.randint(1, 6), preemptible=chance.random() < 0.8))
+                on_lost = "wait" if chance.random() < 0.2 else "requeue"
+                self.broker.ask(
+                    submit(chance.randint(1, 6), preemptible=chance.random() < 0.8, on_lost=on_lost)
+                )
                 self.post()
             case "cancel":
                 if self.broker.book.jobs:
@@ -185,8 +226,16 @@ class World:
                 self.restart()
             case "daemon":
                 self.restart_daemon(chance.choice(list(self.nodes)))
+            case "partition":
+                self.away[chance.choice(list(self.nodes))] = self.broker.now_s + chance.uniform(1.0, 60.0)
+            case "pause":
+                self.paused.setdefault(
+                    chance.choice(list(self.nodes)), (self.broker.now_s + chance.uniform(1.0, 60.0), [])
+                )
+            case "freeze":
+                self.freeze(chance.uniform(1.0, 60.0))
             case "time":
-                self.time(chance.choice((0.001, 0.5, 2.0)))
+                self.time(chance.choice((0.001, 0.5, 1.0, 5.0)))
             case _:
                 self.deliver(chance.choice(list(self.nodes)))
 
@@ -198,15 +247,48 @@ class World:
             self.exits(name, key, self.chance.choice((0, 143, 143) if heeds else (0, 0, 0, 1)))
 
     def time(self, seconds: float) -> None:
-        now_s, due_s = self.broker.now_s, self.broker.machine.due_s()
-        if now_s < due_s < now_s + seconds:
-            self.batch(Due(), after_s=due_s - now_s)
-        self.batch(Tick(), after_s=max(now_s + seconds - self.broker.now_s, 0.001))
+        """Time passes, for a broker that listens all the while."""
+        until_s = self.broker.now_s + seconds
+        while self.broker.now_s < until_s:
+            now_s, due_s = self.broker.now_s, self.broker.machine.due_s()
+            step_s = min(0.4, until_s - now_s)
+            if now_s < due_s < now_s + step_s:
+                self.batch(Due(), after_s=due_s - now_s)
+            self.batch(Tick(), after_s=max(now_s + step_s - self.broker.now_s, 0.001))
+            self.goes_on_at_nodes()
+            for name in self.nodes:
+                for _ in range(3):
+                    self.deliver(name)
+
+    def freeze(self, seconds: float) -> None:
+        """The broker stands still; the nodes do not."""
+        start_s = self.broker.now_s
+        while self.broker.now_s < start_s + seconds:
+            self.broker.now_s = round(self.broker.now_s + 0.4, 3)
+            self.goes_on_at_nodes()
+
+    def goes_on_at_nodes(self) -> None:
+        """What happens at nodes as time passes: ends, fences, ticks, and the end of what held them up."""
+        now_s = self.broker.now_s
         for (name, key), kill_s in list(self.told.items()):
-            if kill_s <= self.broker.now_s:
+            if kill_s <= now_s:
                 self.exits(name, key, 137)
+        for name, key in [one for one in self.processes if one in self.fenced]:
+            lease = self.leases[name]
+            if lease.until_s + shim.LEASE_LOOK_S + lease.grace_s <= now_s:
+                self.exits(name, key, 137, "fenced")
+        for name, until_s in list(self.away.items()):
+            if until_s <= now_s:
+                del self.away[name]
+                self.cut(name)
+        for name, (until_s, meanwhile) in list(self.paused.items()):
+            if until_s <= now_s:
+                del self.paused[name]
+                for missed in meanwhile:
+                    self.happens(name, missed)
         for name in self.nodes:
-            self.happens(name, steps.Tick())
+            if name not in self.paused:
+                self.happens(name, steps.Tick())
 
     def cut(self, name: str) -> None:
         """The connection breaks and comes back; what was under way is lost."""
@@ -219,6 +301,10 @@ class World:
     def restart_daemon(self, name: str) -> None:
         """kill -9: the processes stay, and what is on disk."""
         old = self.nodes[name]
+        for missed in self.paused.pop(name, (0.0, []))[1]:  # what shims left on disk meanwhile
+            if isinstance(missed, steps.Exited):
+                self.happens(name, missed)
+        lost_after_s = self.leases[name].lost_after_s if name in self.leases else 0.0
         kept = []
         for key, attempt in old.attempts.items():
             if (name, key) in self.processes:
@@ -226,14 +312,15 @@ class World:
             elif attempt.phase is Phase.ENDED:
                 kept.append(attempt)
         self.nodes[name] = NodeMachine(
-            Hello(name=name, gpus=GPUS, cluster=old.cluster, epoch=old.epoch), kept
+            Hello(name=name, gpus=GPUS, cluster=old.cluster, epoch=old.epoch, lost_after_s=lost_after_s), kept
         )
         self.cut(name)
 
     def restart(self) -> None:
-        """kill -9: the journal stays."""
+        """kill -9: the journal stays. The next one may keep other times."""
         assert shape(replayed(self.journal)) == shape(self.broker.book)
-        self.broker = HandBroker(self.scheduler, self.journal, limits=LIMITS, now_s=self.broker.now_s)  # type: ignore[arg-type]
+        limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((10.0, 16.0, 40.0)))
+        self.broker = HandBroker(self.scheduler, self.journal, limits=limits, now_s=self.broker.now_s)  # type: ignore[arg-type]
         self.sent = 0
         for name in self.nodes:
             self.cut(name)
@@ -268,13 +355,14 @@ def rounds(world: World) -> Iterator[int]:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> None:
     chance = Random(seed)
     world = World(chance, MemoryJournal())
     for _ in range(150):
         world.step()
     world.scheduler.calm = True
+    world.time(61.0)
     for _ in rounds(world):
         for name in world.nodes:
             while world.orders[name] or world.words[name]:

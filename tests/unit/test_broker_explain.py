@@ -133,10 +133,11 @@ def test_the_nodes_that_were_looked_at_are_named_where_virtual_clusters_divide_t
 
 def test_a_node_that_is_down_is_named(journal: Journal) -> None:
     broker = make(journal, 4, 4)
-    submit(broker, 8)
+    submit(broker, 8, 8)
     broker.wait(25.0, "n0")
-    broker.says("n0", Ended(job=1, attempt=1, rank=0, exit_code=143, reason="killed"))
-    assert "nodes down: n1" in why(broker, 1).details
+    assert "nodes away: n1" in why(broker, 2).details
+    broker.wait(700.0, "n0")
+    assert "nodes down: n1" in why(broker, 2).details
 
 
 def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:

@@ -15,6 +15,7 @@ from rlsched.wire.messages import (
     Launch,
     Launched,
     LaunchRefused,
+    Leaving,
     Refused,
     SayHello,
     Welcome,
@@ -42,6 +43,7 @@ from rlsched_node.steps import (
     Quit,
     Received,
     RecordEnded,
+    RenewLease,
     Send,
     SendLog,
     Started,
@@ -87,8 +89,8 @@ def ended(job: int = 1, exit_code: int = 0, reason: str = "") -> Send:
 
 
 def silent(effects: list[Effect]) -> list[Effect]:
-    """Effects without notes."""
-    return [effect for effect in effects if not isinstance(effect, Note)]
+    """Effects without notes and leases."""
+    return [effect for effect in effects if not isinstance(effect, Note | RenewLease)]
 
 
 def registered(*attempts: Attempt) -> NodeMachine:
@@ -289,7 +291,8 @@ def test_losing_the_broker_ends_no_job_and_it_is_told_everything_when_it_is_back
     assert silent(machine.handle(Disconnected(), 1.0)) == []
     assert not machine.is_registered
     machine.handle(Exited(KEY, 0), 2.0)
-    assert Send(Heartbeat(name="n0")) not in machine.handle(Tick(), 99.0)
+    beats = [effect for effect in machine.handle(Tick(), 99.0) if isinstance(effect, Send)]
+    assert not any(isinstance(beat.message, Heartbeat) for beat in beats)
     [hello] = machine.handle(Connected(), 100.0)
     assert isinstance(hello, Send)
     assert isinstance(hello.message, Hello)
@@ -347,7 +350,7 @@ def test_heartbeats_come_at_the_brokers_pace() -> None:
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 2.0), 0.0)
     assert machine.handle(Tick(), 1.9) == []
-    assert machine.handle(Tick(), 2.0) == [Send(Heartbeat(name="n0"))]
+    assert machine.handle(Tick(), 2.0) == [Send(Heartbeat(name="n0"), 2)], "the hello was number 1"
     assert machine.handle(Tick(), 3.9) == []
 
 
@@ -361,7 +364,10 @@ def test_a_refused_hello_stops_the_node_and_a_later_refusal_does_not() -> None:
 def test_ending_all_jobs_takes_no_new_ones() -> None:
     machine = registered()
     running(machine, launch())
-    assert machine.handle(EndJobs(3.0), 0.0) == [EndRank(KEY, 3.0, "node_stopped")]
+    assert machine.handle(EndJobs(3.0), 0.0) == [
+        Send(Leaving(name="n0")),
+        EndRank(KEY, 3.0, "node_stopped"),
+    ]
     [refusal] = machine.handle(Received(launch(2, gpus=[1])), 0.0)
     assert isinstance(refusal, Send)
     assert isinstance(refusal.message, LaunchRefused)
@@ -416,10 +422,10 @@ def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -
     machine = NodeMachine(HELLO)
     assert machine.handle(Tick(), 10.0) == []
     waiting = Note("no broker answers yet; trying on")
-    assert machine.handle(Tick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO)]
-    assert machine.handle(Tick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO)], "said once"
-    assert machine.handle(Connected(), 20.0) == [Send(HELLO)]
+    assert machine.handle(Tick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO, 1)]
+    assert machine.handle(Tick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO, 2)], "said once"
+    assert machine.handle(Connected(), 20.0) == [Send(HELLO, 3)]
     assert machine.handle(Tick(), 20.5) == []
-    assert machine.handle(Tick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO)]
+    assert machine.handle(Tick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO, 4)]
     machine.handle(welcome(), 22.0)
-    assert Send(HELLO) not in machine.handle(Tick(), 99.0)
+    assert Send(HELLO, 5) not in machine.handle(Tick(), 99.0)

@@ -202,7 +202,7 @@ def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
     store = AttemptStore(tmp_path)
     monkeypatch.setattr(shim, "write_synced", full)
     with pytest.raises(LaunchError, match="no space left"):
-        start_rank(launch(), store.at(KEY), {})
+        start_rank(launch(), store.at(KEY), {}, Path("no-lease"))
     assert not store.at(KEY).path.exists()
 
 
@@ -218,6 +218,6 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
     store = AttemptStore(tmp_path / "a")
     store.at(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
-        start_rank(launch(), store.at(KEY), {})
+        start_rank(launch(), store.at(KEY), {}, Path("no-lease"))
     with pytest.raises(LaunchError, match=r"cannot write .*No such file"):
-        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "no/parent")), {})
+        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "no/parent")), {}, Path("no-lease"))

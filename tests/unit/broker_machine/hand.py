@@ -5,14 +5,23 @@ from __future__ import annotations
 import itertools
 
 from rlsched.broker.entries import JobSubmitted
+from rlsched.broker.events import Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import AttemptReport, Ended, Hello, Launched, ListNodes, Nodes, Submit
 
-LIMITS = Limits(heartbeat_s=2.0, lease_s=20.0, launch_timeout_s=30.0, kill_again_s=10.0, log_timeout_s=10.0)
+LIMITS = Limits(
+    heartbeat_s=2.0,
+    lease_s=20.0,
+    lost_after_s=20.0,
+    launch_timeout_s=30.0,
+    kill_again_s=10.0,
+    log_timeout_s=10.0,
+)
 TOKENS = itertools.count()
+TICK = Tick()
 
 
 def make(journal: Journal, nodes: int = 0, policy: str = "fifo-backfill") -> HandBroker:

@@ -30,6 +30,7 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
         command=["true"],
         env={},
         cwd="",
+        fenced=True,
     )
     assert state(broker, 1) == "launching"
     assert broker.says("n0", launched(1)) == []

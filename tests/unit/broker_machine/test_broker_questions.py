@@ -232,7 +232,7 @@ def test_a_question_that_cannot_be_answered_is_refused_and_costs_nothing_else(jo
     broker.book.jobs[2].submit_s = float("nan")
     refused = broker.ask(Why(job=2))
     assert isinstance(refused, Refused)
-    assert refused.message.startswith("the broker could not answer this (ValueError: ")
+    assert refused.message.startswith("the broker could not deal with this Why: ValueError(")
     assert isinstance(broker.ask(Why(job=1)), Explanation)
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)

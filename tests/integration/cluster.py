@@ -1,0 +1,119 @@
+"""A broker and nodes as processes of their own, any of which may be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rlsched.broker.keys import KeyHome
+from rlsched.client.client import Client
+
+RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
+DEADLINE_S = 60.0
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    """Poll until something is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if look():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain until {what}")
+
+
+class Cluster:
+    """A broker, and nodes with 4 simulated GPUs each.
+
+    Args:
+        directory: Everything is kept below it.
+        nodes: Their names.
+        broker_options: For `rlsched broker`.
+        node_options: For `rlsched node`.
+
+    Attributes:
+        running: Each process by name: `broker`, and the nodes.
+        address: The broker's.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nodes: Sequence[str] = ("n0", "n1"),
+        broker_options: Sequence[str] = (),
+        node_options: Sequence[str] = (),
+    ) -> None:
+        self.directory, self.keys = directory, directory / "home"
+        self.journal = directory / "broker" / "journal.sqlite"
+        self.address = "tcp://127.0.0.1:0"
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._broker_options, self._node_options = broker_options, node_options
+        KeyHome(self.keys).broker()
+        self.start("broker")
+        for name in nodes:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start the broker, and wait until it listens; or a node."""
+        if name != "broker":
+            options = ("--name", name, "--gpus", "4", "--simulated", "--dir", str(self.directory / name))
+            self._spawn(name, "node", "--broker", self.address, *options, *self._node_options)
+            return
+        found = self.directory / "broker" / "address"
+        found.unlink(missing_ok=True)
+        place = ("--address", self.address, "--dir", str(self.directory / "broker"))
+        self._spawn(name, "broker", *place, *self._broker_options)
+        until(
+            lambda: (
+                (found.exists() and found.read_text().endswith("\n")) or self.running[name].poll() is not None
+            ),
+            "the broker listens",
+        )
+        assert self.running[name].poll() is None, self.log(name)
+        self.address = found.read_text().strip()
+
+    def _spawn(self, name: str, *args: str) -> None:
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*RLSCHED, *args, "--keys", str(self.keys)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def log(self, name: str) -> str:
+        """What a process has said."""
+        return (self.directory / f"{name}.log").read_text()
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        self.running[name].kill()
+        self.running[name].wait(DEADLINE_S)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """SIGSTOP, SIGCONT and the like."""
+        self.running[name].send_signal(number)
+
+    def client(self, timeout_s: float = 10.0) -> Client:
+        """A client; close it."""
+        return Client(self.address, home=self.keys, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """End everything."""
+        for child in self.running.values():
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+                child.terminate()
+        for child in self.running.values():
+            child.wait(DEADLINE_S)
+
+
+def all_up(client: Client, nodes: int = 2) -> None:
+    """Wait until so many nodes are up."""
+    until(lambda: sum(node.state == "up" for node in client.nodes()) == nodes, f"{nodes} nodes are up")

@@ -1,0 +1,146 @@
+"""The jobs of a sweep: what each runs, what it must leave behind, and who shot it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+OWN_CODES = (0, 0, 0, 3, 7)
+SCRIPT = """
+line() {{ echo "{token} $RLSCHED_JOB $RLSCHED_ATTEMPT $RLSCHED_RANK $1" >> {lines}; }}
+{before}
+exec 9> {lock}.$RLSCHED_RANK
+flock --nonblock --shared 9 || line overlap
+flock --nonblock 9 || line overlap
+line start
+{work}
+line end
+exit {code}
+"""
+KINDS = {
+    "plain": ("", "sleep {seconds}"),
+    "deaf": ("trap '' TERM", "sleep {seconds}"),
+    "daemon": ("", "setsid sleep {seconds} & sleep {seconds}"),
+    "forker": ("", "for i in 1 2 3 4 5; do (sleep {seconds}) & done; wait"),
+}
+"""What a job does: before it says that it runs, and then."""
+
+
+@dataclass
+class Planned:
+    """One job of a round.
+
+    Attributes:
+        token: Its submission token, and its name.
+        gpus: Above 4: a gang over two nodes.
+        script: For `sh -c`.
+        code: The exit code that its script ends with.
+        cancelled: Whether it is cancelled some time.
+    """
+
+    token: str
+    gpus: int
+    script: str
+    code: int
+    cancelled: bool
+
+
+def plan(chance: Random, tag: str, jobs: int, lines: Path) -> list[Planned]:
+    """A round's jobs."""
+    found = []
+    for number in range(jobs):
+        token = f"{tag}-{number}"
+        before, work = KINDS[chance.choice(list(KINDS))]
+        code, seconds = chance.choice(OWN_CODES), chance.choice((0.0, 0.1, 0.3, 1.0))
+        script = SCRIPT.format(
+            token=token,
+            lines=lines,
+            lock=lines.with_name(f"lock-{token}"),
+            before=before,
+            work=work.format(seconds=seconds),
+            code=code,
+        )
+        gpus = chance.choice((1, 1, 1, 2, 4, 8))
+        found.append(Planned(token, gpus, script, code, chance.random() < 0.1))
+    return found
+
+
+@dataclass
+class Lines:
+    """What the jobs wrote.
+
+    Attributes:
+        starts: (token, attempt, rank) -> how often it began.
+        overlaps: Tokens of which two attempts were at work at once.
+    """
+
+    starts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    overlaps: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, path: Path) -> Lines:
+        """All lines so far."""
+        lines = cls()
+        for line in path.read_text().splitlines():
+            token, _, attempt, rank, what = line.split()
+            if what == "start":
+                lines.starts[token, int(attempt), int(rank)] += 1
+            elif what == "overlap":
+                lines.overlaps.add(token)
+        return lines
+
+
+def shims(directory: Path) -> dict[int, tuple[int, int, int]]:
+    """Process number -> (job, attempt, rank) of every shim below a directory."""
+    found = {}
+    for pid in _pids():
+        words = _read(pid, "cmdline")
+        if len(words) > 1 and words[-2].endswith(b"shim.py") and words[-1].startswith(os.fsencode(directory)):
+            name = Path(os.fsdecode(words[-1])).name.split(".")
+            if len(name) == 3 and all(part.isdigit() for part in name):
+                found[pid] = (int(name[0]), int(name[1]), int(name[2]))
+    return found
+
+
+def strays(directory: Path) -> list[int]:
+    """Processes that any attempt below a directory has left behind."""
+    mark = b"RLSCHED_ATTEMPT_DIR=" + os.fsencode(directory)
+    return [pid for pid in _pids() if any(entry.startswith(mark) for entry in _read(pid, "environ"))]
+
+
+def children(parents: Iterable[int]) -> list[int]:
+    """Processes whose parent is one of these."""
+    wanted, found = set(parents), []
+    for pid in _pids():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            continue
+        if int(stat.rpartition(")")[2].split()[1]) in wanted:
+            found.append(pid)
+    return found
+
+
+def shoot(pid: int) -> bool:
+    """kill -9; whether it was there."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(pid: int, name: str) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return []
