@@ -9,7 +9,7 @@ import numpy as np
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job
-from rlsched.broker.views import place_of, seat_reason
+from rlsched.broker.views import place_of, seat_reason, shortened
 from rlsched.broker.waiting import Room, asked_again_s, fits_now, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
@@ -26,6 +26,8 @@ from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 
 NAMED_JOBS = 5
 NAMED_NODES = 20
+MAX_LINE_CHARS = 2_000
+MAX_RECORD_BYTES = 1 << 19
 
 
 def never_runs(book: Book, vc: str, num_gpus: int) -> str:
@@ -60,7 +62,11 @@ def explain(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -
         lines = _waiting(book, job, record, now_s)
     else:
         lines = _started(book, job, record, now_s)
+    lines = [shortened(line, MAX_LINE_CHARS) for line in lines]
     packed = msgspec.msgpack.encode(record) if record is not None else None
+    if packed is not None and len(packed) > MAX_RECORD_BYTES:
+        lines.append(f"its record, {len(packed):,} bytes, is too long to send; the broker's records have it")
+        packed = None
     return Explanation(job=job.number, summary=lines[0], details=lines[1:], record=packed)
 
 

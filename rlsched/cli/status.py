@@ -50,7 +50,11 @@ def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
 
 def problems(report: StatsReport) -> list[str]:
     """What is not all right, a line each."""
-    found = [f"{count:,} nodes are {state}" for state, count in _nodes(report) if state != "up"]
+    found = [
+        "1 node is " + state if count == 1 else f"{count:,} nodes are {state}"
+        for state, count in _nodes(report)
+        if state != "up"
+    ]
     if report.guard is not None and report.guard.now:
         found.append(
             f"the fallback {report.fallback} decides in the place of {report.policy}: {report.guard.now}"

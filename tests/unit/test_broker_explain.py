@@ -24,7 +24,19 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.scheduler import Decision, Scheduler
-from rlsched.wire.messages import Cancel, Ended, Explanation, Hello, Launched, LaunchRefused, Submit, Why
+from rlsched.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    Cancel,
+    DrainNode,
+    Ended,
+    Explanation,
+    Hello,
+    Launched,
+    LaunchRefused,
+    Submit,
+    Why,
+    encode,
+)
 
 TOKENS = itertools.count()
 
@@ -138,6 +150,29 @@ def test_a_node_that_is_down_is_named(journal: Journal) -> None:
     assert "nodes away: n1" in why(broker, 2).details
     broker.wait(700.0, "n0")
     assert "nodes down: n1" in why(broker, 2).details
+
+
+def test_nodes_that_are_drained_are_named_and_for_how_long(journal: Journal) -> None:
+    broker = make(journal, 4, 4)
+    submit(broker, 4, 4, 4)
+    broker.ask(DrainNode(node="n1", reason="a fan is broken"))
+    broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="no such directory"))
+    told = why(broker, 3).details
+    assert any(line.startswith("node n1 gets no new jobs until it is resumed: a fan") for line in told)
+    assert any(line.startswith("node n0 gets no new jobs for 30 s: ") for line in told)
+
+
+def test_an_explanation_fits_a_frame(journal: Journal) -> None:
+    broker = make(journal, 4)
+    submit(broker, 1)
+    job, record = broker.book.jobs[1], broker.machine.memory.of(0)
+    assert record is not None
+    job.state, job.attempt, job.reason = "failed", None, "x" * 3_000_000
+    huge = msgspec.structs.replace(record, guard="x" * 3_000_000)
+    told = explain(broker.book, job, huge, broker.now_s)
+    assert len(encode(told)) < MAX_MESSAGE_BYTES
+    assert told.record is None
+    assert "bytes, is too long to send" in told.details[-1]
 
 
 def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
