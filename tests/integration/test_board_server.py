@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rlsched.decide.actions import Start
-from rlsched.decide.record import DecisionRecord, append_records
+from rlsched.decide.record import DecisionRecord, Names, append_records
 
 DEADLINE_S = 90.0
 LAUNCH = "from rlsched.cli.board import board; board()"
@@ -35,6 +35,7 @@ def a_record(number: int) -> DecisionRecord:
         value=None,
         action=Start(seq=number, gpus=(0,)),
         took_us=10.0,
+        names=Names(jobs={number: str(number)}),
     )
 
 
