@@ -316,7 +316,8 @@ def main(directory: str) -> int:
     mine = os.getpid()
     if not claim(directory, {"pid": mine, "start_ticks": start_ticks(mine), "boot_id": boot_id()}):
         return 0
-    os.write(READY_FD, b".")
+    with contextlib.suppress(OSError):  # the daemon may be gone since; the next one adopts this rank
+        os.write(READY_FD, b".")
     os.close(READY_FD)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     exit_code, reason = supervise(directory, launch)
