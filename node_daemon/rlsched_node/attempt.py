@@ -11,6 +11,8 @@ from rlsched_node import shim
 
 EXIT_VANISHED = 137
 """The exit code of a rank that left none: its shim was killed, or the node went down."""
+VANISHED = "vanished"
+"""The reason of an end with `EXIT_VANISHED` that nobody ordered."""
 EXIT_KILLED = shim.EXIT_KILLED
 """The exit code of a rank that was ended before it started (128 + SIGTERM)."""
 

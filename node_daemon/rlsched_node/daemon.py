@@ -24,10 +24,12 @@ from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.home import NodeHome
-from rlsched_node.launch import rank_environment, refuse_foreign_processes
+from rlsched_node.launch import Terms, rank_environment, refuse_foreign_processes
+from rlsched_node.leftovers import attempt_directory_of
 from rlsched_node.link import BrokerLink
 from rlsched_node.machine import NodeMachine
-from rlsched_node.ranks import Ranks, attempt_directory_of
+from rlsched_node.mishaps import Mishaps
+from rlsched_node.ranks import Ranks
 from rlsched_node.steps import (
     Acknowledge,
     ClocksLocked,
@@ -90,9 +92,11 @@ class NodeDaemon:
         self._config = config
         self._gpus = gpus
         self._home = NodeHome(config.directory, config.name)
-        self._store = AttemptStore(config.directory / "attempts")
+        self._store = AttemptStore(config.directory)
         self._store.clean(time.time())
-        self._ranks = Ranks(self._store, self._home.lease)
+        self._terms = Terms(lease=str(self._home.lease))
+        self._mishaps = Mishaps(_log)
+        self._ranks = Ranks(self._store, self._mishaps, is_subreaper=shim.become_subreaper())
         self._clocks = ClockLocks(config.directory, gpus)
         self._machine = NodeMachine(self._hello(), self._adopted())
         self._link = BrokerLink(config.broker, pair, broker_public)
@@ -181,15 +185,26 @@ class NodeDaemon:
             poller.poll(int(timeout_s * 1e3) + 1)
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
-            for event in (*self._link.receive(), *self._ranks.collect(), Tick()):
-                self._feed(event)
-            self._gpus.follow(self._machine.gpus_held)
+            with self._mishaps.set_aside("what the broker sent"):
+                self._feed(*self._link.receive())
+            with self._mishaps.set_aside("what the ranks did"):
+                self._feed(*self._ranks.collect())
+            self._feed(Tick())
+            with self._mishaps.set_aside("following the GPUs"):
+                self._gpus.follow(self._machine.gpus_held)
 
-    def _feed(self, event: Event) -> None:
-        events = [event]
-        while events:
-            for effect in self._machine.handle(events.pop(0), shim.since_boot_s()):
-                events += self._perform(effect)
+    def _feed(self, *new: Event) -> None:
+        """Take each event and all that follows from it. One that raises is set aside: the others go on."""
+        for first in new:
+            events = [first]
+            while events:
+                event = events.pop(0)
+                effects: list[Effect] = []
+                with self._mishaps.set_aside(type(event).__name__):
+                    effects = self._machine.handle(event, shim.since_boot_s())
+                for effect in effects:
+                    with self._mishaps.set_aside(type(effect).__name__):
+                        events += self._perform(effect)
 
     def _perform(self, effect: Effect) -> Iterator[Event]:
         match effect:
@@ -209,7 +224,8 @@ class NodeDaemon:
                 data, is_all = self._store.at(key).read_output(offset, max_bytes)
                 self._link.send(LogData(data=data, offset=offset, eof=is_over and is_all), request)
             case Persist(cluster, epoch):
-                self._home.persist(cluster, epoch)
+                with _log_os_errors(f"epoch {epoch} is remembered in memory alone"):
+                    self._home.persist(cluster, epoch)
             case RenewLease(until_s, grace_s, lost_after_s):
                 with _log_os_errors("fenced ranks end when the lease that they have is over"):
                     shim.write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
@@ -238,9 +254,12 @@ class NodeDaemon:
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
-            self._ranks.start(key, launch, env)
+            self._ranks.start(key, launch, env, self._terms)
         except RlschedError as error:
             yield StartFailed(key, str(error))
+        except Exception as error:
+            _log.exception("attempt %s cannot be started", key)
+            yield StartFailed(key, f"{type(error).__name__}: {error}")
 
     def _hold_clocks(self, key: AttemptKey, gpus: Sequence[int], mhz: int) -> ClocksLocked:
         if mhz:
@@ -250,7 +269,7 @@ class NodeDaemon:
 
     def _is_ours(self, pid: int) -> bool:
         directory = attempt_directory_of(pid)
-        return directory is not None and Path(directory).is_relative_to(self._store.root)
+        return directory is not None and Path(directory).is_relative_to(self._store.attempts)
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()

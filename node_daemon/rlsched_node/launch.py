@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.errors import RlschedError
@@ -26,11 +25,21 @@ class LaunchError(RlschedError):
     """This node cannot start the rank: GPU in use, disk full, and the like."""
 
 
+class Terms(NamedTuple):
+    """What holds for every rank of a node.
+
+    Attributes:
+        lease: The file of the node's lease.
+    """
+
+    lease: str = ""
+
+
 class Spawned(NamedTuple):
-    """A shim, and the pipe that becomes readable when it has claimed its attempt (or is gone)."""
+    """A shim, and the pipe on which it tells of its claim and of the end; closed when it is gone."""
 
     pid: int
-    ready_fd: int
+    pipe_fd: int
 
 
 def master_port(job: int, attempt: int) -> int:
@@ -87,10 +96,8 @@ def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[
             raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
 
 
-def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], lease: Path) -> Spawned:
-    """Make the attempt's directory and start its shim, which goes on when this process ends.
-
-    `lease`: the node's file of that name.
+def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], terms: Terms) -> Spawned:
+    """Make the attempt's directories and start its shim, which goes on when this process ends.
 
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
@@ -99,48 +106,50 @@ def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], lease
         gpus=launch.gpus,
         command=launch.command,
         env=env,
-        cwd=launch.cwd or os.path.expanduser("~"),
+        cwd=os.path.abspath(launch.cwd or os.path.expanduser("~")),
         time_limit_s=launch.time_limit_s,
-        lease=str(lease) if launch.fenced else "",
+        lease=terms.lease if launch.fenced else "",
     )
     try:
         directory.create(record)
     except FileExistsError as error:
-        raise LaunchError(f"{directory.path} exists: this rank was started before") from error
+        raise LaunchError(f"{error.filename} exists: this rank was started before") from error
     except OSError as error:
         what = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
         raise LaunchError(f"cannot write {directory.path}: {what}") from error
     try:
-        return _spawn(str(directory.path))
+        return _spawn(directory)
     except OSError as error:
         directory.remove()
         raise LaunchError(f"cannot start a process: {error.strerror}") from error
 
 
-def _spawn(directory: str) -> Spawned:
+def _spawn(directory: AttemptDir) -> Spawned:
     """The shim: a session of its own, signals blocked until it waits for them, no environment but LANG."""
-    ready, claimed = os.pipe()
+    path = str(directory.path)
+    told, tells = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", shim.__file__, directory],
+            [sys.executable, "-I", "-S", shim.__file__, os.path.join(*directory.path.parts[-2:])],
             {"LANG": "C.UTF-8"},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.path.join(directory, "output.log"), os.O_WRONLY | os.O_APPEND, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.path.join(path, "output.log"), os.O_WRONLY | os.O_APPEND, 0),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
-                (os.POSIX_SPAWN_DUP2, claimed, shim.READY_FD),
+                (os.POSIX_SPAWN_DUP2, tells, shim.PIPE_FD),
+                (os.POSIX_SPAWN_OPEN, shim.RECORDS_FD, path, os.O_RDONLY | os.O_DIRECTORY, 0),
             ],
             setsid=True,
             setsigmask=shim.SIGNALS,
         )
     except BaseException:
-        os.close(ready)
+        os.close(told)
         raise
     finally:
-        os.close(claimed)
-    os.set_blocking(ready, False)
-    return Spawned(pid, ready)
+        os.close(tells)
+    os.set_blocking(told, False)
+    return Spawned(pid, told)
 
 
 def _is_text(value: str) -> bool:

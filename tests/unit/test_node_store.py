@@ -11,7 +11,7 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.wire.messages import Launch
-from rlsched_node import shim
+from rlsched_node import records, shim
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.gpu.device import GpuProcess
 from rlsched_node.gpu.simulated import SimulatedGpus
@@ -20,11 +20,13 @@ from rlsched_node.launch import (
     MASTER_PORT_FIRST,
     MASTER_PORTS,
     LaunchError,
+    Terms,
     master_port,
     rank_environment,
     refuse_foreign_processes,
     start_rank,
 )
+from rlsched_node.records import claim
 from rlsched_node.store import KEEP_ACKNOWLEDGED_S, AttemptStore, LaunchRecord, ProcessId
 
 KEY = AttemptKey(1, 1, 0, "c1")
@@ -61,7 +63,7 @@ def test_an_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
     directory = AttemptStore(tmp_path).at(KEY)
     directory.create(RECORD)
     assert directory.abandon()
-    assert not shim.claim(str(directory.path), {"pid": 1, "start_ticks": 1, "boot_id": "b"})
+    assert not claim(str(directory.path), {"pid": 1, "start_ticks": 1, "boot_id": "b"})
     process = directory.process()
     assert process is not None
     assert not process.is_alive()
@@ -105,7 +107,7 @@ def test_a_scan_leaves_other_names_alone(tmp_path: Path) -> None:
     store.at(AttemptKey(9, 1, 0, "c1")).create(RECORD)
     store.at(AttemptKey(9, 1, 0, "c2")).create(RECORD)
     for name in ("notes.txt", "1.x.0", "1.2"):
-        (tmp_path / "c1" / name).mkdir()
+        (tmp_path / "records" / "c1" / name).mkdir()
     assert list(store.scan()) == [(9, 1, 0, "c1"), (9, 1, 0, "c2"), (10, 1, 0, "c1")]
 
 
@@ -200,9 +202,9 @@ def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
         raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes", path)
 
     store = AttemptStore(tmp_path)
-    monkeypatch.setattr(shim, "write_synced", full)
+    monkeypatch.setattr(records, "write_synced", full)
     with pytest.raises(LaunchError, match="no space left"):
-        start_rank(launch(), store.at(KEY), {}, Path("no-lease"))
+        start_rank(launch(), store.at(KEY), {}, Terms())
     assert not store.at(KEY).path.exists()
 
 
@@ -218,6 +220,7 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
     store = AttemptStore(tmp_path / "a")
     store.at(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
-        start_rank(launch(), store.at(KEY), {}, Path("no-lease"))
-    with pytest.raises(LaunchError, match=r"cannot write .*No such file"):
-        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "no/parent")), {}, Path("no-lease"))
+        start_rank(launch(), store.at(KEY), {}, Terms())
+    (tmp_path / "a" / "records" / "c2").touch()
+    with pytest.raises(LaunchError, match=r"cannot write .*Not a directory"):
+        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms())
