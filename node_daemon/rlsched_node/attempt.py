@@ -28,9 +28,11 @@ class AttemptKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.job}.{self.attempt}.{self.rank}"
 
-    def refused(self, message: str) -> LaunchRefused:
+    def refused(self, message: str, *, is_for_now: bool = False) -> LaunchRefused:
         """This rank could not be started."""
-        return LaunchRefused(job=self.job, attempt=self.attempt, rank=self.rank, message=message)
+        return LaunchRefused(
+            job=self.job, attempt=self.attempt, rank=self.rank, message=message, is_for_now=is_for_now
+        )
 
 
 class Phase(StrEnum):

@@ -24,7 +24,13 @@ from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.home import NodeHome
-from rlsched_node.launch import Terms, rank_environment, refuse_foreign_processes
+from rlsched_node.launch import (
+    LaunchError,
+    Terms,
+    rank_environment,
+    refuse_foreign_processes,
+    refuse_on_full_disk,
+)
 from rlsched_node.leftovers import attempt_directory_of
 from rlsched_node.link import BrokerLink
 from rlsched_node.machine import NodeMachine
@@ -54,6 +60,10 @@ from rlsched_node.steps import (
 )
 from rlsched_node.store import AttemptStore
 
+DEFAULT_MAX_OUTPUT_MIB = 1024
+DEFAULT_KEEP_OUTPUT_DAYS = 30.0
+CLEAN_EVERY_S = 86400.0
+CLEAN_LOOK_S = 1.0
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
 """How long a node that ends its jobs waits for the broker to acknowledge their ends."""
@@ -71,6 +81,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         gpu_type: GPU model as the cluster's description names it.
         vc: The VC that owns this node; "" serves every one.
         end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
+        max_output_mib: What the output of a rank may take on disk; 0: whatever it likes.
+        min_free_mib: No rank is started with less space on the disk of `directory`; None: see
+            `refuse_on_full_disk`.
+        keep_output_days: How long the output of a job stays that is over.
     """
 
     name: str
@@ -79,6 +93,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpu_type: str = "generic"
     vc: str = ""
     end_jobs: bool = False
+    max_output_mib: int = DEFAULT_MAX_OUTPUT_MIB
+    min_free_mib: int | None = None
+    keep_output_days: float = DEFAULT_KEEP_OUTPUT_DAYS
 
 
 class NodeDaemon:
@@ -93,8 +110,7 @@ class NodeDaemon:
         self._gpus = gpus
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
-        self._store.clean(time.time())
-        self._terms = Terms(lease=str(self._home.lease))
+        self._terms = Terms(lease=str(self._home.lease), max_output_mib=config.max_output_mib)
         self._mishaps = Mishaps(_log)
         self._ranks = Ranks(self._store, self._mishaps, is_subreaper=shim.become_subreaper())
         self._clocks = ClockLocks(config.directory, gpus)
@@ -103,6 +119,7 @@ class NodeDaemon:
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
+        self._clean_at_s = 0.0
         self._stops = 0
         self._quit: str | None = None
 
@@ -190,8 +207,23 @@ class NodeDaemon:
             with self._mishaps.set_aside("what the ranks did"):
                 self._feed(*self._ranks.collect())
             self._feed(Tick())
+            with self._mishaps.set_aside("removing old output"):
+                self._clean()
             with self._mishaps.set_aside("following the GPUs"):
                 self._gpus.follow(self._machine.gpus_held)
+
+    def _clean(self) -> None:
+        """Remove old output, once a day; when that was last is the time of a file."""
+        now_s, stamp = time.time(), self._config.directory / "cleaned"
+        if now_s < self._clean_at_s:
+            return
+        if stamp.exists() and 0.0 <= now_s - stamp.stat().st_mtime < CLEAN_EVERY_S:
+            self._clean_at_s = now_s + CLEAN_LOOK_S
+            return
+        stamp.touch()
+        removed = self._store.clean(now_s, self._config.keep_output_days * 86400.0)
+        if removed:
+            _log.info("removed the output of %d ranks that ended long ago", removed)
 
     def _feed(self, *new: Event) -> None:
         """Take each event and all that follows from it. One that raises is set aside: the others go on."""
@@ -221,8 +253,8 @@ class NodeDaemon:
             case HardKill(key):
                 self._ranks.hard_kill(key)
             case SendLog(key, request, offset, max_bytes, is_over):
-                data, is_all = self._store.at(key).read_output(offset, max_bytes)
-                self._link.send(LogData(data=data, offset=offset, eof=is_over and is_all), request)
+                data, start, is_all = self._store.at(key).read_output(offset, max_bytes)
+                self._link.send(LogData(data=data, offset=start, eof=is_over and is_all), request)
             case Persist(cluster, epoch):
                 with _log_os_errors(f"epoch {epoch} is remembered in memory alone"):
                     self._home.persist(cluster, epoch)
@@ -244,17 +276,20 @@ class NodeDaemon:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
         directory = self._store.at(key)
         try:
+            refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
             refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
             env = rank_environment(
                 launch,
                 gpus=self._gpus,
-                directory=str(directory.path),
+                directory=str(directory.job_path),
                 is_local=is_loopback(self._config.broker),
                 inherited=os.environ,
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
             self._ranks.start(key, launch, env, self._terms)
+        except LaunchError as error:
+            yield StartFailed(key, str(error), is_for_now=error.is_for_now)
         except RlschedError as error:
             yield StartFailed(key, str(error))
         except Exception as error:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.errors import RlschedError
@@ -17,12 +18,20 @@ from rlsched_node.store import AttemptDir, LaunchRecord
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
 """The ports of gangs lie below Linux's ephemeral ones, which begin at 32,768."""
+DEFAULT_MIN_FREE_MIB = 1024
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Marks every process of a rank, so that what a killed shim leaves behind can be found."""
 
 
 class LaunchError(RlschedError):
-    """This node cannot start the rank: GPU in use, disk full, and the like."""
+    """This node cannot start the rank: GPU in use, disk full, and the like.
+
+    `is_for_now`: no fault of the job's, which is to wait until the node can.
+    """
+
+    def __init__(self, message: str, *, is_for_now: bool = False) -> None:
+        super().__init__(message)
+        self.is_for_now = is_for_now
 
 
 class Terms(NamedTuple):
@@ -30,9 +39,11 @@ class Terms(NamedTuple):
 
     Attributes:
         lease: The file of the node's lease.
+        max_output_mib: What the output may take on disk; 0: whatever it likes.
     """
 
     lease: str = ""
+    max_output_mib: int = 0
 
 
 class Spawned(NamedTuple):
@@ -96,6 +107,27 @@ def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[
             raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
 
 
+def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
+    """Keep the last of the disk for those that run, and for the journals of whoever shares it.
+
+    Args:
+        directory: On the disk that is meant.
+        min_free_mib: What has to be free; None: 1 GiB, or a twentieth of a smaller disk.
+
+    Raises:
+        LaunchError: less is free.
+    """
+    disk = os.statvfs(directory)
+    free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
+    wanted = min(DEFAULT_MIN_FREE_MIB, size // 20) if min_free_mib is None else min_free_mib
+    if free < wanted:
+        raise LaunchError(
+            f"the disk of {directory} has {free} MiB free, and a job is started with {wanted} MiB or more "
+            "(--min-free-mib): remove something there",
+            is_for_now=True,
+        )
+
+
 def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], terms: Terms) -> Spawned:
     """Make the attempt's directories and start its shim, which goes on when this process ends.
 
@@ -109,14 +141,16 @@ def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], terms
         cwd=os.path.abspath(launch.cwd or os.path.expanduser("~")),
         time_limit_s=launch.time_limit_s,
         lease=terms.lease if launch.fenced else "",
+        max_output_bytes=terms.max_output_mib << 20 or None,
     )
     try:
         directory.create(record)
     except FileExistsError as error:
         raise LaunchError(f"{error.filename} exists: this rank was started before") from error
     except OSError as error:
-        what = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise LaunchError(f"cannot write {directory.path}: {what}") from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "no space left" if is_full else error.strerror
+        raise LaunchError(f"cannot write {directory.path}: {what}", is_for_now=is_full) from error
     try:
         return _spawn(directory)
     except OSError as error:

@@ -223,7 +223,7 @@ class Ranks:
             yield Exited(rank.key, rank.record.exit_code, rank.record.reason, rank.record.when_s)
 
     def _not_started(self, rank: _Rank) -> Event:
-        output, _ = rank.directory.read_output(0, 2000)
+        output, _, _ = rank.directory.read_output(0, 2000)
         rank.directory.drop()
         last = output.decode(errors="replace").strip().splitlines()[-1:]
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")

@@ -6,7 +6,8 @@ library alone, and those neighbours that do the same. Its protocol with the daem
 attempt's records, which comes as an open descriptor, so that neither its command line nor the job's
 environment tells where it is:
 
-    launch.json   in:  command, env, cwd, time_limit_s; lease: when that is over, the rank ends as `fenced`
+    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes; lease: when that is over, the rank
+                       ends as `fenced`
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
@@ -32,6 +33,7 @@ from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from rlsched_node.output import OutputBound
 from rlsched_node.records import claim, exit_record, write_exit
 
 EXIT_TIME_LIMIT = 124
@@ -161,6 +163,7 @@ class Rank:
         self.limit_s = limit_s
         self.lease = str(launch.get("lease", ""))
         self.lease_until_s = -math.inf
+        self.output = OutputBound("output.log", launch.get("max_output_bytes"))
         self.exit_code: int | None = None
         self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
         self.pid = os.fork()
@@ -219,13 +222,14 @@ class Rank:
 
     def step(self) -> None:
         """Wait for the next signal or deadline, and act on it."""
-        until_s = min(self.limit_at_s, self.kill_at_s) - time.monotonic()
+        until_s = min(self.limit_at_s, self.kill_at_s, self.output.look_at_s) - time.monotonic()
         info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), LEASE_LOOK_S if self.lease else 3600.0))
         if info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
         if self.lease and since_boot_s() >= self.lease_until_s:
             self.look_at_lease()
+        self.output.look()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
             self.limit_at_s = math.inf
@@ -279,6 +283,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     give_up_s = rank.kill_at_s + 5.0
     while rank.reap() and time.monotonic() < give_up_s:
         rank.step()
+    rank.output.look(is_last=True)
     return exit_code, reason
 
 

@@ -20,13 +20,12 @@ import msgspec
 from rlsched.broker.private import make_private
 from rlsched_node import records, shim
 from rlsched_node.attempt import VANISHED, AttemptKey
+from rlsched_node.output import read_piece
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 REASONS = frozenset({"", "killed", "time_limit", "node_stopped", "fenced", VANISHED})
 """What the record of an end may say; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
-KEEP_ACKNOWLEDGED_S = 30 * 86400.0
-"""How long the output of an acknowledged attempt stays on disk."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -91,7 +90,13 @@ class KillOrder(msgspec.Struct, frozen=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim runs, which GPUs it holds (numbers on this node), and the node's lease ("": no fence)."""
+    """What the shim runs.
+
+    Attributes:
+        gpus: What it holds, numbers on this node.
+        lease: The file of the node's lease; "": no fence.
+        max_output_bytes: What its output may take on disk; None: whatever it likes.
+    """
 
     gpus: list[int]
     command: list[str]
@@ -99,6 +104,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     time_limit_s: float | None = None
     lease: str = ""
+    max_output_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,17 +244,17 @@ class AttemptDir:
         _remove(self.job_path)
         _remove(self.path)
 
-    def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, bool]:
-        """(a piece of the output, whether nothing follows it at this moment)."""
+    def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
+        """(a piece of the output, where it begins, whether nothing follows it): see `read_piece`."""
         try:
             fd = os.open(self.path / "output.log", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            return (OUTPUT_GONE if os.path.lexists(self.path) and offset == 0 else b""), True
+            is_gone = os.path.lexists(self.path) and offset == 0
+            return OUTPUT_GONE if is_gone else b"", offset, True
         try:
-            data = os.pread(fd, max_bytes, offset)
-            return data, offset + len(data) >= os.fstat(fd).st_size
-        except OSError:  # a job of an earlier layout has put something else there
-            return b"", True
+            return read_piece(fd, offset, max_bytes)
+        except OSError:  # a job of the earlier layout has put something else there
+            return b"", offset, True
         finally:
             os.close(fd)
 
@@ -283,15 +289,15 @@ class AttemptStore:
         """Every attempt on disk, in order; other names are left alone."""
         return {key: self.at(key) for key in sorted(_keys_below(self.records))}
 
-    def clean(self, now_s: float) -> int:
-        """Remove attempts acknowledged longer than `KEEP_ACKNOWLEDGED_S` ago (Unix seconds): how many."""
+    def clean(self, now_s: float, keep_s: float) -> int:
+        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds): how many."""
         removed = 0
         for directory in self.scan().values():
             try:
                 age_s = now_s - (directory.path / "acknowledged").stat().st_mtime
             except OSError:
                 continue
-            if age_s > KEEP_ACKNOWLEDGED_S:
+            if age_s > keep_s:
                 directory.remove()
                 removed += 1
         return removed

@@ -117,7 +117,9 @@ class Attempts:
                 )
             )
 
-    def refused(self, node: str, job: int, attempt: int, rank: int, message: str) -> None:
+    def refused(
+        self, node: str, job: int, attempt: int, rank: int, message: str, *, charged: bool = True
+    ) -> None:
         """A rank could not be started: the attempt is over everywhere, the job is queued again.
 
         The node rests: tried again at once, it would refuse until the job's retries are used up.
@@ -134,7 +136,7 @@ class Attempts:
             self._note(
                 NodeDrained(name=node, until_s=until_s, reason=f"it refused to start a rank: {message}")
             )
-        self.end(known, "queued", f"{node} refused to start rank {rank}: {message}")
+        self.end(known, "queued", f"{node} refused to start rank {rank}: {message}", charged=charged)
 
     def ended(
         self,

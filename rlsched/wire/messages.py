@@ -383,6 +383,8 @@ class LaunchRefused(
     attempt: int
     rank: int
     message: str
+    is_for_now: bool = False
+    """No fault of the job's (the node's disk is full, say): this attempt does not count."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rlsched.wire.messages import Launch
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.launch import rank_environment
+from rlsched_node.launch import Terms, rank_environment
 from rlsched_node.ranks import Ranks
 from rlsched_node.steps import Event, Exited
 from rlsched_node.store import AttemptDir, AttemptStore
@@ -27,6 +27,7 @@ def start(
     cwd: str = "/",
     limit_s: float | None = None,
     env: dict[str, str] | None = None,
+    max_output_mib: int = 0,
 ) -> AttemptDir:
     order = Launch(
         epoch=1,
@@ -52,6 +53,7 @@ def start(
             is_local=True,
             inherited={"PATH": os.environ["PATH"]},
         ),
+        Terms(max_output_mib=max_output_mib),
     )
     return directory
 

@@ -31,8 +31,8 @@ def test_a_job_that_removes_its_directory_harms_itself_alone(
     assert output(directory) == "out\n", "its output has another name"
     assert not directory.job_path.exists()
     (directory.path / "output.log").unlink()
-    assert directory.read_output(0, 99) == (OUTPUT_GONE, True)
-    assert directory.read_output(9, 99) == (b"", True)
+    assert directory.read_output(0, 99) == (OUTPUT_GONE, 0, True)
+    assert directory.read_output(9, 99) == (b"", 9, True)
     again = KEY._replace(job=2)
     start(ranks, store, "true", key=again)
     assert collect(ranks, Exited)[-1] == Exited(again, 0)
@@ -112,7 +112,7 @@ def test_a_rank_of_a_daemon_before_the_records_had_a_directory_runs_on(tmp_path:
     ]
     ranks.close()
     directory = AttemptStore(tmp_path).at(KEY)
-    assert directory.read_output(0, 9) == (b"old\n", True)
+    assert directory.read_output(0, 9) == (b"old\n", 0, True)
     directory.acknowledge()
     assert list(AttemptStore(tmp_path).scan()) == [KEY], "not another one"
     directory.remove()

@@ -26,8 +26,9 @@ from rlsched_node.launch import (
     refuse_foreign_processes,
     start_rank,
 )
+from rlsched_node.output import CUT
 from rlsched_node.records import claim
-from rlsched_node.store import KEEP_ACKNOWLEDGED_S, AttemptStore, LaunchRecord, ProcessId
+from rlsched_node.store import AttemptStore, LaunchRecord, ProcessId
 
 KEY = AttemptKey(1, 1, 0, "c1")
 RECORD = LaunchRecord(gpus=[0, 2], command=["true"], env={"A": "1"}, cwd="/")
@@ -91,13 +92,14 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
     directory.record_exit(0, "")
     directory.acknowledge()
     assert sorted(path.name for path in directory.path.iterdir()) == ["acknowledged", "exit", "output.log"]
-    assert directory.read_output(1, 3) == (b"ell", False)
-    assert directory.read_output(4, 99) == (b"o", True)
-    assert directory.read_output(99, 99) == (b"", True)
+    assert directory.read_output(1, 3) == (b"ell", 1, False)
+    assert directory.read_output(4, 99) == (b"o", 4, True)
+    assert directory.read_output(5, 99) == (b"", 5, True)
+    assert directory.read_output(99, 99) == (CUT, 5 - len(CUT), True), "the job has shortened it"
     now_s = (directory.path / "acknowledged").stat().st_mtime
-    assert store.clean(now_s + KEEP_ACKNOWLEDGED_S - 60) == 0
+    assert store.clean(now_s + 60.0, keep_s=120.0) == 0
     assert list(store.scan()) == [KEY]
-    assert store.clean(now_s + KEEP_ACKNOWLEDGED_S + 60) == 1
+    assert store.clean(now_s + 180.0, keep_s=120.0) == 1
     assert list(store.scan()) == []
 
 
