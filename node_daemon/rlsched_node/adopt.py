@@ -39,27 +39,22 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
     if directory.is_acknowledged:
         known = record or ExitRecord(EXIT_VANISHED)
         return Attempt(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
-    if record is not None:
-        return _ended(key, record)
     process = directory.process()
-    if process is None and directory.abandon():
+    if record is None and process is None and directory.abandon():
         _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
         directory.drop()
         return None
     process = process or directory.process()  # its shim may have been faster
     launch = directory.launch()
-    gpus = tuple(launch.gpus) if launch else ()
-    if process is not None and process.is_alive():
+    gpus, pid = tuple(launch.gpus) if launch else (), process.pid if process else 0
+    if record is None and process is not None and process.is_alive():
         ranks.adopt(key, process)
-        return Attempt(key, gpus, Phase.RUNNING, process.pid)
-    record = directory.exit()  # it may have been written just now
+        return Attempt(key, gpus, Phase.RUNNING, pid)
+    record = record or directory.exit()  # it may have been written just now
+    has_vanished = record is None
     if record is None:
         reason = "node_stopped" if directory.is_of_earlier_boot else directory.told_to_end() or VANISHED
         record = directory.record_exit(EXIT_VANISHED, reason)
-        if not ranks.clear(key, record):
-            return Attempt(key, gpus, Phase.RUNNING, process.pid if process else 0)
-    return _ended(key, record)
-
-
-def _ended(key: AttemptKey, record: ExitRecord) -> Attempt:
+    if not ranks.clear(key, record, has_vanished=has_vanished):
+        return Attempt(key, gpus, Phase.RUNNING, pid)
     return Attempt(key, exit_code=record.exit_code, reason=record.reason, ended_s=record.when_s)

@@ -21,6 +21,7 @@ from rlsched.wire.messages import Hello, Launch, LogData
 from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.home import NodeHome
@@ -112,7 +113,10 @@ class NodeDaemon:
         self._store = AttemptStore(config.directory)
         self._terms = Terms(lease=str(self._home.lease), max_output_mib=config.max_output_mib)
         self._mishaps = Mishaps(_log)
-        self._ranks = Ranks(self._store, self._mishaps, is_subreaper=shim.become_subreaper())
+        self._cgroups = Cgroups(str(config.directory.resolve()))
+        self._ranks = Ranks(
+            self._store, self._mishaps, cgroups=self._cgroups, is_subreaper=shim.become_subreaper()
+        )
         self._clocks = ClockLocks(config.directory, gpus)
         self._machine = NodeMachine(self._hello(), self._adopted())
         self._link = BrokerLink(config.broker, pair, broker_public)
@@ -127,6 +131,7 @@ class NodeDaemon:
         """What is on disk of an earlier daemon; the clocks of jobs that are gone are reset."""
         attempts = adopt_attempts(self._store, self._ranks)
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
+        self._cgroups.clean({self._cgroups.at(f"{one.key.cluster}.{one.key}").path for one in running})
         self._clocks.recover({gpu for attempt in running for gpu in attempt.gpus})
         for attempt in running:
             attempt.sm_clock_mhz = self._clocks.of(attempt.gpus)
@@ -154,6 +159,13 @@ class NodeDaemon:
             self._config.directory,
             adopted,
         )
+        if self._cgroups.note:
+            _log.info(
+                "node %s has no control groups (%s): what a job leaves is found by other marks, "
+                "and its processes may get away when the one that watches it is shot",
+                self._config.name,
+                self._cgroups.note,
+            )
         if self._clocks_note:
             _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)
         try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
 from rlsched_node import shim
+from rlsched_node.cgroup import Cgroup
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.store import AttemptDir, LaunchRecord
 
@@ -128,8 +129,17 @@ def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
         )
 
 
-def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], terms: Terms) -> Spawned:
+def start_rank(
+    launch: Launch, directory: AttemptDir, env: dict[str, str], terms: Terms, cgroup: Cgroup
+) -> Spawned:
     """Make the attempt's directories and start its shim, which goes on when this process ends.
+
+    Args:
+        launch: What to start.
+        directory: Where its records, its output and its own files go.
+        env: Its environment.
+        terms: What holds for every rank of this node.
+        cgroup: Its control group, not there yet.
 
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
@@ -142,6 +152,7 @@ def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], terms
         time_limit_s=launch.time_limit_s,
         lease=terms.lease if launch.fenced else "",
         max_output_bytes=terms.max_output_mib << 20 or None,
+        cgroup=cgroup.path if cgroup.path and cgroup.create() else "",
     )
     try:
         directory.create(record)

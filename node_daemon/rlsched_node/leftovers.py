@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from rlsched_node import shim
+from rlsched_node.cgroup import Cgroup
 from rlsched_node.launch import DIRECTORY_VARIABLE
 
 
@@ -16,20 +17,22 @@ from rlsched_node.launch import DIRECTORY_VARIABLE
 class Leftovers:
     """What belongs to a rank beside its shim.
 
-    A process is the rank's if its environment names the job's directory, if it is in the session of the
-    shim, if it was seen below the shim while that lived, or if it descends from one of these. Those that the
-    kernel gave to this daemon (a subreaper) when a shim that it had started was shot are found as its
-    children.
+    All that is in the rank's control group is the rank's. Where there is none, a process is the rank's if its
+    environment names the job's directory, if it is in the session of the shim, if it was seen below the shim
+    while that lived, or if it descends from one of these. Those that the kernel gave to this daemon (a
+    subreaper) when a shim that it had started was shot are found as its children.
 
     Attributes:
         job_path: The job's directory.
         shim_pid: 0 where nobody knows it.
+        cgroup: The rank's control group, or that of none.
         is_subreaper: This process's children are the shims that it started, and what was left by one.
         seen: pid -> start ticks of what `look` has seen.
     """
 
     job_path: str
     shim_pid: int
+    cgroup: Cgroup
     is_subreaper: bool
     seen: dict[int, int] = field(default_factory=dict)
 
@@ -47,7 +50,7 @@ class Leftovers:
 
     def kill(self, shims: Collection[int]) -> int:
         """SIGKILL them all, but for `shims`, the daemon's living children: how many there were."""
-        killed = 0
+        killed = int(self.cgroup.kill())
         for pid in self._find(shims):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

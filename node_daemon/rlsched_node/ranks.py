@@ -16,6 +16,7 @@ import msgspec
 from rlsched.wire.messages import Launch
 from rlsched_node import shim
 from rlsched_node.attempt import EXIT_VANISHED, VANISHED, AttemptKey
+from rlsched_node.cgroup import Cgroup, Cgroups
 from rlsched_node.launch import Terms, start_rank
 from rlsched_node.leftovers import Leftovers
 from rlsched_node.mishaps import Mishaps
@@ -41,6 +42,7 @@ class _Rank:
         told: What it has told.
         pid_fd: Readable when the shim ends; None where the kernel has no pidfd: then it is polled.
         record: How it ended; its GPUs are free when `leftovers` are gone too.
+        has_vanished: Its shim was shot, and has cleared nothing away.
     """
 
     key: AttemptKey
@@ -53,6 +55,7 @@ class _Rank:
     is_child: bool
     told: bytes = b""
     record: ExitRecord | None = None
+    has_vanished: bool = False
 
 
 class Ranks:
@@ -61,13 +64,19 @@ class Ranks:
     Args:
         store: The attempts on disk.
         mishaps: What is raised where one rank is looked at is no matter of the others.
+        cgroups: Where each rank gets a control group; None: nowhere.
         is_subreaper: This process is one, and has no children but shims.
     """
 
     def __init__(
-        self, store: AttemptStore, mishaps: Mishaps | None = None, *, is_subreaper: bool = False
+        self,
+        store: AttemptStore,
+        mishaps: Mishaps | None = None,
+        *,
+        cgroups: Cgroups | None = None,
+        is_subreaper: bool = False,
     ) -> None:
-        self._store, self._is_subreaper = store, is_subreaper
+        self._store, self._cgroups, self._is_subreaper = store, cgroups, is_subreaper
         self._mishaps = mishaps or Mishaps(_log)
         self._ranks: dict[AttemptKey, _Rank] = {}
         self._epoll = select.epoll()
@@ -91,11 +100,10 @@ class Ranks:
             LaunchError: see `start_rank`.
         """
         directory = self._store.at(key)
-        pid, pipe_fd = start_rank(launch, directory, env, terms)
-        rank = _Rank(
-            key, directory, pid, None, self._leftovers(key, pid), pipe_fd, _open_pidfd(pid), is_child=True
-        )
-        self._watch(rank)
+        cgroup = self._cgroups.at(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
+        pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup)
+        leftovers = Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
+        self._watch(_Rank(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True))
 
     def adopt(self, key: AttemptKey, process: ProcessId) -> None:
         """Watch a shim that an earlier daemon started; one that ends meanwhile is noticed at once."""
@@ -109,16 +117,28 @@ class Ranks:
             _Rank(key, directory, pid, process, self._leftovers(key, pid), None, pid_fd, is_child=False)
         )
 
-    def clear(self, key: AttemptKey, record: ExitRecord) -> bool:
-        """End what a rank without a shim has left. False: not all is gone; `collect()` tells when it is."""
-        process = self._store.at(key).process()
-        pid = process.pid if process is not None else 0
-        leftovers = self._leftovers(key, pid)
-        if not leftovers.kill(self._shims()):
-            return True
-        self._ranks[key] = _Rank(
-            key, self._store.at(key), pid, process, leftovers, None, None, is_child=False, record=record
+    def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
+        """End what a rank without a shim has left. False: not all is gone; `collect()` tells when it is.
+
+        A shim that has not `has_vanished` has done that itself, and the group of its rank is empty.
+        """
+        directory = self._store.at(key)
+        process = directory.process()
+        rank = _Rank(
+            key,
+            directory,
+            process.pid if process is not None else 0,
+            process,
+            self._leftovers(key, process.pid if process is not None else 0),
+            None,
+            None,
+            is_child=False,
+            record=record,
+            has_vanished=has_vanished,
         )
+        if self._is_clear(rank):
+            return True
+        self._ranks[key] = rank
         return False
 
     def end(self, key: AttemptKey, grace_s: float, reason: str) -> None:
@@ -162,18 +182,23 @@ class Ranks:
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
-        return Leftovers(str(self._store.at(key).job_path), pid, self._is_subreaper)
+        """Of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
+        directory = self._store.at(key)
+        launch = directory.launch()
+        cgroup = Cgroup(launch.cgroup if launch is not None else "")
+        return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
         return [rank.pid for rank in self._ranks.values() if rank.record is None]
 
     def _look(self) -> None:
-        """What an adopted shim leaves behind is given to nobody that we know: remember its processes."""
+        """What an adopted shim without a group leaves is given to nobody that we know: remember it."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
             for rank in self._ranks.values():
-                if rank.record is None and not (rank.is_child and self._is_subreaper):
+                is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
+                if rank.record is None and not is_known:
                     rank.leftovers.look()
 
     def _watch(self, rank: _Rank) -> None:
@@ -218,35 +243,37 @@ class Ranks:
                 yield self._not_started(rank)
                 return
             rank.record = self._record(rank)
-        if not rank.leftovers.kill(self._shims()):
+        if self._is_clear(rank):
             del self._ranks[rank.key]
             yield Exited(rank.key, rank.record.exit_code, rank.record.reason, rank.record.when_s)
+
+    def _is_clear(self, rank: _Rank) -> bool:
+        """End what is left of a rank without a shim: whether nothing was."""
+        left = rank.leftovers
+        if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
+            return False
+        left.cgroup.remove()
+        return True
 
     def _not_started(self, rank: _Rank) -> Event:
         output, _, _ = rank.directory.read_output(0, 2000)
         rank.directory.drop()
+        rank.leftovers.cgroup.remove()
         last = output.decode(errors="replace").strip().splitlines()[-1:]
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _Rank) -> ExitRecord:
         """How a rank ended whose shim is gone: as it told; the file counts where nobody listened."""
-        record = rank.directory.exit()
-        if rank.is_child:
-            on_disk = record
-            try:
-                record = msgspec.json.decode(rank.told.removeprefix(shim.CLAIMED), type=ExitRecord)
-            except msgspec.DecodeError:
-                record = None
-            if record is not None and record == on_disk:
-                return record
-        if not rank.is_child and record is not None:
-            return record
+        on_disk = rank.directory.exit()
+        record = _told_record(rank.told) if rank.is_child else on_disk
+        rank.has_vanished = record is None
         if record is None:
             record = ExitRecord(EXIT_VANISHED, rank.directory.told_to_end() or VANISHED, time.time())
-        try:
-            rank.directory.record_exit(record.exit_code, record.reason)
-        except OSError as error:
-            _log.warning("attempt %s: its end is remembered in memory alone: %s", rank.key, error)
+        if record != on_disk:
+            try:
+                rank.directory.record_exit(record.exit_code, record.reason)
+            except OSError as error:
+                _log.warning("attempt %s: its end is remembered in memory alone: %s", rank.key, error)
         return record
 
     def _is_alive(self, rank: _Rank) -> bool:
@@ -258,6 +285,14 @@ class Ranks:
                 signal.pidfd_send_signal(rank.pid_fd, number)
             elif rank.record is None and self._is_alive(rank):
                 os.kill(rank.pid, number)
+
+
+def _told_record(told: bytes) -> ExitRecord | None:
+    """What a shim has told of its rank's end; None: nothing, it was shot."""
+    try:
+        return msgspec.json.decode(told.removeprefix(shim.CLAIMED), type=ExitRecord)
+    except msgspec.DecodeError:
+        return None
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -6,8 +6,8 @@ library alone, and those neighbours that do the same. Its protocol with the daem
 attempt's records, which comes as an open descriptor, so that neither its command line nor the job's
 environment tells where it is:
 
-    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes; lease: when that is over, the rank
-                       ends as `fenced`
+    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes, cgroup; lease: when that is over,
+                       the rank ends as `fenced`
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
@@ -33,6 +33,7 @@ from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from rlsched_node.cgroup import Cgroup
 from rlsched_node.output import OutputBound
 from rlsched_node.records import claim, exit_record, write_exit
 
@@ -128,6 +129,7 @@ def run_command(launch: dict[str, Any]) -> None:
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
+        Cgroup(launch.get("cgroup", "")).join()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in signal.valid_signals():  # Python ignores some, a shell's `&` and nohup others
             if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
@@ -164,6 +166,7 @@ class Rank:
         self.lease = str(launch.get("lease", ""))
         self.lease_until_s = -math.inf
         self.output = OutputBound("output.log", launch.get("max_output_bytes"))
+        self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
         self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
         self.pid = os.fork()
@@ -236,6 +239,7 @@ class Rank:
             say(f"time limit of {self.limit_s:g} s reached: ending the job")
             self.end("time_limit", DEFAULT_GRACE_S)
         if now_s >= self.kill_at_s:
+            self.cgroup.kill()
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
 

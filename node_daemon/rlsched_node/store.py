@@ -96,6 +96,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         gpus: What it holds, numbers on this node.
         lease: The file of the node's lease; "": no fence.
         max_output_bytes: What its output may take on disk; None: whatever it likes.
+        cgroup: The directory of its control group; "" where it has none.
     """
 
     gpus: list[int]
@@ -105,6 +106,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     lease: str = ""
     max_output_bytes: int | None = None
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import Launch
 from rlsched_node import records, shim
 from rlsched_node.attempt import AttemptKey
+from rlsched_node.cgroup import Cgroup
 from rlsched_node.gpu.device import GpuProcess
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
@@ -206,7 +207,7 @@ def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
     store = AttemptStore(tmp_path)
     monkeypatch.setattr(records, "write_synced", full)
     with pytest.raises(LaunchError, match="no space left"):
-        start_rank(launch(), store.at(KEY), {}, Terms())
+        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""))
     assert not store.at(KEY).path.exists()
 
 
@@ -222,7 +223,7 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
     store = AttemptStore(tmp_path / "a")
     store.at(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
-        start_rank(launch(), store.at(KEY), {}, Terms())
+        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""))
     (tmp_path / "a" / "records" / "c2").touch()
     with pytest.raises(LaunchError, match=r"cannot write .*Not a directory"):
-        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms())
+        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""))
