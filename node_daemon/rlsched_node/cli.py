@@ -72,6 +72,21 @@ Example:
     metavar="D",
     help="How long output stays after its job is over.",
 )
+@click.option(
+    "--pass-env",
+    multiple=True,
+    metavar="NAME",
+    help="Give jobs this variable of the node's environment too; may be repeated.",
+)
+@click.option(
+    "--run-as", metavar="USER", help="Run jobs as this user; for a node that is root. Default: as its own."
+)
+@click.option(
+    "--allow-root",
+    is_flag=True,
+    envvar="RLSCHED_ALLOW_ROOT",
+    help="A node that is root may run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
+)
 @click.pass_context
 def node(
     ctx: click.Context,
@@ -87,6 +102,9 @@ def node(
     max_output_mib: int,
     min_free_mib: int | None,
     keep_output_days: float,
+    pass_env: tuple[str, ...],
+    run_as: str | None,
+    allow_root: bool,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
@@ -119,6 +137,9 @@ def node(
         max_output_mib=max_output_mib,
         min_free_mib=min_free_mib,
         keep_output_days=keep_output_days,
+        pass_env=pass_env,
+        run_as=run_as,
+        allow_root=allow_root,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run_until_signalled(

@@ -60,6 +60,7 @@ from rlsched_node.steps import (
     Tick,
 )
 from rlsched_node.store import AttemptStore
+from rlsched_node.user import check_reachable, job_user
 
 DEFAULT_MAX_OUTPUT_MIB = 1024
 DEFAULT_KEEP_OUTPUT_DAYS = 30.0
@@ -86,6 +87,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         min_free_mib: No rank is started with less space on the disk of `directory`; None: see
             `refuse_on_full_disk`.
         keep_output_days: How long the output of a job stays that is over.
+        pass_env: More variables of the daemon's environment that jobs get.
+        run_as: As whom jobs run; None: as the daemon's own user.
+        allow_root: Jobs may run as root.
     """
 
     name: str
@@ -97,21 +101,27 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_output_mib: int = DEFAULT_MAX_OUTPUT_MIB
     min_free_mib: int | None = None
     keep_output_days: float = DEFAULT_KEEP_OUTPUT_DAYS
+    pass_env: tuple[str, ...] = ()
+    run_as: str | None = None
+    allow_root: bool = False
 
 
 class NodeDaemon:
     """One node. `run()` returns when `stop()` was called (from a signal handler, say).
 
     Raises:
-        InputError: the directory is in use, or belongs to another node.
+        InputError: the directory is in use, or belongs to another node; jobs would run as root and may not.
     """
 
     def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
         self._config = config
         self._gpus = gpus
+        user = job_user(config.run_as, allow_root=config.allow_root)
+        if user is not None:
+            check_reachable(config.directory, user)
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
-        self._terms = Terms(lease=str(self._home.lease), max_output_mib=config.max_output_mib)
+        self._terms = Terms(str(self._home.lease), config.max_output_mib, user)
         self._mishaps = Mishaps(_log)
         self._cgroups = Cgroups(str(config.directory.resolve()))
         self._ranks = Ranks(
@@ -296,6 +306,8 @@ class NodeDaemon:
                 directory=str(directory.job_path),
                 is_local=is_loopback(self._config.broker),
                 inherited=os.environ,
+                passed=self._config.pass_env,
+                user=self._terms.user,
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)

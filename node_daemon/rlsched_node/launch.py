@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from rlsched_node import shim
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.store import AttemptDir, LaunchRecord
+from rlsched_node.user import JobUser
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
@@ -22,6 +23,25 @@ MASTER_PORTS = 10_000
 DEFAULT_MIN_FREE_MIB = 1024
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Marks every process of a rank, so that what a killed shim leaves behind can be found."""
+
+
+INHERITED = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "LD_LIBRARY_PATH",
+    }
+)
+"""What a job has of the daemon's environment: what it needs to find programs, files and GPUs."""
+INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
 class LaunchError(RlschedError):
@@ -41,10 +61,12 @@ class Terms(NamedTuple):
     Attributes:
         lease: The file of the node's lease.
         max_output_mib: What the output may take on disk; 0: whatever it likes.
+        user: As whom the command runs; None: as the daemon's own user.
     """
 
     lease: str = ""
     max_output_mib: int = 0
+    user: JobUser | None = None
 
 
 class Spawned(NamedTuple):
@@ -60,22 +82,36 @@ def master_port(job: int, attempt: int) -> int:
 
 
 def rank_environment(
-    launch: Launch, *, gpus: GpuSet, directory: str, is_local: bool, inherited: Mapping[str, str]
+    launch: Launch,
+    *,
+    gpus: GpuSet,
+    directory: str,
+    is_local: bool,
+    inherited: Mapping[str, str],
+    passed: Collection[str] = (),
+    user: JobUser | None = None,
 ) -> dict[str, str]:
-    """The environment of a rank: the daemon's own, then the user's, then rlsched's, the later ones winning.
+    """The environment of a rank: some of the daemon's, then the user's, then rlsched's, the later winning.
 
     Args:
         launch: What to start.
         gpus: The node's GPUs; they say how CUDA names them.
-        directory: The attempt's directory.
+        directory: The job's directory.
         is_local: All nodes are on this machine: rank 0 is at 127.0.0.1 and not at its node's name.
-        inherited: The daemon's environment; its RLSCHED_* variables stay behind.
+        inherited: The daemon's environment, which may hold secrets: `INHERITED` and `INHERITED_PREFIXES`
+            alone are for jobs.
+        passed: More names that are.
+        user: As whom the rank runs; None: the daemon's own user.
     """
     env = {
         name: value
         for name, value in inherited.items()
-        if not name.startswith("RLSCHED_") and _is_text(name) and _is_text(value)
+        if name in INHERITED or name in passed or name.startswith(INHERITED_PREFIXES)
+        if _is_text(name) and _is_text(value)
     }
+    if user is not None:
+        env.pop("TMPDIR", None)
+        env |= user.environment()
     env |= launch.env
     env |= {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus.visible_as(gpu) for gpu in launch.gpus),
@@ -144,15 +180,17 @@ def start_rank(
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
     """
+    user = terms.user
     record = LaunchRecord(
         gpus=launch.gpus,
         command=launch.command,
         env=env,
-        cwd=os.path.abspath(launch.cwd or os.path.expanduser("~")),
+        cwd=os.path.abspath(launch.cwd or (user.home if user else os.path.expanduser("~"))),
         time_limit_s=launch.time_limit_s,
         lease=terms.lease if launch.fenced else "",
         max_output_bytes=terms.max_output_mib << 20 or None,
         cgroup=cgroup.path if cgroup.path and cgroup.create() else "",
+        user=user,
     )
     try:
         directory.create(record)

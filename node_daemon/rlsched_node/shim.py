@@ -6,8 +6,8 @@ library alone, and those neighbours that do the same. Its protocol with the daem
 attempt's records, which comes as an open descriptor, so that neither its command line nor the job's
 environment tells where it is:
 
-    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes, cgroup; lease: when that is over,
-                       the rank ends as `fenced`
+    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes, cgroup, user; lease: when that is
+                       over, the rank ends as `fenced`
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
@@ -130,6 +130,11 @@ def run_command(launch: dict[str, Any]) -> None:
     try:
         os.setpgid(0, 0)
         Cgroup(launch.get("cgroup", "")).join()
+        user = launch.get("user")
+        if user:
+            os.initgroups(user["name"], user["gid"])
+            os.setgid(user["gid"])
+            os.setuid(user["uid"])
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in signal.valid_signals():  # Python ignores some, a shell's `&` and nohup others
             if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):

@@ -21,6 +21,7 @@ from rlsched.broker.private import make_private
 from rlsched_node import records, shim
 from rlsched_node.attempt import VANISHED, AttemptKey
 from rlsched_node.output import read_piece
+from rlsched_node.user import JobUser
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 REASONS = frozenset({"", "killed", "time_limit", "node_stopped", "fenced", VANISHED})
@@ -97,6 +98,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         lease: The file of the node's lease; "": no fence.
         max_output_bytes: What its output may take on disk; None: whatever it likes.
         cgroup: The directory of its control group; "" where it has none.
+        user: As whom the command runs; None: as the daemon's own user.
     """
 
     gpus: list[int]
@@ -107,6 +109,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease: str = ""
     max_output_bytes: int | None = None
     cgroup: str = ""
+    user: JobUser | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class AttemptDir:
             records.write_synced(str(self.path / "launch.json"), msgspec.json.encode(launch))
             records.write_synced(str(self.path / "exit.tmp"), b" " * (records.RESERVED_BYTES - 1) + b"\n")
             records.write_synced(str(self.path / "output.log"), b"")
-            self._make_for_job()
+            self._make_for_job(launch.user)
             records.sync_directory(str(self.path))
             records.sync_directory(str(self.path.parent))
         except OSError:
@@ -156,12 +159,17 @@ class AttemptDir:
         make_private(path.parent)
         path.mkdir(mode=0o700)
 
-    def _make_for_job(self) -> None:
+    def _make_for_job(self, user: JobUser | None) -> None:
         """What stands there without a record is what an earlier job left, or made."""
         _remove(self.job_path)
         self._make(self.job_path)
         with contextlib.suppress(OSError):  # not every file system has links
             os.link(self.path / "output.log", self.job_path / "output.log")
+        if user is not None:
+            for path in (self.path / "output.log", self.job_path):
+                os.chown(path, user.uid, user.gid)
+            for path in self.job_path.parents[:3]:  # cluster, attempts, the node's directory
+                path.chmod(0o711)
 
     def launch(self) -> LaunchRecord | None:
         """What was to be run; None once acknowledged, or when the daemon was killed while writing it."""

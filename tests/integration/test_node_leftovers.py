@@ -21,6 +21,7 @@ from tests.integration.ranks import KEY, collect, has_output, output, start, unt
 
 AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
 """Another session, no environment, deaf: nothing but its parents told whose it is."""
+SHOOT = "until [ -s $RLSCHED_ATTEMPT_DIR/output.log ]; do sleep 0.02; done; kill -9 $PPID"
 VANISHED = Exited(KEY, 137, "vanished")
 
 WITH_SUBREAPER = """
@@ -53,7 +54,7 @@ def cgroups(tmp_path: Path) -> Cgroups:
 
 def test_a_control_group_holds_all_that_a_job_starts(store: AttemptStore, cgroups: Cgroups) -> None:
     ranks = Ranks(store, cgroups=cgroups)
-    directory = start(ranks, store, "sh", "-c", f"{AWAY} sleep 0.1; kill -9 $PPID")
+    directory = start(ranks, store, "sh", "-c", f"{AWAY} {SHOOT}")
     assert collect(ranks, Exited)[-1] == VANISHED
     assert is_gone(int(output(directory))), "before the GPU counts as free"
     assert not os.path.exists(cgroups.root), "and the group is gone too"
@@ -98,7 +99,7 @@ def test_a_later_daemon_ends_what_is_in_the_group(store: AttemptStore, cgroups: 
 
 def test_without_groups_orphans_become_the_daemons_and_are_ended(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", WITH_SUBREAPER, str(tmp_path), f"{AWAY} sleep 0.1; kill -9 $PPID"],
+        [sys.executable, "-c", WITH_SUBREAPER, str(tmp_path), f"{AWAY} {SHOOT}"],
         capture_output=True,
         text=True,
         check=True,

@@ -157,14 +157,23 @@ def test_the_environment_of_a_rank() -> None:
     inherited = {
         "PATH": "/bin",
         "RLSCHED_HOME": "/x",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "SITE": "here",
+        "CUDA_HOME": "/cuda",
+        "LC_ALL": "C",
         "BAD": "\udcff",
         "CUDA_VISIBLE_DEVICES": "7",
         "RANK": "9",
     }
     order = launch(env={"MINE": "ü", "WORLD_SIZE": "99"})
-    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited)
+    env = rank_environment(
+        order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited, passed=["SITE"]
+    )
     assert env == {
         "PATH": "/bin",
+        "SITE": "here",
+        "CUDA_HOME": "/cuda",
+        "LC_ALL": "C",
         "MINE": "ü",
         "CUDA_VISIBLE_DEVICES": "0,3",
         "RLSCHED_JOB": "12",

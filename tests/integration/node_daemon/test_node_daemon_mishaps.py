@@ -29,7 +29,7 @@ class Faulty(SimulatedGpus):
         raise KeyError('busy')
 
 home = KeyHome(Path(sys.argv[1]))
-config = NodeConfig(name="n0", broker=sys.argv[2], directory=Path(sys.argv[1]) / "n0")
+config = NodeConfig(name="n0", broker=sys.argv[2], directory=Path(sys.argv[1]) / "n0", allow_root=True)
 logging.basicConfig(level=logging.INFO)
 run_until_signalled(NodeDaemon(config, Faulty(4), home.node("n0"), home.broker_public()))
 """
