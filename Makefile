@@ -1,13 +1,14 @@
 # Each verb is one line. `make install` does nothing when neither pyproject.toml nor constraints.txt has changed.
 # Studies have commands of their own: studies/README.md.
 BIN := .venv/bin
-.PHONY: install lint type test test-studies cov bench demo checkpoint clean
+.PHONY: install lint type test test-studies soak cov bench demo checkpoint clean
 
 install: ; @.ci/install all,dev
 lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 type: install ; $(BIN)/mypy
 test: install ; $(BIN)/pytest -n 2 --dist loadfile
 test-studies: install ; $(BIN)/pytest studies/tests -n 2 --dist loadfile
+soak: install ; $(BIN)/python -m tests.soak --rounds 300
 cov: install ; $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
 bench: install ; for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 demo: ; @.ci/install broker,node,board && $(BIN)/python benchmarks/demo.py

@@ -2,60 +2,59 @@
 
 from __future__ import annotations
 
-import time
+import logging
 
-from rlsched_node import shim
-from rlsched_node.attempt import EXIT_VANISHED, Attempt, AttemptKey, Phase
-from rlsched_node.ranks import Ranks, kill_leftovers
+from rlsched_node.attempt import EXIT_VANISHED, VANISHED, Attempt, AttemptKey, Phase
+from rlsched_node.ranks import Ranks
 from rlsched_node.store import AttemptDir, AttemptStore, ExitRecord
 
-CLAIM_WAIT_S = 2.0
-"""How long a shim that was just being started gets to claim its attempt, before the daemon claims it."""
-_CLAIM_POLL_S = 0.01
+_log = logging.getLogger("rlsched.node")
 
 
 def adopt_attempts(store: AttemptStore, ranks: Ranks) -> list[Attempt]:
-    """Every attempt on disk, each in one of three states.
+    """Every attempt on disk that was ever claimed by a shim, each in one of three states.
 
     Still running (its shim is the very process in `pid`, told by start time and boot): watched again.
     Ended: to be reported until the broker acknowledges. Vanished without an exit record: its leftovers are
     killed, and it has ended with 137, for the reason of the order to end it, if one came; with reason
     `node_stopped` when the machine was booted since, so that the broker may queue the job again.
+
+    An attempt that no shim has claimed never started. It is claimed here and dropped, so that a shim that is
+    still starting does nothing; the broker hears nothing of it, and sends its order again.
     """
     attempts = []
-    deadline_s = time.monotonic() + CLAIM_WAIT_S
     for key, directory in store.scan().items():
-        record = directory.exit()
-        if directory.is_acknowledged:
-            known = record or ExitRecord(EXIT_VANISHED)
-            attempts.append(
-                Attempt(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
-            )
-        elif record is not None:
-            attempts.append(_ended(key, record))
-        else:
-            attempts.append(_adopt(key, directory, ranks, deadline_s))
+        try:
+            attempt = _adopt(key, directory, ranks)
+        except Exception:
+            _log.exception("attempt %s is set aside: %s cannot be read", key, directory.path)
+            continue
+        if attempt is not None:
+            attempts.append(attempt)
     return attempts
 
 
-def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks, deadline_s: float) -> Attempt:
-    while (process := directory.process()) is None:
-        if time.monotonic() > deadline_s and directory.abandon():
-            break
-        time.sleep(_CLAIM_POLL_S)
+def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | None:
+    record = directory.exit()
+    if directory.is_acknowledged:
+        known = record or ExitRecord(EXIT_VANISHED)
+        return Attempt(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
+    process = directory.process()
+    if record is None and process is None and directory.abandon():
+        _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
+        directory.drop()
+        return None
+    process = process or directory.process()  # its shim may have been faster
     launch = directory.launch()
-    if process is not None and process.is_alive():
+    gpus, pid = tuple(launch.gpus) if launch else (), process.pid if process else 0
+    if record is None and process is not None and process.is_alive():
         ranks.adopt(key, process)
-        return Attempt(key, tuple(launch.gpus) if launch else (), Phase.RUNNING, process.pid)
-    record = directory.exit()  # it may have been written just now
+        return Attempt(key, gpus, Phase.RUNNING, pid)
+    record = record or directory.exit()  # it may have been written just now
+    has_vanished = record is None
     if record is None:
-        kill_leftovers(directory)
-        is_reboot = process is not None and process.boot_id not in ("", shim.boot_id())
-        record = directory.record_exit(
-            EXIT_VANISHED, "node_stopped" if is_reboot else directory.told_to_end()
-        )
-    return _ended(key, record)
-
-
-def _ended(key: AttemptKey, record: ExitRecord) -> Attempt:
+        reason = "node_stopped" if directory.is_of_earlier_boot else directory.told_to_end() or VANISHED
+        record = directory.record_exit(EXIT_VANISHED, reason)
+    if not ranks.clear(key, record, has_vanished=has_vanished):
+        return Attempt(key, gpus, Phase.RUNNING, pid)
     return Attempt(key, exit_code=record.exit_code, reason=record.reason, ended_s=record.when_s)

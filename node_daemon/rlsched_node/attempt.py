@@ -11,6 +11,8 @@ from rlsched_node import shim
 
 EXIT_VANISHED = 137
 """The exit code of a rank that left none: its shim was killed, or the node went down."""
+VANISHED = "vanished"
+"""The reason of an end with `EXIT_VANISHED` that nobody ordered."""
 EXIT_KILLED = shim.EXIT_KILLED
 """The exit code of a rank that was ended before it started (128 + SIGTERM)."""
 
@@ -26,9 +28,11 @@ class AttemptKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.job}.{self.attempt}.{self.rank}"
 
-    def refused(self, message: str) -> LaunchRefused:
+    def refused(self, message: str, *, is_for_now: bool = False) -> LaunchRefused:
         """This rank could not be started."""
-        return LaunchRefused(job=self.job, attempt=self.attempt, rank=self.rank, message=message)
+        return LaunchRefused(
+            job=self.job, attempt=self.attempt, rank=self.rank, message=message, is_for_now=is_for_now
+        )
 
 
 class Phase(StrEnum):

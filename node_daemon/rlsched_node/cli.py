@@ -50,6 +50,43 @@ Example:
     is_flag=True,
     help="End the jobs when this daemon is stopped; default: they go on for the next to adopt.",
 )
+@click.option(
+    "--max-output-mib",
+    type=click.IntRange(min=0),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    help="What a job's output may take on disk: its first and its last part are kept; 0: no bound.",
+)
+@click.option(
+    "--min-free-mib",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Start nothing with less space on the disk of --dir; default: 1024, or 5 % of a smaller disk.",
+)
+@click.option(
+    "--keep-output-days",
+    type=click.FloatRange(min=0.0),
+    default=30.0,
+    show_default=True,
+    metavar="D",
+    help="How long output stays after its job is over.",
+)
+@click.option(
+    "--pass-env",
+    multiple=True,
+    metavar="NAME",
+    help="Give jobs this variable of the node's environment too; may be repeated.",
+)
+@click.option(
+    "--run-as", metavar="USER", help="Run jobs as this user; for a node that is root. Default: as its own."
+)
+@click.option(
+    "--allow-root",
+    is_flag=True,
+    envvar="RLSCHED_ALLOW_ROOT",
+    help="A node that is root may run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
+)
 @click.pass_context
 def node(
     ctx: click.Context,
@@ -62,12 +99,18 @@ def node(
     directory: Path | None,
     keys: Path | None,
     end_jobs: bool,
+    max_output_mib: int,
+    min_free_mib: int | None,
+    keep_output_days: float,
+    pass_env: tuple[str, ...],
+    run_as: str | None,
+    allow_root: bool,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
     Jobs outlive this daemon, and it outlives the broker: either may be killed and started again. A job's
-    output is in DIR/attempts/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n after signal
-    n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when it vanished.
+    output is in DIR/attempts/CLUSTER/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n
+    after signal n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when it vanished.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -91,6 +134,12 @@ def node(
         gpu_type=gpu_type,
         vc=vc,
         end_jobs=end_jobs,
+        max_output_mib=max_output_mib,
+        min_free_mib=min_free_mib,
+        keep_output_days=keep_output_days,
+        pass_env=pass_env,
+        run_as=run_as,
+        allow_root=allow_root,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run_until_signalled(

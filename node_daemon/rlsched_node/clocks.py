@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlsched_node import shim
+from rlsched_node import records, shim
 from rlsched_node.gpu.device import GpuError, GpuNotSupportedError, GpuPermissionError, GpuSet
 
 CLOCKS_FILE = "clocks.json"
@@ -145,6 +145,6 @@ class ClockLocks:
         draft = self._path.with_suffix(".tmp")
         draft.unlink(missing_ok=True)
         by_uuid = {self._uuids[gpu]: mhz for gpu, mhz in sorted(locked.items())}
-        shim.write_synced(str(draft), msgspec.json.encode(_Locked(shim.boot_id(), by_uuid)) + b"\n")
+        records.write_synced(str(draft), msgspec.json.encode(_Locked(shim.boot_id(), by_uuid)) + b"\n")
         draft.rename(self._path)
-        shim.sync_directory(str(self._path.parent))
+        records.sync_directory(str(self._path.parent))

@@ -21,13 +21,22 @@ from rlsched.wire.messages import Hello, Launch, LogData
 from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.home import NodeHome
-from rlsched_node.launch import rank_environment, refuse_foreign_processes
+from rlsched_node.launch import (
+    LaunchError,
+    Terms,
+    rank_environment,
+    refuse_foreign_processes,
+    refuse_on_full_disk,
+)
+from rlsched_node.leftovers import attempt_directory_of
 from rlsched_node.link import BrokerLink
 from rlsched_node.machine import NodeMachine
-from rlsched_node.ranks import Ranks, attempt_directory_of
+from rlsched_node.mishaps import Mishaps
+from rlsched_node.ranks import Ranks
 from rlsched_node.steps import (
     Acknowledge,
     ClocksLocked,
@@ -51,7 +60,12 @@ from rlsched_node.steps import (
     Tick,
 )
 from rlsched_node.store import AttemptStore
+from rlsched_node.user import check_reachable, job_user
 
+DEFAULT_MAX_OUTPUT_MIB = 1024
+DEFAULT_KEEP_OUTPUT_DAYS = 30.0
+CLEAN_EVERY_S = 86400.0
+CLEAN_LOOK_S = 1.0
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
 """How long a node that ends its jobs waits for the broker to acknowledge their ends."""
@@ -69,6 +83,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         gpu_type: GPU model as the cluster's description names it.
         vc: The VC that owns this node; "" serves every one.
         end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
+        max_output_mib: What the output of a rank may take on disk; 0: whatever it likes.
+        min_free_mib: No rank is started with less space on the disk of `directory`; None: see
+            `refuse_on_full_disk`.
+        keep_output_days: How long the output of a job stays that is over.
+        pass_env: More variables of the daemon's environment that jobs get.
+        run_as: As whom jobs run; None: as the daemon's own user.
+        allow_root: Jobs may run as root.
     """
 
     name: str
@@ -77,28 +98,42 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     gpu_type: str = "generic"
     vc: str = ""
     end_jobs: bool = False
+    max_output_mib: int = DEFAULT_MAX_OUTPUT_MIB
+    min_free_mib: int | None = None
+    keep_output_days: float = DEFAULT_KEEP_OUTPUT_DAYS
+    pass_env: tuple[str, ...] = ()
+    run_as: str | None = None
+    allow_root: bool = False
 
 
 class NodeDaemon:
     """One node. `run()` returns when `stop()` was called (from a signal handler, say).
 
     Raises:
-        InputError: the directory is in use, or belongs to another node.
+        InputError: the directory is in use, or belongs to another node; jobs would run as root and may not.
     """
 
     def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
         self._config = config
         self._gpus = gpus
+        user = job_user(config.run_as, allow_root=config.allow_root)
+        if user is not None:
+            check_reachable(config.directory, user)
         self._home = NodeHome(config.directory, config.name)
-        self._store = AttemptStore(config.directory / "attempts")
-        self._store.clean(time.time())
-        self._ranks = Ranks(self._store, self._home.lease)
+        self._store = AttemptStore(config.directory)
+        self._terms = Terms(str(self._home.lease), config.max_output_mib, user)
+        self._mishaps = Mishaps(_log)
+        self._cgroups = Cgroups(str(config.directory.resolve()))
+        self._ranks = Ranks(
+            self._store, self._mishaps, cgroups=self._cgroups, is_subreaper=shim.become_subreaper()
+        )
         self._clocks = ClockLocks(config.directory, gpus)
         self._machine = NodeMachine(self._hello(), self._adopted())
         self._link = BrokerLink(config.broker, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
+        self._clean_at_s = 0.0
         self._stops = 0
         self._quit: str | None = None
 
@@ -106,6 +141,7 @@ class NodeDaemon:
         """What is on disk of an earlier daemon; the clocks of jobs that are gone are reset."""
         attempts = adopt_attempts(self._store, self._ranks)
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
+        self._cgroups.clean({self._cgroups.at(f"{one.key.cluster}.{one.key}").path for one in running})
         self._clocks.recover({gpu for attempt in running for gpu in attempt.gpus})
         for attempt in running:
             attempt.sm_clock_mhz = self._clocks.of(attempt.gpus)
@@ -133,6 +169,13 @@ class NodeDaemon:
             self._config.directory,
             adopted,
         )
+        if self._cgroups.note:
+            _log.info(
+                "node %s has no control groups (%s): what a job leaves is found by other marks, "
+                "and its processes may get away when the one that watches it is shot",
+                self._config.name,
+                self._cgroups.note,
+            )
         if self._clocks_note:
             _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)
         try:
@@ -181,15 +224,41 @@ class NodeDaemon:
             poller.poll(int(timeout_s * 1e3) + 1)
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
-            for event in (*self._link.receive(), *self._ranks.collect(), Tick()):
-                self._feed(event)
-            self._gpus.follow(self._machine.gpus_held)
+            with self._mishaps.set_aside("what the broker sent"):
+                self._feed(*self._link.receive())
+            with self._mishaps.set_aside("what the ranks did"):
+                self._feed(*self._ranks.collect())
+            self._feed(Tick())
+            with self._mishaps.set_aside("removing old output"):
+                self._clean()
+            with self._mishaps.set_aside("following the GPUs"):
+                self._gpus.follow(self._machine.gpus_held)
 
-    def _feed(self, event: Event) -> None:
-        events = [event]
-        while events:
-            for effect in self._machine.handle(events.pop(0), shim.since_boot_s()):
-                events += self._perform(effect)
+    def _clean(self) -> None:
+        """Remove old output, once a day; when that was last is the time of a file."""
+        now_s, stamp = time.time(), self._config.directory / "cleaned"
+        if now_s < self._clean_at_s:
+            return
+        if stamp.exists() and 0.0 <= now_s - stamp.stat().st_mtime < CLEAN_EVERY_S:
+            self._clean_at_s = now_s + CLEAN_LOOK_S
+            return
+        stamp.touch()
+        removed = self._store.clean(now_s, self._config.keep_output_days * 86400.0)
+        if removed:
+            _log.info("removed the output of %d ranks that ended long ago", removed)
+
+    def _feed(self, *new: Event) -> None:
+        """Take each event and all that follows from it. One that raises is set aside: the others go on."""
+        for first in new:
+            events = [first]
+            while events:
+                event = events.pop(0)
+                effects: list[Effect] = []
+                with self._mishaps.set_aside(type(event).__name__):
+                    effects = self._machine.handle(event, shim.since_boot_s())
+                for effect in effects:
+                    with self._mishaps.set_aside(type(effect).__name__):
+                        events += self._perform(effect)
 
     def _perform(self, effect: Effect) -> Iterator[Event]:
         match effect:
@@ -206,10 +275,11 @@ class NodeDaemon:
             case HardKill(key):
                 self._ranks.hard_kill(key)
             case SendLog(key, request, offset, max_bytes, is_over):
-                data, is_all = self._store.at(key).read_output(offset, max_bytes)
-                self._link.send(LogData(data=data, offset=offset, eof=is_over and is_all), request)
+                data, start, is_all = self._store.at(key).read_output(offset, max_bytes)
+                self._link.send(LogData(data=data, offset=start, eof=is_over and is_all), request)
             case Persist(cluster, epoch):
-                self._home.persist(cluster, epoch)
+                with _log_os_errors(f"epoch {epoch} is remembered in memory alone"):
+                    self._home.persist(cluster, epoch)
             case RenewLease(until_s, grace_s, lost_after_s):
                 with _log_os_errors("fenced ranks end when the lease that they have is over"):
                     shim.write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
@@ -228,19 +298,27 @@ class NodeDaemon:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
         directory = self._store.at(key)
         try:
+            refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
             refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
             env = rank_environment(
                 launch,
                 gpus=self._gpus,
-                directory=str(directory.path),
+                directory=str(directory.job_path),
                 is_local=is_loopback(self._config.broker),
                 inherited=os.environ,
+                passed=self._config.pass_env,
+                user=self._terms.user,
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
-            self._ranks.start(key, launch, env)
+            self._ranks.start(key, launch, env, self._terms)
+        except LaunchError as error:
+            yield StartFailed(key, str(error), is_for_now=error.is_for_now)
         except RlschedError as error:
             yield StartFailed(key, str(error))
+        except Exception as error:
+            _log.exception("attempt %s cannot be started", key)
+            yield StartFailed(key, f"{type(error).__name__}: {error}")
 
     def _hold_clocks(self, key: AttemptKey, gpus: Sequence[int], mhz: int) -> ClocksLocked:
         if mhz:
@@ -250,7 +328,7 @@ class NodeDaemon:
 
     def _is_ours(self, pid: int) -> bool:
         directory = attempt_directory_of(pid)
-        return directory is not None and Path(directory).is_relative_to(self._store.root)
+        return directory is not None and Path(directory).is_relative_to(self._store.attempts)
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()

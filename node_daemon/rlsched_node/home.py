@@ -11,8 +11,8 @@ from typing import BinaryIO
 import msgspec
 
 from rlsched.broker.private import make_private
-from rlsched.errors import InputError, RlschedError
-from rlsched_node import shim
+from rlsched.errors import InputError
+from rlsched_node import records
 
 
 class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeHome:
-    """DIR of `rlsched node`: `lock`, `state.json`, `lease`, and `attempts/`. Held until `close()`.
+    """DIR of `rlsched node`: `lock`, `state.json`, `lease`, `records/`, `attempts/`. Held until `close()`.
 
     Raises:
         InputError: another daemon holds it, it belongs to a node of another name, or it cannot be used.
@@ -60,16 +60,10 @@ class NodeHome:
         """Write both to disk before anything is done in its name.
 
         Raises:
-            RlschedError: the disk is full, or gone.
+            OSError: the disk is full, or gone; they are remembered in memory, and written with the next.
         """
         self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
-        try:
-            self._write_state()
-        except OSError as error:
-            raise RlschedError(
-                f"{self.path}: cannot write the broker's epoch: {error.strerror}; jobs go on, "
-                "start the node again when there is room"
-            ) from error
+        self._write_state()
 
     @property
     def lease(self) -> Path:
@@ -112,6 +106,6 @@ class NodeHome:
     def _write_state(self) -> None:
         draft = self.path / "state.json.tmp"
         draft.unlink(missing_ok=True)
-        shim.write_synced(str(draft), msgspec.json.encode(self.state) + b"\n")
+        records.write_synced(str(draft), msgspec.json.encode(self.state) + b"\n")
         draft.rename(self.path / "state.json")
-        shim.sync_directory(str(self.path))
+        records.sync_directory(str(self.path))

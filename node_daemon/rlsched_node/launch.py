@@ -5,32 +5,75 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
 from rlsched_node import shim
+from rlsched_node.cgroup import Cgroup
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.store import AttemptDir, LaunchRecord
+from rlsched_node.user import JobUser
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
 """The ports of gangs lie below Linux's ephemeral ones, which begin at 32,768."""
+DEFAULT_MIN_FREE_MIB = 1024
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Marks every process of a rank, so that what a killed shim leaves behind can be found."""
 
 
+INHERITED = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "LD_LIBRARY_PATH",
+    }
+)
+"""What a job has of the daemon's environment: what it needs to find programs, files and GPUs."""
+INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
+
+
 class LaunchError(RlschedError):
-    """This node cannot start the rank: GPU in use, disk full, and the like."""
+    """This node cannot start the rank: GPU in use, disk full, and the like.
+
+    `is_for_now`: no fault of the job's, which is to wait until the node can.
+    """
+
+    def __init__(self, message: str, *, is_for_now: bool = False) -> None:
+        super().__init__(message)
+        self.is_for_now = is_for_now
+
+
+class Terms(NamedTuple):
+    """What holds for every rank of a node.
+
+    Attributes:
+        lease: The file of the node's lease.
+        max_output_mib: What the output may take on disk; 0: whatever it likes.
+        user: As whom the command runs; None: as the daemon's own user.
+    """
+
+    lease: str = ""
+    max_output_mib: int = 0
+    user: JobUser | None = None
 
 
 class Spawned(NamedTuple):
-    """A shim, and the pipe that becomes readable when it has claimed its attempt (or is gone)."""
+    """A shim, and the pipe on which it tells of its claim and of the end; closed when it is gone."""
 
     pid: int
-    ready_fd: int
+    pipe_fd: int
 
 
 def master_port(job: int, attempt: int) -> int:
@@ -39,22 +82,36 @@ def master_port(job: int, attempt: int) -> int:
 
 
 def rank_environment(
-    launch: Launch, *, gpus: GpuSet, directory: str, is_local: bool, inherited: Mapping[str, str]
+    launch: Launch,
+    *,
+    gpus: GpuSet,
+    directory: str,
+    is_local: bool,
+    inherited: Mapping[str, str],
+    passed: Collection[str] = (),
+    user: JobUser | None = None,
 ) -> dict[str, str]:
-    """The environment of a rank: the daemon's own, then the user's, then rlsched's, the later ones winning.
+    """The environment of a rank: some of the daemon's, then the user's, then rlsched's, the later winning.
 
     Args:
         launch: What to start.
         gpus: The node's GPUs; they say how CUDA names them.
-        directory: The attempt's directory.
+        directory: The job's directory.
         is_local: All nodes are on this machine: rank 0 is at 127.0.0.1 and not at its node's name.
-        inherited: The daemon's environment; its RLSCHED_* variables stay behind.
+        inherited: The daemon's environment, which may hold secrets: `INHERITED` and `INHERITED_PREFIXES`
+            alone are for jobs.
+        passed: More names that are.
+        user: As whom the rank runs; None: the daemon's own user.
     """
     env = {
         name: value
         for name, value in inherited.items()
-        if not name.startswith("RLSCHED_") and _is_text(name) and _is_text(value)
+        if name in INHERITED or name in passed or name.startswith(INHERITED_PREFIXES)
+        if _is_text(name) and _is_text(value)
     }
+    if user is not None:
+        env.pop("TMPDIR", None)
+        env |= user.environment()
     env |= launch.env
     env |= {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus.visible_as(gpu) for gpu in launch.gpus),
@@ -87,60 +144,95 @@ def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[
             raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
 
 
-def start_rank(launch: Launch, directory: AttemptDir, env: dict[str, str], lease: Path) -> Spawned:
-    """Make the attempt's directory and start its shim, which goes on when this process ends.
+def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
+    """Keep the last of the disk for those that run, and for the journals of whoever shares it.
 
-    `lease`: the node's file of that name.
+    Args:
+        directory: On the disk that is meant.
+        min_free_mib: What has to be free; None: 1 GiB, or a twentieth of a smaller disk.
+
+    Raises:
+        LaunchError: less is free.
+    """
+    disk = os.statvfs(directory)
+    free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
+    wanted = min(DEFAULT_MIN_FREE_MIB, size // 20) if min_free_mib is None else min_free_mib
+    if free < wanted:
+        raise LaunchError(
+            f"the disk of {directory} has {free} MiB free, and a job is started with {wanted} MiB or more "
+            "(--min-free-mib): remove something there",
+            is_for_now=True,
+        )
+
+
+def start_rank(
+    launch: Launch, directory: AttemptDir, env: dict[str, str], terms: Terms, cgroup: Cgroup
+) -> Spawned:
+    """Make the attempt's directories and start its shim, which goes on when this process ends.
+
+    Args:
+        launch: What to start.
+        directory: Where its records, its output and its own files go.
+        env: Its environment.
+        terms: What holds for every rank of this node.
+        cgroup: Its control group, not there yet.
 
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
     """
+    user = terms.user
     record = LaunchRecord(
         gpus=launch.gpus,
         command=launch.command,
         env=env,
-        cwd=launch.cwd or os.path.expanduser("~"),
+        cwd=os.path.abspath(launch.cwd or (user.home if user else os.path.expanduser("~"))),
         time_limit_s=launch.time_limit_s,
-        lease=str(lease) if launch.fenced else "",
+        lease=terms.lease if launch.fenced else "",
+        max_output_bytes=terms.max_output_mib << 20 or None,
+        cgroup=cgroup.path if cgroup.path and cgroup.create() else "",
+        user=user,
     )
     try:
         directory.create(record)
     except FileExistsError as error:
-        raise LaunchError(f"{directory.path} exists: this rank was started before") from error
+        raise LaunchError(f"{error.filename} exists: this rank was started before") from error
     except OSError as error:
-        what = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise LaunchError(f"cannot write {directory.path}: {what}") from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "no space left" if is_full else error.strerror
+        raise LaunchError(f"cannot write {directory.path}: {what}", is_for_now=is_full) from error
     try:
-        return _spawn(str(directory.path))
+        return _spawn(directory)
     except OSError as error:
         directory.remove()
         raise LaunchError(f"cannot start a process: {error.strerror}") from error
 
 
-def _spawn(directory: str) -> Spawned:
+def _spawn(directory: AttemptDir) -> Spawned:
     """The shim: a session of its own, signals blocked until it waits for them, no environment but LANG."""
-    ready, claimed = os.pipe()
+    path = str(directory.path)
+    told, tells = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", shim.__file__, directory],
+            [sys.executable, "-I", "-S", shim.__file__, os.path.join(*directory.path.parts[-2:])],
             {"LANG": "C.UTF-8"},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.path.join(directory, "output.log"), os.O_WRONLY | os.O_APPEND, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.path.join(path, "output.log"), os.O_WRONLY | os.O_APPEND, 0),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
-                (os.POSIX_SPAWN_DUP2, claimed, shim.READY_FD),
+                (os.POSIX_SPAWN_DUP2, tells, shim.PIPE_FD),
+                (os.POSIX_SPAWN_OPEN, shim.RECORDS_FD, path, os.O_RDONLY | os.O_DIRECTORY, 0),
             ],
             setsid=True,
             setsigmask=shim.SIGNALS,
         )
     except BaseException:
-        os.close(ready)
+        os.close(told)
         raise
     finally:
-        os.close(claimed)
-    os.set_blocking(ready, False)
-    return Spawned(pid, ready)
+        os.close(tells)
+    os.set_blocking(told, False)
+    return Spawned(pid, told)
 
 
 def _is_text(value: str) -> bool:

@@ -16,6 +16,7 @@ from rlsched.wire.messages import (
     HoldClock,
     Kill,
     Launch,
+    LaunchRefused,
     Leaving,
     Refused,
     SayHello,
@@ -82,7 +83,7 @@ class NodeMachine:
         self._open: dict[AttemptKey, Attempt] = {}  # those of `attempts` that are not over and acknowledged
         for attempt in attempts:
             self._add(attempt)
-        self._refused: dict[AttemptKey, str] = {}  # why; an order that comes twice is refused twice
+        self._refused: dict[AttemptKey, LaunchRefused] = {}  # an order that comes twice is refused twice
         self.is_registered = False
         self.is_connected = False
         self.is_stopping = False
@@ -140,8 +141,8 @@ class NodeMachine:
                 attempt.phase, attempt.pid = Phase.RUNNING, pid
                 yield Note(f"attempt {key} runs as process {pid} on GPUs {list(attempt.gpus)}")
                 yield Send(attempt.launched())
-            case StartFailed(key, message):
-                yield from self._start_failed(key, message)
+            case StartFailed():
+                yield from self._start_failed(event)
             case Exited(key):
                 yield from self._exited(self.attempts[key], event, now_s)
             case ClocksLocked(key):
@@ -255,7 +256,10 @@ class NodeMachine:
             elif known.phase is Phase.RUNNING:
                 yield Send(known.launched())
             return
-        objection = self._refused.get(key) or self._objection(launch)
+        if key in self._refused:
+            yield Send(self._refused[key])
+            return
+        objection = self._objection(launch)
         if objection:
             yield self._refuse(key, objection)
             return
@@ -263,10 +267,10 @@ class NodeMachine:
         self._add(attempt)
         yield from self._start_waiting()
 
-    def _refuse(self, key: AttemptKey, message: str) -> Effect:
+    def _refuse(self, key: AttemptKey, message: str, *, is_for_now: bool = False) -> Effect:
         """For good: the broker gives the attempt up, and may have sent the order again before it knew."""
-        self._refused[key] = message
-        return Send(key.refused(message))
+        self._refused[key] = key.refused(message, is_for_now=is_for_now)
+        return Send(self._refused[key])
 
     def _objection(self, launch: Launch) -> str:
         """Why this launch cannot be obeyed; "" where it can."""
@@ -355,15 +359,15 @@ class NodeMachine:
             attempt.sm_clock_mhz = 0
             yield ResetClocks(attempt.gpus)
 
-    def _start_failed(self, key: AttemptKey, message: str) -> Iterator[Effect]:
-        attempt = self.attempts[key]
-        yield Note(f"attempt {key} cannot be started: {message}")
+    def _start_failed(self, failed: StartFailed) -> Iterator[Effect]:
+        attempt = self.attempts[failed.key]
+        yield Note(f"attempt {failed.key} cannot be started: {failed.message}")
         yield from self._reset_clocks(attempt)
         if attempt.is_ending:
             yield from self._end_unstarted(attempt)
         else:
             self._drop(attempt)
-            yield self._refuse(key, message)
+            yield self._refuse(failed.key, failed.message, is_for_now=failed.is_for_now)
         yield from self._start_waiting()
 
     def _exited(self, attempt: Attempt, exited: Exited, now_s: float) -> Iterator[Effect]:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+
+import msgspec
 
 from rlsched.wire.messages import Launch
 from rlsched_node import shim
-from rlsched_node.attempt import EXIT_VANISHED, AttemptKey
-from rlsched_node.launch import DIRECTORY_VARIABLE, start_rank
+from rlsched_node.attempt import EXIT_VANISHED, VANISHED, AttemptKey
+from rlsched_node.cgroup import Cgroup, Cgroups
+from rlsched_node.launch import Terms, start_rank
+from rlsched_node.leftovers import Leftovers
+from rlsched_node.mishaps import Mishaps
 from rlsched_node.steps import Event, Exited, Started, StartFailed
-from rlsched_node.store import AttemptDir, AttemptStore, ProcessId
+from rlsched_node.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
+
+LOOK_S = 2.0
+"""How often the processes of adopted ranks are looked at."""
+DEFAULT_TERMS = Terms()
+MAX_TOLD_BYTES = 4096
+_log = logging.getLogger("rlsched.node")
 
 _pidfd_open: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
 
@@ -26,26 +38,49 @@ class _Rank:
 
     Attributes:
         process: None until the shim has claimed the attempt.
-        ready_fd: The shim's pipe; None once it has spoken, and for adopted shims.
+        pipe_fd: On which the shim tells of its claim and of the end; None for adopted shims, and once closed.
+        told: What it has told.
         pid_fd: Readable when the shim ends; None where the kernel has no pidfd: then it is polled.
+        record: How it ended; its GPUs are free when `leftovers` are gone too.
+        has_vanished: Its shim was shot, and has cleared nothing away.
     """
 
     key: AttemptKey
     directory: AttemptDir
     pid: int
     process: ProcessId | None
-    ready_fd: int | None
+    leftovers: Leftovers
+    pipe_fd: int | None
     pid_fd: int | None
     is_child: bool
+    told: bytes = b""
+    record: ExitRecord | None = None
+    has_vanished: bool = False
 
 
 class Ranks:
-    """Live ranks and their shims. `fileno()` becomes readable when `collect()` has something to say."""
+    """Live ranks and their shims. `fileno()` becomes readable when `collect()` has something to say.
 
-    def __init__(self, store: AttemptStore, lease: Path) -> None:
-        self._store, self._lease = store, lease
+    Args:
+        store: The attempts on disk.
+        mishaps: What is raised where one rank is looked at is no matter of the others.
+        cgroups: Where each rank gets a control group; None: nowhere.
+        is_subreaper: This process is one, and has no children but shims.
+    """
+
+    def __init__(
+        self,
+        store: AttemptStore,
+        mishaps: Mishaps | None = None,
+        *,
+        cgroups: Cgroups | None = None,
+        is_subreaper: bool = False,
+    ) -> None:
+        self._store, self._cgroups, self._is_subreaper = store, cgroups, is_subreaper
+        self._mishaps = mishaps or Mishaps(_log)
         self._ranks: dict[AttemptKey, _Rank] = {}
         self._epoll = select.epoll()
+        self._look_at_s = 0.0
 
     def fileno(self) -> int:
         """For a poller."""
@@ -53,35 +88,63 @@ class Ranks:
 
     @property
     def needs_polling(self) -> bool:
-        """Some shim cannot be watched by descriptor: call `collect()` every 50 ms or so."""
-        return any(rank.pid_fd is None for rank in self._ranks.values())
+        """Something cannot be watched by descriptor: call `collect()` every 50 ms or so."""
+        return any(rank.pid_fd is None or rank.record is not None for rank in self._ranks.values())
 
-    def start(self, key: AttemptKey, launch: Launch, env: dict[str, str]) -> None:
+    def start(
+        self, key: AttemptKey, launch: Launch, env: dict[str, str], terms: Terms = DEFAULT_TERMS
+    ) -> None:
         """Start a rank; `collect()` tells when it runs.
 
         Raises:
             LaunchError: see `start_rank`.
         """
         directory = self._store.at(key)
-        spawned = start_rank(launch, directory, env, self._lease)
-        self._watch(
-            _Rank(
-                key, directory, spawned.pid, None, spawned.ready_fd, _open_pidfd(spawned.pid), is_child=True
-            )
-        )
+        cgroup = self._cgroups.at(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
+        pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup)
+        leftovers = Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
+        self._watch(_Rank(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True))
 
     def adopt(self, key: AttemptKey, process: ProcessId) -> None:
         """Watch a shim that an earlier daemon started; one that ends meanwhile is noticed at once."""
-        pid_fd = _open_pidfd(process.pid)
+        pid = process.pid
+        pid_fd = _open_pidfd(pid)
         if pid_fd is not None and not process.is_alive():  # it may be another process of the same number
             os.close(pid_fd)
             pid_fd = None
-        self._watch(_Rank(key, self._store.at(key), process.pid, process, None, pid_fd, is_child=False))
+        directory = self._store.at(key)
+        self._watch(
+            _Rank(key, directory, pid, process, self._leftovers(key, pid), None, pid_fd, is_child=False)
+        )
+
+    def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
+        """End what a rank without a shim has left. False: not all is gone; `collect()` tells when it is.
+
+        A shim that has not `has_vanished` has done that itself, and the group of its rank is empty.
+        """
+        directory = self._store.at(key)
+        process = directory.process()
+        rank = _Rank(
+            key,
+            directory,
+            process.pid if process is not None else 0,
+            process,
+            self._leftovers(key, process.pid if process is not None else 0),
+            None,
+            None,
+            is_child=False,
+            record=record,
+            has_vanished=has_vanished,
+        )
+        if self._is_clear(rank):
+            return True
+        self._ranks[key] = rank
+        return False
 
     def end(self, key: AttemptKey, grace_s: float, reason: str) -> None:
         """Ask the shim to end its rank."""
         rank = self._ranks.get(key)
-        if rank is None:
+        if rank is None or rank.record is not None:
             return
         with contextlib.suppress(OSError):  # on a full disk the shim falls back to its own grace
             rank.directory.order_kill(grace_s, reason)
@@ -92,65 +155,126 @@ class Ranks:
         rank = self._ranks.get(key)
         if rank is not None:
             self._signal(rank, signal.SIGKILL)
-            kill_leftovers(rank.directory)
+            rank.leftovers.kill(self._shims())
 
     def collect(self) -> list[Event]:
         """What happened to the ranks since the last call."""
         ready = {fd for fd, _ in self._epoll.poll(0)}
         events: list[Event] = []
         for rank in list(self._ranks.values()):
-            if rank.ready_fd in ready or (rank.ready_fd is not None and rank.pid_fd in ready):
-                events += self._claimed(rank)
-            if rank.pid_fd in ready or (rank.pid_fd is None and not self._is_alive(rank)):
-                events.append(self._over(rank))
+            with self._mishaps.set_aside(f"attempt {rank.key}"):
+                events += self._events(rank, ready)
+        self._look()
         return events
+
+    def _events(self, rank: _Rank, ready: set[int]) -> Iterator[Event]:
+        is_over = rank.pid_fd in ready if rank.pid_fd is not None else not self._is_alive(rank)
+        if rank.pipe_fd is not None and (rank.pipe_fd in ready or is_over):
+            yield from self._heard(rank)
+        if rank.record is not None or is_over:
+            yield from self._over(rank)
 
     def close(self) -> None:
         """Stop watching; the shims go on."""
         for rank in list(self._ranks.values()):
             self._unwatch(rank)
+            del self._ranks[rank.key]
         self._epoll.close()
+
+    def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
+        """Of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
+        directory = self._store.at(key)
+        launch = directory.launch()
+        cgroup = Cgroup(launch.cgroup if launch is not None else "")
+        return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
+
+    def _shims(self) -> list[int]:
+        return [rank.pid for rank in self._ranks.values() if rank.record is None]
+
+    def _look(self) -> None:
+        """What an adopted shim without a group leaves is given to nobody that we know: remember it."""
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_S
+            for rank in self._ranks.values():
+                is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
+                if rank.record is None and not is_known:
+                    rank.leftovers.look()
 
     def _watch(self, rank: _Rank) -> None:
         self._ranks[rank.key] = rank
-        for fd in (rank.ready_fd, rank.pid_fd):
+        for fd in (rank.pipe_fd, rank.pid_fd):
             if fd is not None:
                 self._epoll.register(fd, select.EPOLLIN)
 
     def _unwatch(self, rank: _Rank) -> None:
-        del self._ranks[rank.key]
-        self._close_ready(rank)
+        self._close_pipe(rank)
         if rank.pid_fd is not None:
             self._epoll.unregister(rank.pid_fd)
             os.close(rank.pid_fd)
+            rank.pid_fd = None
 
-    def _close_ready(self, rank: _Rank) -> None:
-        if rank.ready_fd is not None:
-            self._epoll.unregister(rank.ready_fd)
-            os.close(rank.ready_fd)
-            rank.ready_fd = None
+    def _close_pipe(self, rank: _Rank) -> None:
+        if rank.pipe_fd is not None:
+            self._epoll.unregister(rank.pipe_fd)
+            os.close(rank.pipe_fd)
+            rank.pipe_fd = None
 
-    def _claimed(self, rank: _Rank) -> Iterator[Event]:
-        """The pipe spoke, or was closed by a shim that failed before its claim."""
-        self._close_ready(rank)
-        rank.process = rank.directory.process()
-        if rank.process is not None:
+    def _heard(self, rank: _Rank) -> Iterator[Event]:
+        """The pipe spoke, or was closed."""
+        assert rank.pipe_fd is not None
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(rank.pipe_fd, 4096):
+                rank.told = (rank.told + piece)[:MAX_TOLD_BYTES]
+            self._close_pipe(rank)
+        if rank.process is None and rank.told.startswith(shim.CLAIMED):
+            rank.process = ProcessId(rank.pid, shim.start_ticks(rank.pid), shim.boot_id())
             yield Started(rank.key, rank.pid)
 
-    def _over(self, rank: _Rank) -> Event:
-        self._unwatch(rank)
-        if rank.is_child:
-            os.waitpid(rank.pid, 0)
-        record = rank.directory.exit()
-        if record is None and rank.process is None and rank.directory.abandon():
-            output, _ = rank.directory.read_output(0, 2000)
-            rank.directory.remove()
-            last = output.decode(errors="replace").strip().splitlines()[-1:]
-            return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
+    def _over(self, rank: _Rank) -> Iterator[Event]:
+        """The shim is gone; the rank is over when what it left is gone too."""
+        if rank.record is None:
+            self._unwatch(rank)
+            if rank.is_child:
+                with contextlib.suppress(ChildProcessError):  # of a parent that ignores SIGCHLD
+                    os.waitpid(rank.pid, 0)
+            if rank.is_child and rank.process is None:
+                del self._ranks[rank.key]
+                yield self._not_started(rank)
+                return
+            rank.record = self._record(rank)
+        if self._is_clear(rank):
+            del self._ranks[rank.key]
+            yield Exited(rank.key, rank.record.exit_code, rank.record.reason, rank.record.when_s)
+
+    def _is_clear(self, rank: _Rank) -> bool:
+        """End what is left of a rank without a shim: whether nothing was."""
+        left = rank.leftovers
+        if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
+            return False
+        left.cgroup.remove()
+        return True
+
+    def _not_started(self, rank: _Rank) -> Event:
+        output, _, _ = rank.directory.read_output(0, 2000)
+        rank.directory.drop()
+        rank.leftovers.cgroup.remove()
+        last = output.decode(errors="replace").strip().splitlines()[-1:]
+        return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
+
+    def _record(self, rank: _Rank) -> ExitRecord:
+        """How a rank ended whose shim is gone: as it told; the file counts where nobody listened."""
+        on_disk = rank.directory.exit()
+        record = _told_record(rank.told) if rank.is_child else on_disk
+        rank.has_vanished = record is None
         if record is None:
-            kill_leftovers(rank.directory)
-            record = rank.directory.record_exit(EXIT_VANISHED, rank.directory.told_to_end())
-        return Exited(rank.key, record.exit_code, record.reason, record.when_s)
+            record = ExitRecord(EXIT_VANISHED, rank.directory.told_to_end() or VANISHED, time.time())
+        if record != on_disk:
+            try:
+                rank.directory.record_exit(record.exit_code, record.reason)
+            except OSError as error:
+                _log.warning("attempt %s: its end is remembered in memory alone: %s", rank.key, error)
+        return record
 
     def _is_alive(self, rank: _Rank) -> bool:
         return shim.start_ticks(rank.pid) is not None if rank.process is None else rank.process.is_alive()
@@ -159,8 +283,16 @@ class Ranks:
         with contextlib.suppress(ProcessLookupError):
             if rank.pid_fd is not None:
                 signal.pidfd_send_signal(rank.pid_fd, number)
-            elif self._is_alive(rank):
+            elif rank.record is None and self._is_alive(rank):
                 os.kill(rank.pid, number)
+
+
+def _told_record(told: bytes) -> ExitRecord | None:
+    """What a shim has told of its rank's end; None: nothing, it was shot."""
+    try:
+        return msgspec.json.decode(told.removeprefix(shim.CLAIMED), type=ExitRecord)
+    except msgspec.DecodeError:
+        return None
 
 
 def _open_pidfd(pid: int) -> int | None:
@@ -169,25 +301,3 @@ def _open_pidfd(pid: int) -> int | None:
         return None if _pidfd_open is None else _pidfd_open(pid)
     except OSError:
         return None
-
-
-def attempt_directory_of(pid: int) -> str | None:
-    """The attempt that a process belongs to, by its environment; None: not rlsched's, or not ours to see."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-    except OSError:
-        return None
-    mark = f"{DIRECTORY_VARIABLE}=".encode()
-    return next((os.fsdecode(entry[len(mark) :]) for entry in entries if entry.startswith(mark)), None)
-
-
-def kill_leftovers(directory: AttemptDir) -> int:
-    """SIGKILL the processes of a rank whose shim is gone: how many there were."""
-    wanted, found = str(directory.path), 0
-    for name in os.listdir("/proc"):
-        if name.isdigit() and attempt_directory_of(int(name)) == wanted:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(name), signal.SIGKILL)
-                found += 1
-    return found

@@ -1,15 +1,19 @@
 """The process that stands between the node daemon and one rank of a job: it outlives the daemon, runs the
 command in a process group of its own, enforces the time limit and leaves the exit code on disk.
 
-Run as a plain script by the isolated interpreter (`python -I -S shim.py DIR`), so it imports the standard
-library alone. Its protocol with the daemon is the attempt directory DIR:
+Run as a plain script by the isolated interpreter (`python -I -S shim.py LABEL`), so it imports the standard
+library alone, and those neighbours that do the same. Its protocol with the daemon is the directory of the
+attempt's records, which comes as an open descriptor, so that neither its command line nor the job's
+environment tells where it is:
 
-    launch.json   in:  command, env, cwd, time_limit_s
+    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes, cgroup, user; lease: when that is
+                       over, the rank ends as `fenced`
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
-    (launch.json names the node's lease: when that is over, the rank is ended with reason `fenced`)
     exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
-    output.log    standard output and standard error
+
+A daemon that is there hears the same on a pipe: a byte when the attempt is claimed, the exit record at its
+end. What it heard stands above the file, which a job of the same user could write.
 
 Exit codes: the command's own; 128 + n when signal n ended it; 124 when the time limit did; 127 when the
 command does not exist; 126 when it, or its working directory, cannot be used.
@@ -27,12 +31,21 @@ import sys
 import time
 from typing import Any
 
+if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from rlsched_node.cgroup import Cgroup
+from rlsched_node.output import OutputBound
+from rlsched_node.records import claim, exit_record, write_exit
+
 EXIT_TIME_LIMIT = 124
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 EXIT_KILLED = 143
-READY_FD = 3
-"""Where a shim says that it has claimed its attempt."""
+PIPE_FD = 3
+"""Where a shim tells its daemon of its claim, and of the end."""
+RECORDS_FD = 4
+"""The directory of the attempt's records."""
+CLAIMED = b"."
 DEFAULT_GRACE_S = 5.0
 LEASE_LOOK_S = 1.0
 """A shim with a lease looks at the clock so often: while a machine is suspended, sleeps do not end."""
@@ -92,59 +105,23 @@ def read_lease(path: str) -> tuple[float, float, float] | None:
     return (until_s, grace_s, lost_after_s) if first == second else None
 
 
-def claim(directory: str, identity: dict[str, Any]) -> bool:
-    """Write `pid` unless it is there already. False: the other side was first, and nothing may be started."""
-    draft = os.path.join(directory, f"pid.{os.getpid()}")
-    write_synced(draft, json.dumps(identity).encode())
-    try:
-        os.link(draft, os.path.join(directory, "pid"))
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(draft)
-    return True
-
-
-def write_synced(path: str, data: bytes) -> None:
-    """Write a file in place and force it to disk."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_directory(path: str) -> None:
-    """Force a directory's entries to disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_exit(directory: str, exit_code: int, reason: str) -> None:
-    """Record the end, whole or not at all."""
-    record = json.dumps({"exit_code": exit_code, "reason": reason, "ended_s": time.time()})
-    draft = os.path.join(directory, "exit.tmp")
-    write_synced(draft, record.ljust(511).encode() + b"\n")
-    os.rename(draft, os.path.join(directory, "exit"))
-    sync_directory(directory)
-
-
 def say(line: str) -> None:
-    """One line into the job's output."""
-    os.write(2, f"rlsched: {line}\n".encode(errors="replace"))
+    """One line into the job's output; lost where the disk is full."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"rlsched: {line}\n".encode(errors="replace"))
 
 
-def prctl(option: int, value: int) -> None:
-    """prctl(2) where the C library has it; without it only a killed shim leaves processes behind."""
+def prctl(option: int, value: int) -> bool:
+    """prctl(2): whether it was done. Where it is not, a killed shim leaves processes behind."""
     try:
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     except (AttributeError, OSError):
-        return
+        return False
+
+
+def become_subreaper() -> bool:
+    """Orphans below this process become its children: whether they do."""
+    return prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def run_command(launch: dict[str, Any]) -> None:
@@ -152,6 +129,12 @@ def run_command(launch: dict[str, Any]) -> None:
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
+        Cgroup(launch.get("cgroup", "")).join()
+        user = launch.get("user")
+        if user:
+            os.initgroups(user["name"], user["gid"])
+            os.setgid(user["gid"])
+            os.setuid(user["uid"])
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in signal.valid_signals():  # Python ignores some, a shell's `&` and nohup others
             if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
@@ -179,8 +162,7 @@ def run_command(launch: dict[str, Any]) -> None:
 class Rank:
     """The command's process group, and everything that its processes left to this subreaper."""
 
-    def __init__(self, directory: str, launch: dict[str, Any]) -> None:
-        self.directory = directory
+    def __init__(self, launch: dict[str, Any]) -> None:
         self.reason = ""
         self.kill_at_s = math.inf
         limit_s = launch["time_limit_s"]
@@ -188,6 +170,8 @@ class Rank:
         self.limit_s = limit_s
         self.lease = str(launch.get("lease", ""))
         self.lease_until_s = -math.inf
+        self.output = OutputBound("output.log", launch.get("max_output_bytes"))
+        self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
         self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
         self.pid = os.fork()
@@ -246,19 +230,21 @@ class Rank:
 
     def step(self) -> None:
         """Wait for the next signal or deadline, and act on it."""
-        until_s = min(self.limit_at_s, self.kill_at_s) - time.monotonic()
+        until_s = min(self.limit_at_s, self.kill_at_s, self.output.look_at_s) - time.monotonic()
         info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), LEASE_LOOK_S if self.lease else 3600.0))
         if info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
         if self.lease and since_boot_s() >= self.lease_until_s:
             self.look_at_lease()
+        self.output.look()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
             self.limit_at_s = math.inf
             say(f"time limit of {self.limit_s:g} s reached: ending the job")
             self.end("time_limit", DEFAULT_GRACE_S)
         if now_s >= self.kill_at_s:
+            self.cgroup.kill()
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
 
@@ -276,7 +262,7 @@ class Rank:
     def read_kill(self) -> dict[str, Any]:
         """What the daemon asks for; empty when the signal came from somebody else."""
         try:
-            with open(os.path.join(self.directory, "kill"), encoding="utf-8") as file:
+            with open("kill", encoding="utf-8") as file:
                 order = json.load(file)
         except (OSError, ValueError):
             return {}
@@ -288,12 +274,12 @@ def _kill(send: Any, target: int, number: int) -> None:
         send(target, number)
 
 
-def supervise(directory: str, launch: dict[str, Any]) -> tuple[int, str]:
+def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     """Run the command to its end and leave none of its processes behind: (exit code, reason)."""
     lease = read_lease(launch["lease"]) if launch.get("lease") else None
     if lease is not None and since_boot_s() >= lease[0]:
         return EXIT_KILLED, "fenced"
-    rank = Rank(directory, launch)
+    rank = Rank(launch)
     while True:
         left = rank.reap()
         if rank.exit_code is not None:
@@ -306,25 +292,42 @@ def supervise(directory: str, launch: dict[str, Any]) -> tuple[int, str]:
     give_up_s = rank.kill_at_s + 5.0
     while rank.reap() and time.monotonic() < give_up_s:
         rank.step()
+    rank.output.look(is_last=True)
     return exit_code, reason
 
 
-def main(directory: str) -> int:
+def tell(data: bytes) -> None:
+    """To the daemon that started this shim. It may be gone since: the next one reads the files."""
+    with contextlib.suppress(OSError):
+        os.write(PIPE_FD, data)
+
+
+def main(records_fd: int) -> int:
     """Claim the attempt, run it, record its end. `SIGNALS` are blocked."""
-    with open(os.path.join(directory, "launch.json"), encoding="utf-8") as file:
-        launch = json.load(file)
+    os.fchdir(records_fd)
+    os.close(records_fd)
     mine = os.getpid()
-    if not claim(directory, {"pid": mine, "start_ticks": start_ticks(mine), "boot_id": boot_id()}):
+    try:
+        with open("launch.json", encoding="utf-8") as file:
+            launch = json.load(file)
+        if not claim(".", {"pid": mine, "start_ticks": start_ticks(mine), "boot_id": boot_id()}):
+            return 0
+    except FileNotFoundError:  # a later daemon has dropped the attempt: it may start again as another
         return 0
-    os.write(READY_FD, b".")
-    os.close(READY_FD)
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    exit_code, reason = supervise(directory, launch)
-    write_exit(directory, exit_code, reason)
+    tell(CLAIMED)
+    become_subreaper()
+    exit_code, reason = supervise(launch)
+    record = exit_record(exit_code, reason)
+    try:
+        write_exit(".", record)
+    except OSError as error:
+        say(f"the end could not be written to disk: {error.strerror}")
+    tell(record)
     return 0
 
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    os.closerange(READY_FD + 1, 1 << 16)  # what the daemon's own parent may have left open
-    sys.exit(main(sys.argv[1]))
+    os.closerange(RECORDS_FD + 1, 1 << 16)  # what the daemon's own parent may have left open
+    os.set_inheritable(PIPE_FD, False)
+    sys.exit(main(RECORDS_FD))

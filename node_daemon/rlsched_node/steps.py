@@ -42,6 +42,8 @@ class StartFailed:
 
     key: AttemptKey
     message: str
+    is_for_now: bool = False
+    """No fault of the job's: it may wait for this node."""
 
 
 @dataclass(frozen=True, slots=True)

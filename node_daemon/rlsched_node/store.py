@@ -1,23 +1,36 @@
-"""Attempts on disk: a directory a (job, attempt, rank), made exclusively, so that none starts twice."""
+"""Attempts on disk: two directories a (job, attempt, rank), made exclusively, so that none starts twice.
+
+`records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's, and no job is told of it. The one of that name below
+`attempts/` is the job's own: it may fill it, or remove it with all that is in it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import re
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from rlsched.broker.private import make_private
-from rlsched_node import shim
-from rlsched_node.attempt import AttemptKey
+from rlsched_node import records, shim
+from rlsched_node.attempt import VANISHED, AttemptKey
+from rlsched_node.output import read_piece
+from rlsched_node.user import JobUser
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
-KEEP_ACKNOWLEDGED_S = 30 * 86400.0
-"""How long the output of an acknowledged attempt stays on disk."""
+REASONS = frozenset({"", "killed", "time_limit", "node_stopped", "fenced", VANISHED})
+"""What the record of an end may say; see `rlsched.wire.messages.Ended`."""
+_FAR_FUTURE_S = 1e11
+
+
+OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
+_log = logging.getLogger("rlsched.node")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -40,12 +53,12 @@ class ExitRecord(msgspec.Struct, frozen=True):
     """How an attempt ended.
 
     Attributes:
-        exit_code: The command's, or one of the codes that `rlsched_node.shim` lists.
-        reason: "" | "killed" | "time_limit" | "node_stopped" | "fenced".
+        exit_code: The command's, or one of the codes that `rlsched_node.shim` lists; 0 to 255.
+        reason: One of `REASONS`.
         ended_s: Unix seconds.
     """
 
-    exit_code: int
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     reason: str = ""
     ended_s: float = 0.0
 
@@ -53,6 +66,21 @@ class ExitRecord(msgspec.Struct, frozen=True):
     def when_s(self) -> float | None:
         """`ended_s`; None where the record does not say."""
         return self.ended_s or None
+
+    def damage(self, *, has_limit: bool, told: str) -> str:
+        """Why no shim can have written this; "" where one can.
+
+        Args:
+            has_limit: The rank had a time limit.
+            told: The reason of the daemon's order to end it; "" where none came.
+        """
+        if self.reason not in REASONS or not 0.0 <= self.ended_s < _FAR_FUTURE_S:
+            return f"expected a reason of {sorted(REASONS)} and a time, got {self.reason!r}, {self.ended_s}"
+        if self.reason == "time_limit" and not has_limit:
+            return "it reports a time limit, and there was none"
+        if self.reason == "node_stopped" and not told:
+            return "it reports an end with its node, and the node did not order it"
+        return ""
 
 
 class KillOrder(msgspec.Struct, frozen=True):
@@ -63,7 +91,15 @@ class KillOrder(msgspec.Struct, frozen=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim runs, which GPUs it holds (numbers on this node), and the node's lease ("": no fence)."""
+    """What the shim runs.
+
+    Attributes:
+        gpus: What it holds, numbers on this node.
+        lease: The file of the node's lease; "": no fence.
+        max_output_bytes: What its output may take on disk; None: whatever it likes.
+        cgroup: The directory of its control group; "" where it has none.
+        user: As whom the command runs; None: as the daemon's own user.
+    """
 
     gpus: list[int]
     command: list[str]
@@ -71,30 +107,40 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     time_limit_s: float | None = None
     lease: str = ""
+    max_output_bytes: int | None = None
+    cgroup: str = ""
+    user: JobUser | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptDir:
-    """One attempt's directory. Files appear whole: written beside, forced to disk, renamed."""
+    """One attempt's directories. Files appear whole: written beside, forced to disk, renamed.
+
+    Attributes:
+        path: The daemon's, with its records.
+        job_path: The job's; its `output.log` is another name of the one in `path`.
+    """
 
     path: Path
+    job_path: Path
 
     def create(self, launch: LaunchRecord) -> None:
-        """Make the directory, durably, with room reserved for the exit record.
+        """Make the directories, durably, with room reserved for the exit record.
 
         Raises:
             FileExistsError: this attempt was started before.
             OSError: no space or no permission; nothing is left behind.
         """
-        self._make()
+        self._make(self.path)
         try:
-            shim.write_synced(str(self.path / "launch.json"), msgspec.json.encode(launch))
-            shim.write_synced(str(self.path / "exit.tmp"), b" " * 511 + b"\n")
-            shim.write_synced(str(self.path / "output.log"), b"")
-            shim.sync_directory(str(self.path))
-            shim.sync_directory(str(self.path.parent))
+            records.write_synced(str(self.path / "launch.json"), msgspec.json.encode(launch))
+            records.write_synced(str(self.path / "exit.tmp"), b" " * (records.RESERVED_BYTES - 1) + b"\n")
+            records.write_synced(str(self.path / "output.log"), b"")
+            self._make_for_job(launch.user)
+            records.sync_directory(str(self.path))
+            records.sync_directory(str(self.path.parent))
         except OSError:
-            shutil.rmtree(self.path, ignore_errors=True)
+            self.remove()
             raise
 
     def create_ended(self, exit_code: int, reason: str) -> None:
@@ -103,13 +149,27 @@ class AttemptDir:
         Raises:
             FileExistsError: this attempt was started before.
         """
-        self._make()
-        shim.write_exit(str(self.path), exit_code, reason)
-        shim.sync_directory(str(self.path.parent))
+        self._make(self.path)
+        (self.path / "output.log").touch()
+        records.write_exit(str(self.path), records.exit_record(exit_code, reason))
+        records.sync_directory(str(self.path.parent))
 
-    def _make(self) -> None:
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        self.path.mkdir(mode=0o700)
+    @staticmethod
+    def _make(path: Path) -> None:
+        make_private(path.parent)
+        path.mkdir(mode=0o700)
+
+    def _make_for_job(self, user: JobUser | None) -> None:
+        """What stands there without a record is what an earlier job left, or made."""
+        _remove(self.job_path)
+        self._make(self.job_path)
+        with contextlib.suppress(OSError):  # not every file system has links
+            os.link(self.path / "output.log", self.job_path / "output.log")
+        if user is not None:
+            for path in (self.path / "output.log", self.job_path):
+                os.chown(path, user.uid, user.gid)
+            for path in self.job_path.parents[:3]:  # cluster, attempts, the node's directory
+                path.chmod(0o711)
 
     def launch(self) -> LaunchRecord | None:
         """What was to be run; None once acknowledged, or when the daemon was killed while writing it."""
@@ -119,24 +179,45 @@ class AttemptDir:
         """The shim; None before it has claimed the attempt."""
         return self._read("pid", ProcessId)
 
+    @property
+    def is_of_earlier_boot(self) -> bool:
+        """Whether its shim ran before the machine was booted."""
+        process = self.process()
+        return process is not None and process.boot_id not in ("", shim.boot_id())
+
     def exit(self) -> ExitRecord | None:
-        """How it ended; None while it runs, or when it vanished."""
-        return self._read("exit", ExitRecord)
+        """How it ended; None while it runs, when it vanished, and where no shim can have written it."""
+        record = self._read("exit", ExitRecord)
+        launch = self.launch()
+        has_limit = launch is None or launch.time_limit_s is not None
+        told = "node_stopped" if launch is None or self.is_of_earlier_boot else self.told_to_end()
+        damage = record.damage(has_limit=has_limit, told=told) if record is not None else ""
+        if damage:
+            _log.warning("%s: not an exit record: %s", self.path / "exit", damage)
+        return None if damage else record
 
     def _read(self, name: str, kind: type[_Record]) -> _Record | None:
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError, ValueError) as error:
+            _log.warning("%s: not a record: %s", self.path / name, error)
             return None
 
     def abandon(self) -> bool:
         """Claim the attempt in the shim's place. False: the shim was first, and runs or ran."""
-        return shim.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
+        return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
     def record_exit(self, exit_code: int, reason: str) -> ExitRecord:
-        """Write the exit record of a shim that is gone without one."""
-        shim.write_exit(str(self.path), exit_code, reason)
-        return ExitRecord(exit_code, reason, time.time())
+        """Write the exit record of a shim that is gone without one.
+
+        Raises:
+            OSError: the directory is gone, or the disk broken.
+        """
+        line = records.exit_record(exit_code, reason)
+        records.write_exit(str(self.path), line)
+        return msgspec.json.decode(line, type=ExitRecord)
 
     def order_kill(self, grace_s: float, reason: str) -> None:
         """Leave the terms of the SIGTERM that follows."""
@@ -159,52 +240,99 @@ class AttemptDir:
     def is_acknowledged(self) -> bool:
         return (self.path / "acknowledged").exists()
 
-    def remove(self) -> None:
-        """Forget an attempt that never started."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def drop(self) -> None:
+        """Forget, durably, an attempt that never started: its order may come again.
 
-    def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, bool]:
-        """(a piece of the output, whether nothing follows it at this moment)."""
+        A shim that is still starting holds the directory that is removed here, and finds no attempt in it.
+        """
+        self.remove()
+        with contextlib.suppress(FileNotFoundError):
+            records.sync_directory(str(self.path.parent))
+
+    def remove(self) -> None:
+        """Remove both directories, the job's first: what has no record is nobody's."""
+        _remove(self.job_path)
+        _remove(self.path)
+
+    def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
+        """(a piece of the output, where it begins, whether nothing follows it): see `read_piece`."""
         try:
-            with open(self.path / "output.log", "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(offset)
-                data = file.read(max_bytes)
-        except FileNotFoundError:
-            return b"", True
-        return data, offset + len(data) >= size
+            fd = os.open(self.path / "output.log", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            is_gone = os.path.lexists(self.path) and offset == 0
+            return OUTPUT_GONE if is_gone else b"", offset, True
+        try:
+            return read_piece(fd, offset, max_bytes)
+        except OSError:  # a job of the earlier layout has put something else there
+            return b"", offset, True
+        finally:
+            os.close(fd)
 
 
 class AttemptStore:
-    """All attempt directories of a node."""
+    """All attempts of a node, in `records/` and `attempts/` of its directory.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        make_private(root)
+    Earlier daemons kept the records in the job's directory. Those attempts, which may run still, are in
+    `records/` as links to it.
+
+    Raises:
+        OSError: the directories cannot be made.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.records, self.attempts = directory / "records", directory / "attempts"
+        for root in (self.records, self.attempts):
+            make_private(root)
+        for key in _keys_below(self.attempts):
+            path = self.at(key)
+            if not path.path.exists() and any((path.job_path / name).exists() for name in _EARLIER):
+                make_private(path.path.parent)
+                path.path.unlink(missing_ok=True)
+                path.path.symlink_to(path.job_path.absolute(), target_is_directory=True)
 
     def at(self, key: AttemptKey) -> AttemptDir:
-        """The directory of an attempt, there or not."""
-        return AttemptDir(self.root / key.cluster / str(key))
+        """The directories of an attempt, there or not."""
+        name = Path(key.cluster, str(key))
+        return AttemptDir(self.records / name, self.attempts / name)
 
     def scan(self) -> dict[AttemptKey, AttemptDir]:
         """Every attempt on disk, in order; other names are left alone."""
-        found = {}
-        for path in self.root.glob("*/*.*.*"):
-            parts = path.name.split(".")
-            if len(parts) == 3 and all(part.isdigit() for part in parts):
-                job, attempt, rank = map(int, parts)
-                found[AttemptKey(job, attempt, rank, path.parent.name)] = AttemptDir(path)
-        return dict(sorted(found.items()))
+        return {key: self.at(key) for key in sorted(_keys_below(self.records))}
 
-    def clean(self, now_s: float) -> int:
-        """Remove attempts acknowledged longer than `KEEP_ACKNOWLEDGED_S` ago (Unix seconds): how many."""
+    def clean(self, now_s: float, keep_s: float) -> int:
+        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds): how many."""
         removed = 0
         for directory in self.scan().values():
             try:
                 age_s = now_s - (directory.path / "acknowledged").stat().st_mtime
-            except FileNotFoundError:
+            except OSError:
                 continue
-            if age_s > KEEP_ACKNOWLEDGED_S:
-                shutil.rmtree(directory.path)
+            if age_s > keep_s:
+                directory.remove()
                 removed += 1
         return removed
+
+
+_EARLIER = ("launch.json", "pid", "exit", "acknowledged")
+"""What an attempt of the earlier layout has in the job's directory."""
+
+_NUMBER = re.compile("[0-9]{1,18}")
+
+
+def _keys_below(root: Path) -> list[AttemptKey]:
+    """The attempts whose directories are there, by their names."""
+    keys = []
+    for path in root.glob("*/*.*.*"):
+        parts = path.name.split(".")
+        if len(parts) == 3 and all(_NUMBER.fullmatch(part) for part in parts):
+            job, attempt, rank = map(int, parts)
+            keys.append(AttemptKey(job, attempt, rank, path.parent.name))
+    return keys
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory, or a link to one, as far as that goes."""
+    with contextlib.suppress(OSError):
+        if path.is_symlink():
+            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)

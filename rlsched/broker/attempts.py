@@ -39,7 +39,8 @@ VANISHED_EXIT_CODE = 137
 NODE_STOPPED = "node_stopped"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
-_REASONS = ("", "killed", TIME_LIMIT, NODE_STOPPED, FENCED)
+VANISHED = "vanished"
+_REASONS = ("", "killed", TIME_LIMIT, NODE_STOPPED, FENCED, VANISHED)
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
 """Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
@@ -116,7 +117,9 @@ class Attempts:
                 )
             )
 
-    def refused(self, node: str, job: int, attempt: int, rank: int, message: str) -> None:
+    def refused(
+        self, node: str, job: int, attempt: int, rank: int, message: str, *, charged: bool = True
+    ) -> None:
         """A rank could not be started: the attempt is over everywhere, the job is queued again.
 
         The node rests: tried again at once, it would refuse until the job's retries are used up.
@@ -133,7 +136,7 @@ class Attempts:
             self._note(
                 NodeDrained(name=node, until_s=until_s, reason=f"it refused to start a rank: {message}")
             )
-        self.end(known, "queued", f"{node} refused to start rank {rank}: {message}")
+        self.end(known, "queued", f"{node} refused to start rank {rank}: {message}", charged=charged)
 
     def ended(
         self,
@@ -333,6 +336,8 @@ def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
 def _how(exit_code: int | None, reason: str, job: Job) -> str:
     if reason == TIME_LIMIT:
         return f"reached its time limit of {job.spec.time_limit_s:g} s"
+    if reason == VANISHED:
+        return "vanished: the process that watched it was killed"
     if exit_code is not None and exit_code > 128:
         return f"was ended by signal {exit_code - 128}"
     return f"ended with exit code {exit_code}"

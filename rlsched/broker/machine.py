@@ -208,7 +208,14 @@ class Machine:
                     message.clock_note,
                 )
             case LaunchRefused():
-                self._attempts.refused(node, message.job, message.attempt, message.rank, message.message)
+                self._attempts.refused(
+                    node,
+                    message.job,
+                    message.attempt,
+                    message.rank,
+                    message.message,
+                    charged=not message.is_for_now,
+                )
             case Ended():
                 self._attempts.ended(
                     node,

@@ -131,6 +131,7 @@ class LocalCluster:
                     "--keys",
                     str(self._keys),
                     "--end-jobs-on-exit",
+                    "--allow-root",  # the jobs are those of whoever started this
                 )
             with Client(address, home=self._keys) as client:
                 self._until("all nodes are up", lambda: self._all_up(client))

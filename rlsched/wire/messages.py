@@ -472,6 +472,8 @@ class LaunchRefused(
     attempt: int
     rank: int
     message: str
+    is_for_now: bool = False
+    """No fault of the job's (the node's disk is full, say): this attempt does not count."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True):
@@ -483,7 +485,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unkno
     exit_code: int
     """The process's own; 128 + signal number where a signal ended it; 143 where it never started."""
     reason: str = ""
-    """"" by itself | killed | time_limit | node_stopped | fenced"""
+    """"" by itself | killed | time_limit | node_stopped | fenced | vanished"""
     ended_s: float | None = None
     """When it was over, Unix seconds by the node's clock; None where nobody knows."""
 

@@ -4,106 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rlsched.wire.messages import Launch
 from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import AttemptKey, Phase
-from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.launch import rank_environment
 from rlsched_node.ranks import Ranks
-from rlsched_node.steps import Event, Exited, Started, StartFailed
-from rlsched_node.store import AttemptDir, AttemptStore, LaunchRecord
-
-KEY = AttemptKey(1, 1, 0, "c1")
-DEADLINE_S = 15.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> AttemptStore:
-    return AttemptStore(tmp_path / "attempts")
-
-
-@pytest.fixture
-def ranks(store: AttemptStore) -> Iterator[Ranks]:
-    ranks = Ranks(store, store.root / "lease")
-    yield ranks
-    for key in list(store.scan()):
-        ranks.hard_kill(key)
-    ranks.close()
-
-
-def start(
-    ranks: Ranks,
-    store: AttemptStore,
-    *command: str,
-    key: AttemptKey = KEY,
-    cwd: str = "/",
-    limit_s: float | None = None,
-    env: dict[str, str] | None = None,
-) -> AttemptDir:
-    order = Launch(
-        epoch=1,
-        job=key.job,
-        attempt=key.attempt,
-        rank=0,
-        num_ranks=1,
-        nodes=["n0"],
-        gpus=[1],
-        command=list(command),
-        env=env or {},
-        cwd=cwd,
-        time_limit_s=limit_s,
-    )
-    directory = store.at(key)
-    ranks.start(
-        key,
-        order,
-        rank_environment(
-            order,
-            gpus=SimulatedGpus(2),
-            directory=str(directory.path),
-            is_local=True,
-            inherited={"PATH": os.environ["PATH"]},
-        ),
-    )
-    return directory
-
-
-def until(condition: Callable[[], object]) -> None:
-    give_up_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < give_up_s, "deadline passed"
-        time.sleep(0.005)
-
-
-def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
-    """Events up to and including the first of this kind; when a rank ended is checked here, and left out."""
-    began_s = time.time()
-    events: list[Event] = []
-
-    def found() -> bool:
-        events.extend(ranks.collect())
-        return any(isinstance(event, kind) for event in events)
-
-    until(found)
-    ends = [event.ended_s for event in events if isinstance(event, Exited)]
-    assert all(end_s is not None and began_s - 30.0 < end_s <= time.time() for end_s in ends)
-    return [replace(event, ended_s=None) if isinstance(event, Exited) else event for event in events]
-
-
-def output(directory: AttemptDir) -> str:
-    return directory.read_output(0, 1 << 20)[0].decode()
-
-
-def has_output(directory: AttemptDir, text: str) -> Callable[[], bool]:
-    return lambda: text in output(directory)
+from rlsched_node.records import claim
+from rlsched_node.steps import Exited, Started, StartFailed
+from rlsched_node.store import AttemptStore, LaunchRecord
+from tests.integration.ranks import KEY, collect, has_output, output, start, until
 
 
 @pytest.mark.parametrize(
@@ -239,7 +151,7 @@ def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(ranks: Ranks, 
     assert process is not None
     collect(ranks, Started)
     os.kill(process.pid, signal.SIGKILL)
-    assert collect(ranks, Exited)[-1] == Exited(KEY, 137)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "vanished")
     until(lambda: all(shim.start_ticks(int(pid)) is None for pid in output(directory).split()))
 
 
@@ -266,19 +178,19 @@ def test_a_shim_that_cannot_start_is_a_refused_launch(
 
 
 def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStore) -> None:
-    first = Ranks(store, store.root / "lease")
+    first = Ranks(store)
     ended = AttemptKey(2, 1, 0, "c1")
-    directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.root))
-    os.mkfifo(store.root / "gate")
+    directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.attempts))
+    os.mkfifo(store.attempts / "gate")
     start(first, store, "sh", "-c", "exit 7", key=ended)
     until(lambda: store.at(ended).exit() and directory.process())
     first.close()
 
-    second = Ranks(store, store.root / "lease")
+    second = Ranks(store)
     running, over = adopt_attempts(store, second)
     assert (running.key, running.phase, running.gpus) == (KEY, Phase.RUNNING, (1,))
     assert (over.key, over.phase, over.exit_code) == (ended, Phase.ENDED, 7)
-    (store.root / "gate").write_text("go\n")
+    (store.attempts / "gate").write_text("go\n")
     assert collect(second, Exited)[-1] == Exited(KEY, 6)
     second.close()
 
@@ -286,7 +198,7 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
 @pytest.mark.parametrize(
     ("ticks", "boot", "told", "reason"),
     [
-        (-1, "", "", ""),
+        (-1, "", "", "vanished"),
         (-1, "", "killed", "killed"),
         (0, "an earlier boot", "", "node_stopped"),
         (0, "an earlier boot", "killed", "node_stopped"),
@@ -299,7 +211,7 @@ def test_a_recorded_process_that_is_another_one_has_vanished(
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     mine = shim.start_ticks(os.getpid())
     assert mine is not None
-    shim.claim(
+    claim(
         str(directory.path),
         {"pid": os.getpid(), "start_ticks": mine + ticks, "boot_id": boot or shim.boot_id()},
     )
@@ -310,13 +222,20 @@ def test_a_recorded_process_that_is_another_one_has_vanished(
     assert [a.exit_code for a in adopt_attempts(store, ranks)] == [137], "it is written down"
 
 
-def test_an_attempt_that_a_killed_daemon_never_started_never_starts(
-    store: AttemptStore, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
+    store: AttemptStore, ranks: Ranks
 ) -> None:
-    monkeypatch.setattr("rlsched_node.adopt.CLAIM_WAIT_S", 0.05)
+    """Its shim may still be coming up: it must not start what the broker orders again."""
     directory = store.at(KEY)
-    directory.create(LaunchRecord(gpus=[1], command=["touch", "ran"], env={}, cwd=str(store.root)))
-    [attempt] = adopt_attempts(store, ranks)
-    assert (attempt.phase, attempt.exit_code) == (Phase.ENDED, 137)
-    assert shim.main(str(directory.path)) == 0, "the late shim finds the attempt taken"
-    assert not (store.root / "ran").exists()
+    directory.create(LaunchRecord(gpus=[1], command=["touch", "ran"], env={}, cwd=str(store.attempts)))
+    late_shim = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY)
+    assert adopt_attempts(store, ranks) == []
+    assert not directory.path.exists()
+    start(ranks, store, "sh", "-c", "exit 6")
+    here = os.getcwd()
+    try:
+        assert shim.main(late_shim) == 0, "it finds the attempt gone"
+    finally:
+        os.chdir(here)
+    assert not (store.attempts / "ran").exists()
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 6)

@@ -11,8 +11,9 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.wire.messages import Launch
-from rlsched_node import shim
+from rlsched_node import records, shim
 from rlsched_node.attempt import AttemptKey
+from rlsched_node.cgroup import Cgroup
 from rlsched_node.gpu.device import GpuProcess
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
@@ -20,12 +21,15 @@ from rlsched_node.launch import (
     MASTER_PORT_FIRST,
     MASTER_PORTS,
     LaunchError,
+    Terms,
     master_port,
     rank_environment,
     refuse_foreign_processes,
     start_rank,
 )
-from rlsched_node.store import KEEP_ACKNOWLEDGED_S, AttemptStore, LaunchRecord, ProcessId
+from rlsched_node.output import CUT
+from rlsched_node.records import claim
+from rlsched_node.store import AttemptStore, LaunchRecord, ProcessId
 
 KEY = AttemptKey(1, 1, 0, "c1")
 RECORD = LaunchRecord(gpus=[0, 2], command=["true"], env={"A": "1"}, cwd="/")
@@ -61,7 +65,7 @@ def test_an_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
     directory = AttemptStore(tmp_path).at(KEY)
     directory.create(RECORD)
     assert directory.abandon()
-    assert not shim.claim(str(directory.path), {"pid": 1, "start_ticks": 1, "boot_id": "b"})
+    assert not claim(str(directory.path), {"pid": 1, "start_ticks": 1, "boot_id": "b"})
     process = directory.process()
     assert process is not None
     assert not process.is_alive()
@@ -89,13 +93,14 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
     directory.record_exit(0, "")
     directory.acknowledge()
     assert sorted(path.name for path in directory.path.iterdir()) == ["acknowledged", "exit", "output.log"]
-    assert directory.read_output(1, 3) == (b"ell", False)
-    assert directory.read_output(4, 99) == (b"o", True)
-    assert directory.read_output(99, 99) == (b"", True)
+    assert directory.read_output(1, 3) == (b"ell", 1, False)
+    assert directory.read_output(4, 99) == (b"o", 4, True)
+    assert directory.read_output(5, 99) == (b"", 5, True)
+    assert directory.read_output(99, 99) == (CUT, 5 - len(CUT), True), "the job has shortened it"
     now_s = (directory.path / "acknowledged").stat().st_mtime
-    assert store.clean(now_s + KEEP_ACKNOWLEDGED_S - 60) == 0
+    assert store.clean(now_s + 60.0, keep_s=120.0) == 0
     assert list(store.scan()) == [KEY]
-    assert store.clean(now_s + KEEP_ACKNOWLEDGED_S + 60) == 1
+    assert store.clean(now_s + 180.0, keep_s=120.0) == 1
     assert list(store.scan()) == []
 
 
@@ -105,7 +110,7 @@ def test_a_scan_leaves_other_names_alone(tmp_path: Path) -> None:
     store.at(AttemptKey(9, 1, 0, "c1")).create(RECORD)
     store.at(AttemptKey(9, 1, 0, "c2")).create(RECORD)
     for name in ("notes.txt", "1.x.0", "1.2"):
-        (tmp_path / "c1" / name).mkdir()
+        (tmp_path / "records" / "c1" / name).mkdir()
     assert list(store.scan()) == [(9, 1, 0, "c1"), (9, 1, 0, "c2"), (10, 1, 0, "c1")]
 
 
@@ -152,14 +157,23 @@ def test_the_environment_of_a_rank() -> None:
     inherited = {
         "PATH": "/bin",
         "RLSCHED_HOME": "/x",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "SITE": "here",
+        "CUDA_HOME": "/cuda",
+        "LC_ALL": "C",
         "BAD": "\udcff",
         "CUDA_VISIBLE_DEVICES": "7",
         "RANK": "9",
     }
     order = launch(env={"MINE": "ü", "WORLD_SIZE": "99"})
-    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited)
+    env = rank_environment(
+        order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited, passed=["SITE"]
+    )
     assert env == {
         "PATH": "/bin",
+        "SITE": "here",
+        "CUDA_HOME": "/cuda",
+        "LC_ALL": "C",
         "MINE": "ü",
         "CUDA_VISIBLE_DEVICES": "0,3",
         "RLSCHED_JOB": "12",
@@ -200,9 +214,9 @@ def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
         raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes", path)
 
     store = AttemptStore(tmp_path)
-    monkeypatch.setattr(shim, "write_synced", full)
+    monkeypatch.setattr(records, "write_synced", full)
     with pytest.raises(LaunchError, match="no space left"):
-        start_rank(launch(), store.at(KEY), {}, Path("no-lease"))
+        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""))
     assert not store.at(KEY).path.exists()
 
 
@@ -218,6 +232,7 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
     store = AttemptStore(tmp_path / "a")
     store.at(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
-        start_rank(launch(), store.at(KEY), {}, Path("no-lease"))
-    with pytest.raises(LaunchError, match=r"cannot write .*No such file"):
-        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "no/parent")), {}, Path("no-lease"))
+        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""))
+    (tmp_path / "a" / "records" / "c2").touch()
+    with pytest.raises(LaunchError, match=r"cannot write .*Not a directory"):
+        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from rlsched.wire.messages import Ended, Kill, Launched, LaunchRefused, SayHello
 from rlsched_node import shim
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.store import AttemptStore, LaunchRecord
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
+
+PATH = {"PATH": os.environ["PATH"]}
 
 
 def test_a_killed_daemon_loses_no_job_and_the_next_one_reports_its_end_once(
@@ -90,7 +96,7 @@ def test_disowned_jobs_are_ended_without_a_word(broker: FakeBroker, start_node: 
     broker.send(SayHello())
     broker.greet(forget=[(1, 1)])
     until(lambda: shim.start_ticks(pid) is None)
-    until(lambda: (node.directory / "attempts" / "c1" / "1.1.0" / "acknowledged").exists())
+    until(lambda: (node.directory / "records" / "c1" / "1.1.0" / "acknowledged").exists())
     assert broker.nothing_comes(Ended)
 
 
@@ -129,3 +135,27 @@ def test_a_stopped_daemon_leaves_its_jobs_and_one_with_end_jobs_does_not(
     assert (end.exit_code, end.reason) == (143, "node_stopped")
     assert node.process.wait(DEADLINE_S) == 0
     assert shim.start_ticks(pid) is None
+
+
+def test_a_shim_whose_daemon_is_gone_runs_its_rank_all_the_same(tmp_path: Path) -> None:
+    """The daemon was stopped between starting the shim and the shim's claim: the pipe has no reader."""
+    directory = AttemptStore(tmp_path).at(AttemptKey(1, 1, 0, "c1"))
+    directory.create(LaunchRecord(gpus=[], command=["sh", "-c", "echo ran; exit 5"], env=PATH, cwd="/"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-S", shim.__file__],
+        {},
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, writer, shim.PIPE_FD),
+            (os.POSIX_SPAWN_OPEN, shim.RECORDS_FD, str(directory.path), os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(directory.path / "output.log"), os.O_WRONLY | os.O_APPEND, 0),
+        ],
+        setsid=True,
+    )
+    os.close(writer)
+    os.waitpid(pid, 0)
+    record = directory.exit()
+    assert record is not None
+    assert (record.exit_code, directory.read_output(0, 99)[0]) == (5, b"ran\n")

@@ -116,6 +116,18 @@ def test_after_bounded_retries_the_job_has_failed_with_the_last_reason(journal: 
     assert "disk full" in broker.book.jobs[1].reason
 
 
+def test_a_node_that_cannot_for_now_costs_the_job_no_attempt(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_RETRIES + 4):
+        assert state(broker, 1) == "launching"
+        refusal = LaunchRefused(job=1, attempt=attempt, rank=0, message="disk full", is_for_now=True)
+        broker.says("n0", refusal)
+        assert state(broker, 1) == "queued"
+        while state(broker, 1) == "queued":
+            broker.wait(1.0, "n0")
+
+
 def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(8))

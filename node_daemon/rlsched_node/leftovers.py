@@ -1,0 +1,108 @@
+"""The processes that a shot shim leaves behind: how they are found, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from rlsched_node import shim
+from rlsched_node.cgroup import Cgroup
+from rlsched_node.launch import DIRECTORY_VARIABLE
+
+
+@dataclass(slots=True)
+class Leftovers:
+    """What belongs to a rank beside its shim.
+
+    All that is in the rank's control group is the rank's. Where there is none, a process is the rank's if its
+    environment names the job's directory, if it is in the session of the shim, if it was seen below the shim
+    while that lived, or if it descends from one of these. Those that the kernel gave to this daemon (a
+    subreaper) when a shim that it had started was shot are found as its children.
+
+    Attributes:
+        job_path: The job's directory.
+        shim_pid: 0 where nobody knows it.
+        cgroup: The rank's control group, or that of none.
+        is_subreaper: This process's children are the shims that it started, and what was left by one.
+        seen: pid -> start ticks of what `look` has seen.
+    """
+
+    job_path: str
+    shim_pid: int
+    cgroup: Cgroup
+    is_subreaper: bool
+    seen: dict[int, int] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Remember what runs below the shim now: nothing else tells whose it was if the shim is shot."""
+        seen, below = {}, [self.shim_pid]
+        while below:
+            for pid in _children(below.pop()):
+                ticks = shim.start_ticks(pid)
+                if ticks is not None and pid not in seen:
+                    seen[pid] = ticks
+                    below.append(pid)
+        kept = {pid: ticks for pid, ticks in self.seen.items() if shim.start_ticks(pid) == ticks}
+        self.seen = kept | seen
+
+    def kill(self, shims: Collection[int]) -> int:
+        """SIGKILL them all, but for `shims`, the daemon's living children: how many there were."""
+        killed = int(self.cgroup.kill())
+        for pid in self._find(shims):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            killed += 1
+        return killed
+
+    def _find(self, shims: Collection[int]) -> set[int]:
+        parents: dict[int, int] = {}
+        found: set[int] = set()
+        spared = {os.getpid(), self.shim_pid, *shims}
+        is_session_ours = self.shim_pid > 0 and shim.start_ticks(self.shim_pid) is None
+        for pid in _all():
+            fields = shim.read_stat(pid)
+            if fields is None or pid in spared:
+                continue
+            is_orphan = self.is_subreaper and int(fields[1]) == os.getpid()
+            if fields[0] in "ZX":
+                if is_orphan:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, os.WNOHANG)
+                continue
+            parents[pid] = int(fields[1])
+            if (
+                is_orphan
+                or (is_session_ours and int(fields[3]) == self.shim_pid)
+                or self.seen.get(pid) == int(fields[19])
+                or attempt_directory_of(pid) == self.job_path
+            ):
+                found.add(pid)
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found
+
+
+def attempt_directory_of(pid: int) -> str | None:
+    """The attempt that a process belongs to, by its environment; None: not rlsched's, or not ours to see."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return None
+    mark = f"{DIRECTORY_VARIABLE}=".encode()
+    return next((os.fsdecode(entry[len(mark) :]) for entry in entries if entry.startswith(mark)), None)
+
+
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _children(pid: int) -> Iterator[int]:
+    """The children of a process; none where the kernel does not list them."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                yield from map(int, file.read().split())

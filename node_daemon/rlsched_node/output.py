@@ -1,0 +1,97 @@
+"""The bound on a rank's output: its first and its last part are kept, the middle is given back to the disk.
+
+The command writes into a plain file, as fast as that goes; the shim looks at its size. What is dropped
+becomes a hole, so that offsets stay what they are, and a line before it says how much is missing.
+
+Imported by the shim, so it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+import time
+
+FASTEST_BYTES_PER_S = 1 << 30
+"""By how much output may grow: the next look is due when it could reach the bound."""
+LOOK_S = (0.05, 10.0)
+CUT = b"\nrlsched: output was dropped here\n"
+_ALIGN = 1 << 16
+_LINE_BYTES = 96
+_PUNCH_HOLE_KEEP_SIZE = 3
+
+
+class OutputBound:
+    """Keeps a file that others append to below a size.
+
+    Args:
+        path: The file.
+        max_bytes: What it may take on disk, at least 4 x 64 KiB; None: whatever it likes.
+    """
+
+    def __init__(self, path: str, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+        self._fd = -1
+        self.look_at_s = math.inf
+        if max_bytes:
+            with contextlib.suppress(OSError):  # of an attempt whose output is gone already
+                self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                self.look_at_s = time.monotonic()
+
+    def look(self, *, is_last: bool = False) -> None:
+        """Drop the middle if the file is too large, and say when to look again. Nothing before that time."""
+        now_s = time.monotonic()
+        if not self._max_bytes or self._fd < 0 or (now_s < self.look_at_s and not is_last):
+            return
+        taken = os.fstat(self._fd).st_blocks * 512
+        if taken >= self._max_bytes:
+            self._drop(self._max_bytes)
+            taken = os.fstat(self._fd).st_blocks * 512
+        wait_s = (self._max_bytes - taken) / FASTEST_BYTES_PER_S
+        self.look_at_s = now_s + min(max(wait_s, LOOK_S[0]), LOOK_S[1])
+
+    def _drop(self, max_bytes: int) -> None:
+        first_end = _down(max_bytes // 4)
+        last_start = _down(os.fstat(self._fd).st_size - max_bytes // 2)
+        if last_start <= first_end:
+            return
+        line = f"\nrlsched: {last_start - first_end + _LINE_BYTES} bytes of output were dropped here"
+        os.pwrite(self._fd, line.ljust(_LINE_BYTES - 1).encode() + b"\n", first_end - _LINE_BYTES)
+        if not _punch_hole(self._fd, first_end, last_start - first_end):
+            os.ftruncate(self._fd, first_end)  # this file system has no holes: the last part begins anew
+
+
+def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
+    """(a piece of output from `offset` on, where it begins, whether nothing follows it at this moment).
+
+    It begins later where a hole is passed over, and is a line that says so where the file has become shorter.
+    """
+    size = os.fstat(fd).st_size
+    if offset > size:
+        return CUT, size - len(CUT), True
+    start, end = offset, size
+    try:
+        start = os.lseek(fd, offset, os.SEEK_DATA)
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole follows, or nothing
+            return b"", offset, True
+    data = os.pread(fd, min(max_bytes, max(end - start, 0)), start)
+    return data, start, start + len(data) >= size
+
+
+def _down(num_bytes: int) -> int:
+    return num_bytes // _ALIGN * _ALIGN
+
+
+def _punch_hole(fd: int, offset: int, num_bytes: int) -> bool:
+    """fallocate(2): whether the file system has holes."""
+    libc = ctypes.CDLL(None)
+    fallocate = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+    if fallocate is None:
+        return False
+    where = ctypes.c_int64(offset), ctypes.c_int64(num_bytes)
+    return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, *where) == 0)

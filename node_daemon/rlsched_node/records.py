@@ -1,0 +1,67 @@
+"""The files between a shim and its daemon: written whole, forced to disk, an attempt claimed by one side.
+
+Imported by the shim, so it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from typing import Any
+
+RESERVED_BYTES = 512
+"""The size of an exit record on disk, reserved before the rank starts: a full disk must not lose an end."""
+
+
+def write_synced(path: str, data: bytes) -> None:
+    """Write a file in place and force it to disk."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Force a directory's entries to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def claim(directory: str, identity: dict[str, Any]) -> bool:
+    """Write `pid` unless it is there already. False: the other side was first, and nothing may be started.
+
+    Raises:
+        FileNotFoundError: the directory has been removed, which is the other side's claim too.
+    """
+    draft = os.path.join(directory, f"pid.{os.getpid()}")
+    write_synced(draft, json.dumps(identity).encode())
+    try:
+        os.link(draft, os.path.join(directory, "pid"))
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
+    return True
+
+
+def exit_record(exit_code: int, reason: str) -> bytes:
+    """An end that happened now, as one line of `RESERVED_BYTES`."""
+    record = {"exit_code": exit_code, "reason": reason, "ended_s": time.time()}
+    return json.dumps(record).ljust(RESERVED_BYTES - 1).encode() + b"\n"
+
+
+def write_exit(directory: str, record: bytes) -> None:
+    """Record the end, whole or not at all, over whatever stands there."""
+    draft = os.path.join(directory, "exit.tmp")
+    write_synced(draft, record)
+    os.rename(draft, os.path.join(directory, "exit"))
+    sync_directory(directory)

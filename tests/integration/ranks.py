@@ -1,0 +1,88 @@
+"""Ranks as real processes, for the tests of what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from rlsched.wire.messages import Launch
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.launch import Terms, rank_environment
+from rlsched_node.ranks import Ranks
+from rlsched_node.steps import Event, Exited
+from rlsched_node.store import AttemptDir, AttemptStore
+
+KEY = AttemptKey(1, 1, 0, "c1")
+DEADLINE_S = 15.0
+
+
+def start(
+    ranks: Ranks,
+    store: AttemptStore,
+    *command: str,
+    key: AttemptKey = KEY,
+    cwd: str = "/",
+    limit_s: float | None = None,
+    env: dict[str, str] | None = None,
+    max_output_mib: int = 0,
+) -> AttemptDir:
+    order = Launch(
+        epoch=1,
+        job=key.job,
+        attempt=key.attempt,
+        rank=0,
+        num_ranks=1,
+        nodes=["n0"],
+        gpus=[1],
+        command=list(command),
+        env=env or {},
+        cwd=cwd,
+        time_limit_s=limit_s,
+    )
+    directory = store.at(key)
+    ranks.start(
+        key,
+        order,
+        rank_environment(
+            order,
+            gpus=SimulatedGpus(2),
+            directory=str(directory.job_path),
+            is_local=True,
+            inherited={"PATH": os.environ["PATH"]},
+        ),
+        Terms(max_output_mib=max_output_mib),
+    )
+    return directory
+
+
+def until(condition: Callable[[], object]) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, "deadline passed"
+        time.sleep(0.005)
+
+
+def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
+    """Events up to and including the first of this kind; when a rank ended is checked here, and left out."""
+    began_s = time.time()
+    events: list[Event] = []
+
+    def found() -> bool:
+        events.extend(ranks.collect())
+        return any(isinstance(event, kind) for event in events)
+
+    until(found)
+    ends = [event.ended_s for event in events if isinstance(event, Exited)]
+    assert all(end_s is not None and began_s - 30.0 < end_s <= time.time() for end_s in ends)
+    return [replace(event, ended_s=None) if isinstance(event, Exited) else event for event in events]
+
+
+def output(directory: AttemptDir) -> str:
+    return directory.read_output(0, 1 << 20)[0].decode()
+
+
+def has_output(directory: AttemptDir, text: str) -> Callable[[], bool]:
+    return lambda: text in output(directory)

@@ -1,0 +1,126 @@
+"""What a job leaves behind that shoots the process that watches it: all of it is found and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlsched_node import shim
+from rlsched_node.adopt import adopt_attempts
+from rlsched_node.attempt import Phase
+from rlsched_node.cgroup import Cgroups
+from rlsched_node.ranks import Ranks
+from rlsched_node.steps import Exited, Started
+from rlsched_node.store import AttemptStore
+from tests.integration.ranks import KEY, collect, has_output, output, start, until
+
+AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
+"""Another session, no environment, deaf: nothing but its parents told whose it is."""
+SHOOT = "until [ -s $RLSCHED_ATTEMPT_DIR/output.log ]; do sleep 0.02; done; kill -9 $PPID"
+VANISHED = Exited(KEY, 137, "vanished")
+
+WITH_SUBREAPER = """
+import sys
+from pathlib import Path
+from rlsched_node import shim
+from rlsched_node.ranks import Ranks
+from rlsched_node.steps import Exited
+from rlsched_node.store import AttemptStore
+from tests.integration.ranks import collect, output, start
+
+store = AttemptStore(Path(sys.argv[1]))
+ranks = Ranks(store, is_subreaper=shim.become_subreaper())
+directory = start(ranks, store, "sh", "-c", sys.argv[2])
+print(collect(ranks, Exited)[-1].exit_code, shim.start_ticks(int(output(directory))))
+"""
+
+
+def is_gone(pid: int) -> bool:
+    return shim.start_ticks(pid) is None
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path) -> Cgroups:
+    cgroups = Cgroups(str(tmp_path))
+    if cgroups.note:
+        pytest.skip(f"no control groups: {cgroups.note}")
+    return cgroups
+
+
+def test_a_control_group_holds_all_that_a_job_starts(store: AttemptStore, cgroups: Cgroups) -> None:
+    ranks = Ranks(store, cgroups=cgroups)
+    directory = start(ranks, store, "sh", "-c", f"{AWAY} {SHOOT}")
+    assert collect(ranks, Exited)[-1] == VANISHED
+    assert is_gone(int(output(directory))), "before the GPU counts as free"
+    assert not os.path.exists(cgroups.root), "and the group is gone too"
+    ranks.close()
+
+
+def test_a_control_group_ends_what_forks_faster_than_it_is_found(
+    store: AttemptStore, cgroups: Cgroups
+) -> None:
+    """Told to end: SIGTERM is ignored, and nothing of it lives long enough to be sent SIGKILL by number."""
+    worm = (
+        "import os, signal, time\nprint('up', flush=True)\nsignal.signal(15, signal.SIG_IGN)\n"
+        "until_s = time.time() + 20\nwhile time.time() < until_s and not os.fork(): os.setsid()"
+    )
+    ranks = Ranks(store, cgroups=cgroups)
+    start(ranks, store, sys.executable, "-I", "-S", "-c", worm)
+    collect(ranks, Started)
+    until(has_output(store.at(KEY), "up"))
+    ranks.end(KEY, 0.1, "killed")
+    assert isinstance(collect(ranks, Exited)[-1], Exited)
+    assert not os.path.exists(cgroups.root), "it is empty"
+    ranks.close()
+
+
+def test_a_later_daemon_ends_what_is_in_the_group(store: AttemptStore, cgroups: Cgroups) -> None:
+    first = Ranks(store, cgroups=cgroups)
+    directory = start(first, store, "sh", "-c", f"{AWAY} wait")
+    until(has_output(directory, "\n"))
+    process = directory.process()
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: is_gone(process.pid))
+    second = Ranks(store)
+    [attempt] = adopt_attempts(store, second)
+    if attempt.phase is Phase.RUNNING:
+        assert collect(second, Exited)[-1] == VANISHED
+    assert is_gone(int(output(directory)))
+    collect(first, Exited)
+    first.close()
+    second.close()
+
+
+def test_without_groups_orphans_become_the_daemons_and_are_ended(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITH_SUBREAPER, str(tmp_path), f"{AWAY} {SHOOT}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=Path(__file__).parents[2],
+    )
+    assert run.stdout.split() == ["137", "None"]
+
+
+def test_without_groups_a_later_daemon_remembers_what_it_has_seen(store: AttemptStore) -> None:
+    first = Ranks(store)
+    directory = start(first, store, "sh", "-c", f"{AWAY} wait")
+    until(has_output(directory, "\n"))
+    process = directory.process()
+    assert process is not None
+    second = Ranks(store)
+    assert [attempt.phase for attempt in adopt_attempts(store, second)] == [Phase.RUNNING]
+    assert second.collect() == []
+    os.kill(process.pid, signal.SIGKILL)
+    assert collect(second, Exited)[-1] == VANISHED
+    assert is_gone(int(output(directory)))
+    collect(first, Exited)
+    first.close()
+    second.close()
