@@ -8,6 +8,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.forecast import forecast
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
@@ -90,7 +91,7 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
 
 
 def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
-    """Decide on a toy cluster, so that kernels are compiled before the first job waits for them."""
+    """Decide on a toy cluster, so that kernels are compiled before the first job, or `why`, waits for them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
     if chooses_clocks:
@@ -103,6 +104,8 @@ def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
     for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
+        for seq in state.waiting(0)[:1]:  # what `why` says of it
+            forecast(state, 0, seq, now_s)
         running = sorted(seqs & set(state.running()))
         if scheduler.abilities.preempts and running:
             state.preempt(running[0], now_s + 0.5)

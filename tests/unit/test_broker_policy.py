@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +130,27 @@ def test_behind_somebodys_own_rule_stands_one_that_starts_what_fits(tmp_path: Pa
     state.add_job(num_gpus=1, submit_s=1.0, predicted_s=9.0, spread=1.0)
     ((_, second),) = decide_all(state, scheduler, 2.0, record=True)
     assert (second.source, second.action) == ("guard", Start(seq=2, gpus=(1,)))
+
+
+FIRST_WHY = """
+from rlsched.broker.policy import load_policy
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.compiled import for_state
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.forecast import _fits_in_s
+from rlsched.decide.policy import Policy
+from rlsched.decide.scheduler import permit
+scheduler, _ = load_policy(Policy("fifo"), None, 100.0)
+state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(scheduler.order))
+permit(state, scheduler)
+print(len(for_state(_fits_in_s, state).signatures))
+"""
+
+
+def test_what_why_needs_is_compiled_before_somebody_asks() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_WHY], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 1
 
 
 def test_a_policy_that_preempts_is_warm_and_serves() -> None:
