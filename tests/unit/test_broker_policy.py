@@ -144,7 +144,8 @@ from rlsched.decide.scheduler import permit
 scheduler, _ = load_policy(Policy("fifo"), None, 100.0)
 state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(scheduler.order))
 permit(state, scheduler)
-print(len(for_state(_fits_in_s, state).signatures))
+entry = for_state(_fits_in_s, state)._entry
+print(0 if entry is None else len(entry.signatures))
 """
 
 
