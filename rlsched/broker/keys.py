@@ -13,20 +13,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
+from rlsched.broker.access import NAME, Z85_LENGTH, AccessList, Role
 from rlsched.broker.private import make_private
 from rlsched.errors import InputError
-
-Role = Literal["client", "node"]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_Z85_LENGTH = 40
 
 
 class KeyPair(NamedTuple):
@@ -36,13 +30,6 @@ class KeyPair(NamedTuple):
     secret: bytes
 
 
-class Peer(msgspec.Struct, frozen=True):
-    """Who a key belongs to."""
-
-    role: Role
-    name: str
-
-
 def default_home() -> Path:
     """`RLSCHED_HOME`, or `~/.config/rlsched`."""
     named = os.environ.get("RLSCHED_HOME")
@@ -50,11 +37,16 @@ def default_home() -> Path:
 
 
 class KeyHome:
-    """The keys below one directory."""
+    """The keys below one directory.
+
+    Attributes:
+        directory: HOME.
+        access: The access list in it.
+    """
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self.directory = Path(directory) if directory is not None else default_home()
-        self._authorised = self.directory / "authorised"
+        self.access = AccessList(self.directory / "authorised")
 
     def broker(self) -> KeyPair:
         """The broker's pair, made on first use.
@@ -89,36 +81,13 @@ class KeyHome:
         except OSError as error:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
 
-    def authorised(self) -> dict[bytes, Peer]:
-        """Public key -> peer, of every readable file in `authorised/`; a damaged file authorises nobody."""
-        peers: dict[bytes, Peer] = {}
-        for path in sorted(self._authorised.glob("*.public")):
-            role, _, name = path.stem.partition("-")
-            try:
-                public = path.read_bytes().strip()
-            except OSError:
-                continue
-            if len(public) == _Z85_LENGTH and _NAME.fullmatch(name):
-                if role == "client":
-                    peers[public] = Peer("client", name)
-                elif role == "node":
-                    peers[public] = Peer("node", name)
-        return peers
-
-    def authorised_stamp(self) -> int:
-        """Changes whenever a file is added to or taken from the access list (nanoseconds)."""
-        try:
-            return self._authorised.stat().st_mtime_ns
-        except OSError:
-            return -1
-
     def _member(self, role: Role, name: str) -> KeyPair:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise InputError(
                 f"{role} name {name!r}: expected 1 to 63 letters, digits, `_`, `.` or `-`, "
                 "beginning with a letter or digit"
             )
-        return self._pair(f"{role}-{name}", self._authorised / f"{role}-{name}.public")
+        return self._pair(f"{role}-{name}", self.access.directory / f"{role}-{name}.public")
 
     def _pair(self, stem: str, public_path: Path) -> KeyPair:
         path = self.directory / f"{stem}.key"
@@ -133,7 +102,7 @@ class KeyHome:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         make_private(self.directory)
-        self._authorised.mkdir(mode=0o700, exist_ok=True)
+        self.access.directory.mkdir(mode=0o700, exist_ok=True)
         with (self.directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -169,6 +138,6 @@ def _read(path: Path) -> KeyPair:
 
 
 def _check_z85(path: Path, key: bytes) -> bytes:
-    if len(key) != _Z85_LENGTH:
-        raise InputError(f"{path}: expected a z85 key of {_Z85_LENGTH} characters, got {len(key)}")
+    if len(key) != Z85_LENGTH:
+        raise InputError(f"{path}: expected a z85 key of {Z85_LENGTH} characters, got {len(key)}")
     return key

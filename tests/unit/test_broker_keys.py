@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.keys import KeyHome, KeyPair, Peer, default_home
+from rlsched.broker.access import Peer
+from rlsched.broker.keys import KeyHome, KeyPair, default_home
 from rlsched.broker.transport import ZAP_ADDRESS, Heard, Transport
 from rlsched.errors import InputError
 from rlsched.wire.dealer import broker_address, connect_dealer, is_loopback
@@ -136,7 +137,7 @@ def test_keys_are_made_once_and_are_for_their_owner_alone(home: KeyHome) -> None
     assert stat.S_IMODE(home.directory.stat().st_mode) == 0o700
     for path in home.directory.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert home.authorised() == {
+    assert home.access.peers() == {
         pairs[1].public: Peer("client", "default"),
         pairs[2].public: Peer("node", "n0"),
         pairs[3].public: Peer("node", "n1"),
