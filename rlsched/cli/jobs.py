@@ -120,6 +120,8 @@ def submit(
 
 def _wait(client: Client, job: int) -> int:
     """The job's exit code; 1 where it has none (cancelled, say)."""
+    from rlsched.terminal import visible
+
     try:
         info = client.wait(job)
     except KeyboardInterrupt:
@@ -128,7 +130,7 @@ def _wait(client: Client, job: int) -> int:
         )
         return 130
     if info.state != "completed":
-        click.echo(f"job {job} {info.state}: {info.reason}", err=True)
+        click.echo(visible(f"job {job} {info.state}: {info.reason}"), err=True)
     return 1 if info.exit_code is None else info.exit_code
 
 
@@ -172,7 +174,10 @@ def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_
 
         print_json(explanation_as_data(explanation))
         return
-    click.echo(explanation)
+    from rlsched.terminal import visible
+
+    for line in str(explanation).split("\n"):
+        click.echo(visible(line))
 
 
 @click.command()

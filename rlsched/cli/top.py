@@ -10,6 +10,7 @@ import click
 
 from rlsched.cli.options import asking
 from rlsched.cli.show import in_words, percent, print_json, print_table
+from rlsched.terminal import visible
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions, StatsReport
@@ -62,7 +63,7 @@ def _print_clocks(report: StatsReport) -> None:
         "running jobs are at a lower clock than the highest"
     )
     for node, why in report.fixed_clocks.items():
-        click.echo(f"  {node} cannot set clocks: {why}")
+        click.echo(visible(f"  {node} cannot set clocks: {why}"))
 
 
 def _print_prediction(report: PredictionReport, now_s: float) -> None:
