@@ -16,7 +16,6 @@ from rlsched.broker.keys import KeyHome, KeyPair
 from rlsched.errors import InputError, WireError
 from rlsched.wire.dealer import is_loopback, set_limits
 from rlsched.wire.messages import (
-    MAX_MESSAGE_BYTES,
     ClientReply,
     ClientRequest,
     Envelope,
@@ -60,7 +59,7 @@ class Transport:
 
     Attributes:
         address: Where it listens, with the real port.
-        counts: Malformed, unauthorised and undeliverable messages, refused and accepted handshakes.
+        counts: Malformed, unauthorised, undeliverable and too long messages, refused and accepted handshakes.
 
     Raises:
         InputError: the address is not loopback, or is taken.
@@ -174,18 +173,25 @@ class Transport:
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Answer a client; dropped and counted if it has left."""
-        frame = encode(message, request)
-        if len(frame) > MAX_MESSAGE_BYTES:
+        try:
+            frame = encode(message, request)
+        except WireError:
+            self._count("too_long")
             frame = encode(Refused(message="the answer is too long to send; ask for one job"), request)
         self._send(route, frame)
 
     def send_node(self, node: str, message: Message, request: int = 0) -> None:
-        """Tell a node; dropped and counted if it is not connected."""
+        """Tell a node; dropped and counted if it is not connected, or if the message is too long."""
         route = self._routes.get(node)
         if route is None:
             self._count("undeliverable")
-        else:
-            self._send(route, encode(message, request))
+            return
+        try:
+            frame = encode(message, request)
+        except WireError:
+            self._count("too_long")
+            return
+        self._send(route, frame)
 
     def drop_node(self, node: str) -> None:
         """The node's connection is to say hello again."""

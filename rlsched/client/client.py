@@ -46,6 +46,8 @@ from rlsched.wire.messages import (
 
 RESEND_S = 2.0
 POLL_S = 0.25
+RENEW_S = 10.0
+"""Without an answer for so long, or for the whole of a call, another socket is taken."""
 MANY_HANG_UPS = 3
 OVER = ("completed", "failed", "cancelled", "rejected")
 R = TypeVar("R", bound=ClientReply)
@@ -74,15 +76,23 @@ class Client:
             public = self._home.broker_public()
         except InputError as error:
             raise BrokerUnavailableError(f"{_nobody(self.address)} ({error})") from error
-        pair = self._home.client()
+        self._pair, self._broker_public = self._home.client(), public
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = connect_dealer(self._context, self.address, pair, public)
+        self._dial()
+        self._next_request = 1
+
+    def _dial(self) -> None:
+        self._socket = connect_dealer(self._context, self.address, self._pair, self._broker_public)
         self._refusals = self._socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         )
-        self._next_request = 1
+
+    def _hang_up(self) -> None:
+        self._socket.disable_monitor()
+        self._refusals.close(linger=0)
+        self._socket.close(linger=0)
 
     def __enter__(self) -> Client:
         return self
@@ -94,8 +104,7 @@ class Client:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._socket.disable_monitor()
-        self._refusals.close(linger=0)
+        self._hang_up()
         self._context.destroy(linger=0)
 
     # ---- verbs ------------------------------------------------------------------------------------
@@ -267,10 +276,13 @@ class Client:
 
     def _answer(self, message: ClientRequest) -> object:
         request, self._next_request = self._next_request, self._next_request + 1
-        frame = encode(message, request)
-        deadline = time.monotonic() + self.timeout_s
-        send_at = 0.0
+        frame = _frame(message, request)
+        now = time.monotonic()
+        deadline, renew_at, send_at = now + self.timeout_s, now + RENEW_S, 0.0
         while (now := time.monotonic()) < deadline:
+            if now >= renew_at:
+                self._renew()
+                renew_at, send_at = now + RENEW_S, 0.0
             if now >= send_at:
                 try:
                     self._socket.send(frame, zmq.NOBLOCK)
@@ -285,7 +297,14 @@ class Client:
                     return envelope.message
                 if envelope.request == 0 and isinstance(envelope.message, Refused):
                     raise InputError(envelope.message.message)
-        raise BrokerUnavailableError(self._silence())
+        why = self._silence()
+        self._renew()
+        raise BrokerUnavailableError(why)
+
+    def _renew(self) -> None:
+        """Another socket: libzmq does not dial again after every end of a connection."""
+        self._hang_up()
+        self._dial()
 
     def _failures(self) -> list[int]:
         """Handshakes that failed since this was last asked."""
@@ -313,6 +332,17 @@ class Client:
                 "give that broker's address, or the --keys directory of this one"
             )
         return _nobody(self.address)
+
+
+def _frame(message: ClientRequest, request: int) -> bytes:
+    try:
+        return encode(message, request)
+    except WireError as error:
+        raise InputError(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{error.object[max(0, error.start - 20) : error.end]!r} is not valid UTF-8: expected text"
+        ) from error
 
 
 def _nobody(address: str) -> str:

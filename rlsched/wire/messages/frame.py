@@ -32,8 +32,20 @@ _UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
 
 def encode(message: Message, request: int = 0) -> bytes:
-    """One frame."""
-    return _encoder.encode(Envelope(PROTOCOL_VERSION, request, message))
+    """One frame. Every frame that leaves is made here.
+
+    Raises:
+        WireError: it would be longer than the other side takes: libzmq ends a connection for that, and the
+            side that connects would not come back.
+    """
+    frame = _encoder.encode(Envelope(PROTOCOL_VERSION, request, message))
+    if len(frame) > MAX_MESSAGE_BYTES:
+        kind = message.__struct_config__.tag
+        raise WireError(
+            f"message {kind!r} of {len(frame):,} bytes: expected at most {MAX_MESSAGE_BYTES:,}; "
+            "it was not sent"
+        )
+    return frame
 
 
 def decode(frame: bytes) -> Envelope:
