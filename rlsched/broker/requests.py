@@ -12,7 +12,6 @@ import msgspec
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.clocks import unknown_workload
 from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain, never_runs
@@ -20,6 +19,7 @@ from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
+from rlsched.broker.submissions import name_of, wrong
 from rlsched.broker.views import job_info, natural, node_info
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import (
@@ -47,7 +47,6 @@ from rlsched.wire.messages import (
 )
 
 _log = logging.getLogger("rlsched.broker")
-MAX_GANG_GPUS = 65_536
 MAX_LOG_BYTES = 1 << 19
 MAX_LISTED = 2_000
 """Jobs in one reply: it has to stay below the largest message."""
@@ -63,6 +62,7 @@ class SendNow(Protocol):
 class _LogWait:
     peer: bytes
     request: int
+    node: str
     job: int
     attempt: int
     asked_s: float
@@ -136,9 +136,9 @@ class Requests:
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
         if number is None:
-            wrong = _wrong(message)
-            if wrong:
-                return Refused(message=wrong)
+            refusal = wrong(message)
+            if refusal:
+                return Refused(message=refusal)
             entry = predicted.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
@@ -154,7 +154,7 @@ class Requests:
         drafts: dict[str, JobSubmitted] = {}
         for message in messages:
             token = message.token
-            if token not in self._book.tokens and token not in drafts and not _wrong(message):
+            if token not in self._book.tokens and token not in drafts and not wrong(message):
                 drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)
         if not drafts:
             return {}
@@ -184,7 +184,7 @@ class Requests:
             token=message.token,
             command=message.command,
             num_gpus=message.num_gpus,
-            name=message.name or message.command[0].rpartition("/")[2],
+            name=name_of(message),
             vc=message.vc,
             user=message.user,
             num_cpus=message.num_cpus,
@@ -309,7 +309,9 @@ class Requests:
             )
             return
         request, self._next_request = self._next_request, self._next_request + 1
-        self._log_waits[request] = _LogWait(asked.peer, asked.request, job.number, attempt.number, now_s)
+        self._log_waits[request] = _LogWait(
+            asked.peer, asked.request, node, job.number, attempt.number, now_s
+        )
         self._send(
             node,
             FetchLog(
@@ -322,11 +324,12 @@ class Requests:
             request,
         )
 
-    def log_data(self, request: int, data: LogData) -> None:
-        """A node has read a piece of output."""
-        wait = self._log_waits.pop(request, None)
-        if wait is None:
+    def log_data(self, node: str, request: int, data: LogData) -> None:
+        """A node has read a piece of output. Nothing, from a node that was not asked."""
+        wait = self._log_waits.get(request)
+        if wait is None or wait.node != node:
             return
+        del self._log_waits[request]
         job = self._book.jobs[wait.job]
         last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
         self._reply(
@@ -356,28 +359,3 @@ def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
 
 def _no_such(number: int) -> Refused:
     return Refused(message=f"there is no job {number}; `rlsched queue --all` lists all jobs")
-
-
-def _wrong(message: Submit) -> str:
-    """What is wrong with a submission, "" if nothing."""
-    if not message.token:
-        return "a submission needs a token"
-    if not message.command or not message.command[0]:
-        return "a job needs a command"
-    if any("\0" in part for part in [*message.command, *message.env, *message.env.values(), message.cwd]):
-        return "command, environment and directory must not contain a NUL character"
-    if any(not name or "=" in name for name in message.env):
-        return "names of environment variables must not be empty or contain `=`"
-    if not 1 <= message.num_gpus <= MAX_GANG_GPUS:
-        return f"num_gpus must be 1 to {MAX_GANG_GPUS}, got {message.num_gpus}"
-    if message.num_cpus < 0:
-        return f"num_cpus must be 0 or more, got {message.num_cpus}"
-    limit_s = message.time_limit_s
-    if limit_s is not None and not (math.isfinite(limit_s) and limit_s > 0):
-        return f"time_limit_s must be above 0, got {limit_s:g}"
-    weight = message.speed_energy
-    if weight is not None and not 0.0 <= weight <= 1.0:
-        return f"speed_energy must be 0 (speed alone) to 1 (energy alone), got {weight:g}"
-    if message.workload:
-        return unknown_workload(message.workload)
-    return ""

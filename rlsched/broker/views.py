@@ -11,6 +11,8 @@ from rlsched.broker.jobs import Attempt, Job
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.wire.messages import JobInfo, NodeInfo
 
+MAX_LISTED_CHARACTERS = 200
+
 
 class Room(NamedTuple):
     """What is free in one partition, on nodes that are up."""
@@ -99,9 +101,9 @@ def job_info(book: Book, job: Job) -> JobInfo:
     ranks = attempt.ranks if attempt is not None else []
     return JobInfo(
         job=job.number,
-        name=job.spec.name,
-        user=job.spec.user,
-        vc=job.spec.vc,
+        name=_short(job.spec.name),
+        user=_short(job.spec.user),
+        vc=_short(job.spec.vc),
         state=job.state,
         num_gpus=job.spec.num_gpus,
         attempt=attempt.number if attempt else 0,
@@ -122,6 +124,11 @@ def job_info(book: Book, job: Job) -> JobInfo:
         sm_clock_frac=attempt.sm_clock_frac if attempt else None,
         sm_clocks_mhz=[rank.sm_clock_mhz for rank in ranks],
     )
+
+
+def _short(text: str) -> str:
+    """What a list can hold; journals of earlier versions have names of any length."""
+    return text if len(text) <= MAX_LISTED_CHARACTERS else text[: MAX_LISTED_CHARACTERS - 1] + "…"
 
 
 def natural(name: str) -> list[tuple[int, str]]:
