@@ -128,7 +128,10 @@ class BrokerLink:
             elif event == zmq.EVENT_DISCONNECTED:
                 events.append(Disconnected())
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self._handshake_failed(f"the broker at {self._address} does not accept this node's key")
+                self._handshake_failed(
+                    f"the broker at {self._address} does not accept this node's key; "
+                    "join with a token of `rlsched keys new`"
+                )
             else:
                 self._handshake_failed(
                     f"no CURVE handshake with {self._address}: is that the broker of these keys?"

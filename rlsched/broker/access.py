@@ -11,30 +11,75 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-Role = Literal["client", "node"]
+from rlsched.broker.roles import Peer, Role
+from rlsched.terminal import visible
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 Z85_LENGTH = 40
 SCAN_S = 1.0
 """A file overwritten in place, which leaves the directory's time stamp as it is, is noticed after so long."""
 _Stamp = tuple[int, int, int, int]
-_ROLES: dict[str, Role] = {"client": "client", "node": "node"}
+_ROLES: dict[str, Role] = {
+    "user": "user",
+    "admin": "admin",
+    "node": "node",
+    "joining": "joining",
+    "client": "user",  # as files of earlier versions are called
+}
 
 
-class Peer(msgspec.Struct, frozen=True):
-    """Who a key belongs to."""
+class Member(msgspec.Struct, frozen=True):
+    """A file of the access list: ROLE-NAME.public, the key in its first line, then lines `field value`."""
 
-    role: Role
-    name: str
+    file: str
+    key: str
+    """Public half, z85."""
+    peer: Peer
+    joins_as: Role | None = None
+    """The role that a one-time key is exchanged for."""
+    expires_s: float | None = None
+    """When a one-time key is refused, Unix seconds."""
+
+    def text(self) -> str:
+        """What the file holds."""
+        fields = {"person": self.peer.person, "joins_as": self.joins_as, "expires_s": self.expires_s}
+        lines = [f"{field} {value}" for field, value in fields.items() if value]
+        return "\n".join([self.key, *lines, ""])
+
+    @classmethod
+    def new(
+        cls, peer: Peer, key: bytes, joins_as: Role | None = None, expires_s: float | None = None
+    ) -> Member:
+        """A file to be written."""
+        return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
+
+    @classmethod
+    def of(cls, file: str, text: str) -> Member | None:
+        """What a file says, None where it is damaged. Without a person, a user's name is the key's."""
+        prefix, _, name = file.removesuffix(".public").partition("-")
+        key, *lines = text.strip().splitlines() or [""]
+        fields = dict(line.split(None, 1) for line in lines if len(line.split()) >= 2)
+        role = _ROLES.get(prefix)
+        if role is None or len(key) != Z85_LENGTH or not NAME.fullmatch(name):
+            return None
+        is_node = "node" in (role, fields.get("joins_as"))
+        person = visible(fields.get("person", "" if is_node else name))
+        if role != "joining":
+            return cls(file, key, Peer(role, name, person))
+        joins_as = _ROLES.get(fields.get("joins_as", ""))
+        try:
+            return cls(file, key, Peer(role, name, person), joins_as, float(fields["expires_s"]))
+        except (KeyError, ValueError):
+            return None
 
 
 class _File(NamedTuple):
     stamp: _Stamp
-    key: bytes
-    peer: Peer | None
+    member: Member | None
 
 
 class AccessList:
@@ -55,6 +100,7 @@ class AccessList:
         self._directory_stamp = -2
         self._scanned_s = -SCAN_S
         self._files: dict[str, _File] = {}
+        self._members: dict[bytes, Member] = {}
         self._peers: dict[bytes, Peer] = {}
 
     def peers(self) -> dict[bytes, Peer]:
@@ -69,6 +115,11 @@ class AccessList:
             self._scan()
         return self._peers
 
+    def members(self) -> dict[bytes, Member]:
+        """The same with all that the files say, read this very moment."""
+        self._scan()
+        return self._members
+
     def _scan(self) -> None:
         found: dict[str, _File] = {}
         try:
@@ -82,7 +133,9 @@ class AccessList:
             found = {}
         if found != self._files:
             self._files = found
-            self._peers = {file.key: file.peer for _, file in sorted(found.items()) if file.peer is not None}
+            members = [file.member for _, file in sorted(found.items()) if file.member is not None]
+            self._members = {member.key.encode(): member for member in members}
+            self._peers = {key: member.peer for key, member in self._members.items()}
 
     def _look(self, entry: os.DirEntry[str]) -> _File | None:
         """A file as it is known, read again if it is another one by now."""
@@ -93,9 +146,7 @@ class AccessList:
             if known is not None and known.stamp == stamp:
                 return known
             self.num_read += 1
-            key = Path(entry.path).read_bytes().strip()
-        except OSError:
+            text = Path(entry.path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
             return None
-        role, _, name = entry.name.removesuffix(".public").partition("-")
-        fine = len(key) == Z85_LENGTH and NAME.fullmatch(name) is not None and role in _ROLES
-        return _File(stamp, key, Peer(_ROLES[role], name) if fine else None)
+        return _File(stamp, Member.of(entry.name, text))

@@ -19,9 +19,10 @@ from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
+from rlsched.broker.roles import rules_over, signed
 from rlsched.broker.submissions import name_of, wrong
 from rlsched.broker.views import job_info, natural, node_info
-from rlsched.errors import RlschedError
+from rlsched.errors import InputError, RlschedError
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
@@ -47,6 +48,8 @@ from rlsched.wire.messages import (
 )
 
 _log = logging.getLogger("rlsched.broker")
+OF_ONE_JOB = Cancel | ReadLog
+"""What only the job's user and admins may ask."""
 MAX_LOG_BYTES = 1 << 19
 MAX_LISTED = 2_000
 """Jobs in one reply: it has to stay below the largest message."""
@@ -109,6 +112,7 @@ class Requests:
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
         """Submit, cancel, drain and so on, in order; the new jobs among them are predicted together."""
+        asked = [one for one in map(self._signed, asked) if one is not None]
         submitted = [one.message for one in asked if isinstance(one.message, Submit)]
         try:
             predicted = self._predicted(submitted, now_s)
@@ -127,11 +131,32 @@ class Requests:
             case Submit() as submit:
                 return self._submit(submit, predicted)
             case Cancel(job=job):
-                return self._cancel(job)
+                return self._not_theirs(one) or self._cancel(job)
             case DrainNode() | ResumeNode() | RemoveNode() as order:
-                wrong = self._members.order(order)
-                return Refused(message=wrong) if wrong else Ok()
+                refusal = self._members.order(order)
+                return Refused(message=refusal) if refusal else Ok()
         return None
+
+    def _signed(self, asked: ClientAsked) -> ClientAsked | None:
+        """A submission in the name of its key's person; None where that was refused."""
+        if not isinstance(asked.message, Submit):
+            return asked
+        try:
+            return msgspec.structs.replace(asked, message=signed(asked.by, asked.message))
+        except InputError as error:
+            self._reply(asked.peer, asked.request, Refused(message=str(error)))
+            return None
+
+    def _not_theirs(self, asked: ClientAsked) -> Refused | None:
+        """Why whoever asks may not rule over this job, None if they may."""
+        job = self._book.jobs.get(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        if job is None or rules_over(asked.by, job.spec.user):
+            return None
+        owner = job.spec.user or "nobody"
+        return Refused(
+            message=f"job {job.number} is {owner}'s, and this key is {asked.by.person}'s: only {owner} and "
+            "admins may read its output and cancel it"
+        )
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
@@ -249,7 +274,11 @@ class Requests:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
                 self._reply(asked.peer, asked.request, explain(self._book, job, record, now_s))
             case ReadLog(job=number) as wanted if number in self._book.jobs:
-                self._read_log(asked, wanted, now_s)
+                refusal = self._not_theirs(asked)
+                if refusal is not None:
+                    self._reply(asked.peer, asked.request, refusal)
+                else:
+                    self._read_log(asked, wanted, now_s)
             case Stats():
                 self._reply(asked.peer, asked.request, self._stats(now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):

@@ -10,12 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from rlsched.broker.keys import KeyHome
+from rlsched.client.connection import Connection, nobody_answers
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
-from rlsched.wire.dealer import broker_address, connect_dealer
+from rlsched.wire.dealer import broker_address
 from rlsched.wire.messages import (
     Cancel,
     ClientReply,
@@ -40,15 +38,9 @@ from rlsched.wire.messages import (
     Submit,
     Submitted,
     Why,
-    decode,
-    encode,
 )
 
-RESEND_S = 2.0
 POLL_S = 0.25
-RENEW_S = 10.0
-"""Without an answer for so long, or for the whole of a call, another socket is taken."""
-MANY_HANG_UPS = 3
 OVER = ("completed", "failed", "cancelled", "rejected")
 R = TypeVar("R", bound=ClientReply)
 
@@ -71,28 +63,12 @@ class Client:
     ) -> None:
         self.address = broker_address(address)
         self.timeout_s = timeout_s
-        self._home = KeyHome(home)
+        keys = KeyHome(home)
         try:
-            public = self._home.broker_public()
+            public = keys.broker_public()
         except InputError as error:
-            raise BrokerUnavailableError(f"{_nobody(self.address)} ({error})") from error
-        self._pair, self._broker_public = self._home.client(), public
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._dial()
-        self._next_request = 1
-
-    def _dial(self) -> None:
-        self._socket = connect_dealer(self._context, self.address, self._pair, self._broker_public)
-        self._refusals = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        )
-
-    def _hang_up(self) -> None:
-        self._socket.disable_monitor()
-        self._refusals.close(linger=0)
-        self._socket.close(linger=0)
+            raise BrokerUnavailableError(f"{nobody_answers(self.address)} ({error})") from error
+        self._connection = Connection(self.address, keys.client(), public, str(keys.directory))
 
     def __enter__(self) -> Client:
         return self
@@ -104,8 +80,7 @@ class Client:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._hang_up()
-        self._context.destroy(linger=0)
+        self._connection.close()
 
     # ---- verbs ------------------------------------------------------------------------------------
 
@@ -134,7 +109,7 @@ class Client:
             num_gpus: GPUs of the gang.
             name: For people; default: the program's name.
             vc: Virtual cluster.
-            user: Who submits.
+            user: In whose name; default: the person of this key. Another one's takes an admin's key.
             num_cpus: CPU cores.
             time_limit_s: The job is ended after so long.
             env: Environment variables of its own.
@@ -264,7 +239,7 @@ class Client:
 
     def _ask(self, message: ClientRequest, kind: type[R]) -> R:
         """Send until answered or out of time; every request may safely arrive twice."""
-        reply = self._answer(message)
+        reply = self._connection.ask(message, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
         if not isinstance(reply, kind):
@@ -273,77 +248,3 @@ class Client:
                 "install the same rlsched on both sides"
             )
         return reply
-
-    def _answer(self, message: ClientRequest) -> object:
-        request, self._next_request = self._next_request, self._next_request + 1
-        frame = _frame(message, request)
-        now = time.monotonic()
-        deadline, renew_at, send_at = now + self.timeout_s, now + RENEW_S, 0.0
-        while (now := time.monotonic()) < deadline:
-            if now >= renew_at:
-                self._renew()
-                renew_at, send_at = now + RENEW_S, 0.0
-            if now >= send_at:
-                try:
-                    self._socket.send(frame, zmq.NOBLOCK)
-                    send_at = now + RESEND_S
-                except zmq.Again:
-                    self._socket.poll(min(100, int(1000 * (deadline - now))), zmq.POLLOUT)
-                    continue
-            if self._socket.poll(int(1000 * (min(send_at, deadline) - now)) + 1, zmq.POLLIN):
-                envelope = decode(self._socket.recv(zmq.NOBLOCK))
-                if envelope.request == request:
-                    self._failures()
-                    return envelope.message
-                if envelope.request == 0 and isinstance(envelope.message, Refused):
-                    raise InputError(envelope.message.message)
-        why = self._silence()
-        self._renew()
-        raise BrokerUnavailableError(why)
-
-    def _renew(self) -> None:
-        """Another socket: libzmq does not dial again after every end of a connection."""
-        self._hang_up()
-        self._dial()
-
-    def _failures(self) -> list[int]:
-        """Handshakes that failed since this was last asked."""
-        events = []
-        while self._refusals.poll(0):
-            events.append(recv_monitor_message(self._refusals)["event"])
-        return events
-
-    def _silence(self) -> str:
-        """Why nothing came, from what the connection went through since the last answer.
-
-        A listener that cannot decrypt what we say hangs up at once, so we fail again and again; a broker that
-        is killed or slow fails a handshake or two.
-        """
-        failures = self._failures()
-        hung_up = failures.count(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-        if len(failures) > hung_up:
-            return (
-                f"the broker at {self.address} refuses the key in "
-                f"{self._home.directory}; use the broker's own --keys directory"
-            )
-        if hung_up >= MANY_HANG_UPS:
-            return (
-                f"what listens at {self.address} is not the broker of {self._home.directory}/broker.public; "
-                "give that broker's address, or the --keys directory of this one"
-            )
-        return _nobody(self.address)
-
-
-def _frame(message: ClientRequest, request: int) -> bytes:
-    try:
-        return encode(message, request)
-    except WireError as error:
-        raise InputError(str(error)) from error
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{error.object[max(0, error.start - 20) : error.end]!r} is not valid UTF-8: expected text"
-        ) from error
-
-
-def _nobody(address: str) -> str:
-    return f"no broker answers at {address}; start one with `rlsched up` or `rlsched broker`"

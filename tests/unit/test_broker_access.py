@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access import AccessList, Peer
+from rlsched.broker.access import AccessList
 from rlsched.broker.keys import KeyHome
+from rlsched.broker.roles import Peer
 from rlsched.broker.transport import MAX_HANDSHAKES, ZAP_ADDRESS, Transport
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Stats, encode

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access import Peer
-from rlsched.broker.keys import KeyHome, KeyPair, default_home
+from rlsched.broker.keys import KeyHome, KeyPair, default_home, login_name
+from rlsched.broker.roles import Peer
 from rlsched.broker.transport import ZAP_ADDRESS, Heard, Transport
 from rlsched.errors import InputError
-from rlsched.wire.dealer import broker_address, connect_dealer, is_loopback
+from rlsched.wire.dealer import broker_address, connect_dealer, dial_address, is_loopback
 from rlsched.wire.messages import (
     Cancel,
     Envelope,
@@ -138,7 +138,7 @@ def test_keys_are_made_once_and_are_for_their_owner_alone(home: KeyHome) -> None
     for path in home.directory.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert home.access.peers() == {
-        pairs[1].public: Peer("client", "default"),
+        pairs[1].public: Peer("admin", "default", login_name()),
         pairs[2].public: Peer("node", "n0"),
         pairs[3].public: Peer("node", "n1"),
     }
@@ -182,13 +182,35 @@ def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 # ---- addresses ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "address", ["tcp://0.0.0.0:0", "tcp://10.0.0.1:7461", "tcp://*:7461", "tcp://example.org:1"]
-)
-def test_an_address_other_than_loopback_is_refused(home: KeyHome, address: str) -> None:
-    with pytest.raises(InputError, match="the broker listens on loopback alone") as caught:
-        Transport(address, home)
+def test_an_address_that_this_machine_does_not_have_is_one_clear_line(home: KeyHome) -> None:
+    with pytest.raises(InputError, match=r"cannot listen here: .*; give an address of") as caught:
+        Transport("tcp://203.0.113.1:7461", home)
     assert "\n" not in str(caught.value)
+
+
+def test_on_every_interface_strangers_are_refused_too(home: KeyHome, peers: Peers) -> None:
+    transport = Transport("tcp://0.0.0.0:0", home)
+    try:
+        assert transport.address.startswith("tcp://0.0.0.0:")
+        transport.address = dial_address(transport.address)
+        assert peers.is_refused(transport, None, b"")
+        assert peers.is_refused(transport, KeyPair(*zmq.curve_keypair()), home.broker_public())
+        assert not peers.is_refused(transport, home.client(), home.broker_public())
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    ("listens", "dialled"),
+    [
+        ("tcp://0.0.0.0:7", "tcp://127.0.0.1:7"),
+        ("tcp://*:7", "tcp://127.0.0.1:7"),
+        ("tcp://[::]:7", "tcp://[::1]:7"),
+        ("tcp://10.0.0.1:7", "tcp://10.0.0.1:7"),
+    ],
+)
+def test_an_address_of_every_interface_is_dialled_on_loopback(listens: str, dialled: str) -> None:
+    assert dial_address(listens) == dialled
 
 
 def test_loopback_addresses() -> None:
@@ -226,7 +248,7 @@ def test_a_client_and_a_node_get_in_under_their_own_names(
     client = peers.connect(transport, home, home.client())
     say(transport, client, encode(Stats(), 7))
     (heard,) = hear(transport)
-    assert (heard.peer, heard.envelope.request) == (Peer("client", "default"), 7)
+    assert (heard.peer, heard.envelope.request) == (Peer("admin", "default", login_name()), 7)
     transport.reply(heard.route, 7, Ok())
     assert answer(transport, client) == Envelope(1, 7, Ok())
     node = peers.connect(transport, home, home.node("n3"))
@@ -271,7 +293,7 @@ def test_a_revoked_key_is_refused_at_its_next_message(
     client = peers.connect(transport, home, home.client())
     say(transport, client, encode(Stats(), 1))
     assert len(hear(transport)) == 1
-    (home.directory / "authorised" / "client-default.public").unlink()
+    (home.directory / "authorised" / "admin-default.public").unlink()
     say(transport, client, encode(Stats(), 2))
     reply = answer(transport, client)
     assert isinstance(reply.message, Refused)
@@ -317,18 +339,18 @@ def test_a_client_may_not_speak_as_a_node(transport: Transport, client: zmq.Sock
     say(transport, client, encode(Hello(name="n0", gpus=8), 4))
     reply = answer(transport, client)
     assert reply.request == 4
-    assert reply.message == Refused(message="a client's key may not send 'hello'")
+    assert reply.message == Refused(message="a key of role 'admin' may not send 'hello'")
 
 
 def test_a_node_may_not_speak_as_a_client(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
     say(transport, node, encode(Cancel(job=1), 4))
-    assert answer(transport, node).message == Refused(message="a node's key may not send 'cancel'")
+    assert answer(transport, node).message == Refused(message="a key of role 'node' may not send 'cancel'")
 
 
 def test_nobody_may_speak_as_the_broker(transport: Transport, client: zmq.Socket[bytes]) -> None:
     say(transport, client, encode(Ok(), 4))
-    assert answer(transport, client).message == Refused(message="a client's key may not send 'ok'")
+    assert answer(transport, client).message == Refused(message="a key of role 'admin' may not send 'ok'")
 
 
 def test_a_node_has_to_say_hello_on_every_connection(

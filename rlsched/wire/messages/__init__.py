@@ -8,6 +8,7 @@ node of a gang's member with it.
     replies.py      broker -> client; predictions.py is the part of it that tells of predictions
     node.py         node -> broker
     orders.py       broker -> node
+    join.py         how a machine gets a key of its own
     frame.py        the envelope, and to and from bytes
 """
 
@@ -36,6 +37,7 @@ from rlsched.wire.messages.frame import (
     decode,
     encode,
 )
+from rlsched.wire.messages.join import Join, Joined
 from rlsched.wire.messages.node import (
     AttemptReport,
     ClockHeld,
@@ -100,6 +102,8 @@ __all__ = [
     "HoldClock",
     "JobInfo",
     "Jobs",
+    "Join",
+    "Joined",
     "Kill",
     "Launch",
     "LaunchRefused",

@@ -6,6 +6,7 @@ import msgspec
 
 from rlsched.errors import WireError
 from rlsched.wire.messages.client import ClientRequest
+from rlsched.wire.messages.join import Join, Joined
 from rlsched.wire.messages.node import NodeMessage
 from rlsched.wire.messages.orders import BrokerToNode
 from rlsched.wire.messages.replies import ClientReply
@@ -13,7 +14,7 @@ from rlsched.wire.messages.replies import ClientReply
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
 
-Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode
+Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode | Join | Joined
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
