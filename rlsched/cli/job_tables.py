@@ -100,7 +100,7 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
             *([_settable(node)] if clocked else []),
             _text(node.vc),
             " ".join(map(str, node.jobs)),
-            *([escape(node.reason)] if reasons else []),
+            *([_text(node.reason)] if reasons else []),
         )
     console.print(table)
 

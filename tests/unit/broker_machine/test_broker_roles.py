@@ -7,21 +7,25 @@ import pytest
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
-from rlsched.broker.roles import Peer
+from rlsched.broker.roles import Peer, Role, may_send
 from rlsched.wire.messages import (
     Cancel,
     ClientReply,
     ClientRequest,
+    DrainNode,
     FetchLog,
     Jobs,
+    Join,
     ListJobs,
+    Message,
     Ok,
     ReadLog,
     Refused,
+    RemoveNode,
     Submitted,
     Why,
 )
-from tests.unit.broker_machine.hand import make, state, submit
+from tests.unit.broker_machine.hand import hello, make, state, submit
 
 ADA = Peer("user", "laptop", "ada")
 BOB = Peer("user", "bob", "bob")
@@ -83,3 +87,17 @@ def test_an_admin_may_cancel_what_nobody_owns(broker: HandBroker) -> None:
     broker.ask(submit(user=""))
     assert isinstance(ask(broker, BOB, Cancel(job=1)), Refused)
     assert ask(broker, ROOT, Cancel(job=1)) == Ok()
+
+
+@pytest.mark.parametrize(
+    ("role", "may", "may_not"),
+    [
+        ("user", [submit(), Cancel(job=1)], [DrainNode(node="n0"), RemoveNode(node="n0"), hello("n")]),
+        ("admin", [submit(), DrainNode(node="n0"), RemoveNode(node="n0")], [hello("n"), Join(public="")]),
+        ("node", [hello("n")], [submit(), ListJobs(), Join(public="")]),
+        ("joining", [Join(public="")], [submit(), ListJobs(), hello("n")]),
+    ],
+)
+def test_what_a_role_may_send(role: Role, may: list[Message], may_not: list[Message]) -> None:
+    assert [may_send(role, message) for message in may] == [True] * len(may)
+    assert [may_send(role, message) for message in may_not] == [False] * len(may_not)
