@@ -16,6 +16,7 @@ from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.pauses import ShortPauses
+from rlsched.broker.roles import Peer
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import ClientRequest, Hello, Jobs, ListJobs, ListNodes, Nodes, Stats, Submit, Why
 
@@ -34,10 +35,11 @@ def crowded(policy: str, directory: Path) -> HandBroker:
     broker.batch([NodeSaid(name, 0, Hello(name=name, gpus=GPUS_A_NODE)) for name in names])
     sizes = [*itertools.islice(itertools.cycle(RUNNING_GPUS), RUNNING)]
     sizes += itertools.islice(itertools.cycle(WAITING_GPUS), WAITING)
-    jobs = [
-        ClientAsked(b"u", k, Submit(token=f"t{k}", command=["train"], num_gpus=gpus, user=f"u{k % 20}"))
+    submitted = [
+        Submit(token=f"t{k}", command=["train"], num_gpus=gpus, user=f"u{k % 20}")
         for k, gpus in enumerate(sizes)
     ]
+    jobs = [ClientAsked(b"u", k, one, Peer("admin", "u")) for k, one in enumerate(submitted)]
     for first in range(0, len(jobs), BATCH):
         broker.batch(jobs[first : first + BATCH])
     return broker

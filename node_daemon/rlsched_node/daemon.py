@@ -214,10 +214,10 @@ class NodeDaemon:
         self._home.close()
 
     def _serve(self, is_done: Callable[[], bool]) -> None:
-        poller = zmq.Poller()
-        for source in (self._link.socket, self._link.monitor, self._ranks.fileno(), self._wake.fileno()):
-            poller.register(source, zmq.POLLIN)
+        poller = self._poller()
         while not is_done():
+            if self._link.renew(self._machine.is_registered):
+                poller = self._poller()
             timeout_s = min(max(self._machine.next_tick_s() - shim.since_boot_s(), 0.0), 1.0)
             if self._ranks.needs_polling:
                 timeout_s = min(timeout_s, _POLL_WITHOUT_PIDFD_S)
@@ -233,6 +233,12 @@ class NodeDaemon:
                 self._clean()
             with self._mishaps.set_aside("following the GPUs"):
                 self._gpus.follow(self._machine.gpus_held)
+
+    def _poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        for source in (self._link.socket, self._link.monitor, self._ranks.fileno(), self._wake.fileno()):
+            poller.register(source, zmq.POLLIN)
+        return poller
 
     def _clean(self) -> None:
         """Remove old output, once a day; when that was last is the time of a file."""

@@ -30,7 +30,9 @@ from rlsched.broker.entries import (
 from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.seats import PREEMPTED
-from rlsched.wire.messages import BrokerToNode, EndedAck, HoldClock, Kill, Launch
+from rlsched.errors import WireError
+from rlsched.terminal import visible
+from rlsched.wire.messages import BrokerToNode, EndedAck, HoldClock, Kill, Launch, encode
 
 MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
@@ -43,6 +45,7 @@ VANISHED = "vanished"
 _REASONS = ("", "killed", TIME_LIMIT, NODE_STOPPED, FENCED, VANISHED)
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
 """Reasons for which a rank ended and its job is queued again, uncharged: in words."""
+MAX_REASON_CHARACTERS = 300
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
 
 
@@ -127,6 +130,7 @@ class Attempts:
         known = self.current(job, attempt, rank, node)
         if known is None or known.attempt is None or known.attempt.ranks[rank].state != "launching":
             return
+        message = visible(message)[:MAX_REASON_CHARACTERS]
         self._note(
             RankEnded(job=job, attempt=attempt, rank=rank, exit_code=REFUSED_EXIT_CODE, reason="refused")
         )
@@ -255,32 +259,35 @@ class Attempts:
     def launch(self, job: Job, *, node: str | None = None) -> None:
         """Tell the nodes (or one of them) to start the ranks that have not acknowledged.
 
-        Nobody is told while preempted jobs have not left the GPUs.
+        Nobody is told while preempted jobs have not left the GPUs. A job whose order is too long fails.
         """
         attempt = job.active
         if attempt is None or attempt.leaving:
             return
         for number, rank in enumerate(attempt.ranks):
             if rank.state == "launching" and node in (None, rank.node):
-                self._send(
-                    rank.node,
-                    Launch(
-                        epoch=self._book.epoch,
-                        job=job.number,
-                        attempt=attempt.number,
-                        rank=number,
-                        num_ranks=len(attempt.ranks),
-                        nodes=[other.node for other in attempt.ranks],
-                        gpus=rank.gpus,
-                        command=job.spec.command,
-                        env=job.spec.env,
-                        cwd=job.spec.cwd,
-                        time_limit_s=job.spec.time_limit_s,
-                        grace_s=self._limits.grace_s if job.spec.preemptible else None,
-                        sm_clock_mhz=self._clock_mhz(rank.node, attempt),
-                        fenced=job.spec.on_lost == "requeue",
-                    ),
+                order = Launch(
+                    epoch=self._book.epoch,
+                    job=job.number,
+                    attempt=attempt.number,
+                    rank=number,
+                    num_ranks=len(attempt.ranks),
+                    nodes=[other.node for other in attempt.ranks],
+                    gpus=rank.gpus,
+                    command=job.spec.command,
+                    env=job.spec.env,
+                    cwd=job.spec.cwd,
+                    time_limit_s=job.spec.time_limit_s,
+                    grace_s=self._limits.grace_s if job.spec.preemptible else None,
+                    sm_clock_mhz=self._clock_mhz(rank.node, attempt),
+                    fenced=job.spec.on_lost == "requeue",
                 )
+                try:
+                    encode(order)
+                except WireError as error:
+                    self.end(job, "failed", f"it cannot be launched: {error}")
+                    return
+                self._send(rank.node, order)
 
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
         """Tell the nodes (or one of them) of a launched attempt's ranks the clock that it is to have.

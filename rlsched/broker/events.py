@@ -5,16 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.broker.entries import Entry
+from rlsched.broker.roles import NOBODY, Peer
 from rlsched.decide.record import DecisionRecord
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
 
 class ClientAsked(msgspec.Struct, frozen=True):
-    """A client's request. `peer` and `request` come back with the reply."""
+    """A client's request. `peer` and `request` come back with the reply; `by` is whom its key belongs to."""
 
     peer: bytes
     request: int
     message: ClientRequest
+    by: Peer = NOBODY
 
 
 class NodeSaid(msgspec.Struct, frozen=True):

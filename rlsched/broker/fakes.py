@@ -14,6 +14,7 @@ from rlsched.broker.journal import Journal, clear_error
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.roles import Peer
 from rlsched.broker.serve import perform
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
@@ -126,8 +127,8 @@ class HandBroker:
         ]
 
     def ask(self, message: ClientRequest) -> ClientReply:
-        """One client's request, alone in its batch; returns the reply."""
-        self.batch([ClientAsked(b"peer", next(self._requests), message)])
+        """One admin's request, alone in its batch; returns the reply."""
+        self.batch([ClientAsked(b"peer", next(self._requests), message, Peer("admin", "hand"))])
         return self.sent.replies[-1][2]
 
     def says(

@@ -3,8 +3,9 @@
     HOME/broker.key  broker.public       the broker's pair; clients and nodes need the public half alone
     HOME/client-default.key              a client's pair
     HOME/node-n0.key                     a node's pair; the name in the file is the node's identity
-    HOME/authorised/client-default.public  node-n0.public
-                                         the access list: taking a file away revokes the key at once
+    HOME/authorised/ROLE-NAME.public     the access list, see `Member`: taking a file away revokes the key
+
+The pair of a client that is made in the broker's own home is an admin's: who can read it can read broker.key.
 
 The directory is 0700 and secret keys are 0600; a secret that others can read is refused.
 """
@@ -12,21 +13,18 @@ The directory is 0700 and secret keys are 0600; a secret that others can read is
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
+from rlsched.broker.access import NAME, Z85_LENGTH, AccessList, Member
 from rlsched.broker.private import make_private
+from rlsched.broker.roles import MAX_PERSON_CHARACTERS, Peer
 from rlsched.errors import InputError
-
-Role = Literal["client", "node"]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_Z85_LENGTH = 40
+from rlsched.terminal import CONTROL
 
 
 class KeyPair(NamedTuple):
@@ -36,13 +34,6 @@ class KeyPair(NamedTuple):
     secret: bytes
 
 
-class Peer(msgspec.Struct, frozen=True):
-    """Who a key belongs to."""
-
-    role: Role
-    name: str
-
-
 def default_home() -> Path:
     """`RLSCHED_HOME`, or `~/.config/rlsched`."""
     named = os.environ.get("RLSCHED_HOME")
@@ -50,11 +41,16 @@ def default_home() -> Path:
 
 
 class KeyHome:
-    """The keys below one directory."""
+    """The keys below one directory.
+
+    Attributes:
+        directory: HOME.
+        access: The access list in it.
+    """
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self.directory = Path(directory) if directory is not None else default_home()
-        self._authorised = self.directory / "authorised"
+        self.access = AccessList(self.directory / "authorised")
 
     def broker(self) -> KeyPair:
         """The broker's pair, made on first use.
@@ -62,15 +58,24 @@ class KeyHome:
         Raises:
             InputError: the directory cannot be written, or a key file is damaged or readable by others.
         """
-        return self._pair("broker", self.directory / "broker.public")
+        with self.locked():
+            return self._pair("broker", None)
 
     def client(self, name: str = "default") -> KeyPair:
-        """A client's pair, made and authorised on first use."""
-        return self._member("client", name)
+        """A client's pair, made on first use; in the broker's own home it is an admin's, and authorised."""
+        check_name("client", name)
+        with self.locked():
+            if (self.directory / "broker.key").exists():
+                owner = Peer("admin", name, login_name())
+            else:
+                owner = Peer("user", name)
+            return self._pair(f"client-{name}", owner)
 
     def node(self, name: str) -> KeyPair:
         """The pair of node `name`, made and authorised on first use."""
-        return self._member("node", name)
+        check_name("node", name)
+        with self.locked():
+            return self._pair(f"node-{name}", Peer("node", name))
 
     def broker_public(self) -> bytes:
         """The broker's public key.
@@ -89,73 +94,121 @@ class KeyHome:
         except OSError as error:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
 
-    def authorised(self) -> dict[bytes, Peer]:
-        """Public key -> peer, of every readable file in `authorised/`; a damaged file authorises nobody."""
-        peers: dict[bytes, Peer] = {}
-        for path in sorted(self._authorised.glob("*.public")):
-            role, _, name = path.stem.partition("-")
-            try:
-                public = path.read_bytes().strip()
-            except OSError:
-                continue
-            if len(public) == _Z85_LENGTH and _NAME.fullmatch(name):
-                if role == "client":
-                    peers[public] = Peer("client", name)
-                elif role == "node":
-                    peers[public] = Peer("node", name)
-        return peers
+    def own_clients_are_admins(self) -> None:
+        """Make admins of the clients whose secrets lie here: homes of earlier versions do not say so.
 
-    def authorised_stamp(self) -> int:
-        """Changes whenever a file is added to or taken from the access list (nanoseconds)."""
-        try:
-            return self._authorised.stat().st_mtime_ns
-        except OSError:
-            return -1
+        Raises:
+            InputError: as `broker`.
+        """
+        with self.locked():
+            for path in self.directory.glob("client-*.key"):
+                public, name = _read(path).public, path.stem.removeprefix("client-")
+                known = self.access.members().get(public)
+                if known is not None and known.peer == Peer("user", name, name):
+                    self.put(Member.new(Peer("admin", name, login_name()), public))
+                    self.take(known)
 
-    def _member(self, role: Role, name: str) -> KeyPair:
-        if not _NAME.fullmatch(name):
-            raise InputError(
-                f"{role} name {name!r}: expected 1 to 63 letters, digits, `_`, `.` or `-`, "
-                "beginning with a letter or digit"
-            )
-        return self._pair(f"{role}-{name}", self._authorised / f"{role}-{name}.public")
+    def refuse_another(self, broker_public: bytes) -> None:
+        """See that the keys here are not those of another broker than this one.
 
-    def _pair(self, stem: str, public_path: Path) -> KeyPair:
+        Raises:
+            InputError: they are.
+        """
+        path = self.directory / "broker.public"
+        if path.exists() and self.broker_public() != broker_public:
+            raise InputError(f"{path} is another broker's key; give another directory with --keys")
+
+    def trust(self, broker_public: bytes) -> None:
+        """Take this for the broker's key.
+
+        Raises:
+            InputError: the keys here are another broker's.
+        """
+        with self.locked():
+            self.refuse_another(broker_public)
+            _write(self.directory / "broker.public", broker_public + b"\n")
+
+    def put(self, member: Member) -> None:
+        """Write a file of the access list, on disk when this returns. Call it `locked`."""
+        _write(self.access.directory / member.file, member.text().encode())
+
+    def take(self, member: Member) -> None:
+        """Take a file off the access list, on disk when this returns. Call it `locked`."""
+        (self.access.directory / member.file).unlink(missing_ok=True)
+        _sync(self.access.directory)
+
+    def _pair(self, stem: str, owner: Peer | None) -> KeyPair:
+        """The public half first: a crash in between leaves a public key that nobody holds."""
         path = self.directory / f"{stem}.key"
-        try:
-            with self._locked():
-                if not path.exists():
-                    _make(path, public_path)
-                return _read(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot use this key directory: {error.strerror or error}") from error
+        if not path.exists():
+            import zmq
+
+            public, secret = zmq.curve_keypair()
+            if owner is None:
+                _write(self.directory / f"{stem}.public", public + b"\n")
+            else:
+                self.put(Member.new(owner, public))
+            _write(path, b"public " + public + b"\nsecret " + secret + b"\n")
+        return _read(path)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        make_private(self.directory)
-        self._authorised.mkdir(mode=0o700, exist_ok=True)
-        with (self.directory / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes keys meanwhile.
+
+        Raises:
+            InputError: the directory cannot be written.
+        """
+        try:
+            make_private(self.directory)
+            self.access.directory.mkdir(mode=0o700, exist_ok=True)
+            with (self.directory / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise InputError(
+                f"{self.directory}: cannot use this key directory: {error.strerror or error}"
+            ) from error
 
 
-def _make(path: Path, public_path: Path) -> None:
-    """The public half first: a crash in between leaves a public key that nobody holds."""
-    import zmq
+def login_name() -> str:
+    """The name of the person who runs this process."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = ""
+    return name if 0 < len(name) <= MAX_PERSON_CHARACTERS and not CONTROL.search(name) else str(os.getuid())
 
-    public, secret = zmq.curve_keypair()
-    _write(public_path, public + b"\n", 0o600)
-    _write(path, b"public " + public + b"\nsecret " + secret + b"\n", 0o600)
+
+def check_name(what: str, name: str) -> None:
+    """Whether this can be a key's name, which is part of a file's.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{what} name {name!r}: expected 1 to 63 letters, digits, `_`, `.` or `-`, "
+            "beginning with a letter or digit"
+        )
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
+def _write(path: Path, data: bytes) -> None:
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _read(path: Path) -> KeyPair:
@@ -169,6 +222,6 @@ def _read(path: Path) -> KeyPair:
 
 
 def _check_z85(path: Path, key: bytes) -> bytes:
-    if len(key) != _Z85_LENGTH:
-        raise InputError(f"{path}: expected a z85 key of {_Z85_LENGTH} characters, got {len(key)}")
+    if len(key) != Z85_LENGTH:
+        raise InputError(f"{path}: expected a z85 key of {Z85_LENGTH} characters, got {len(key)}")
     return key

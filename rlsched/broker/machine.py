@@ -233,7 +233,7 @@ class Machine:
             case Hello():
                 self._members.hello(node, message, event.request, self.now_s)
             case LogData():
-                self._requests.log_data(event.request, message)
+                self._requests.log_data(node, event.request, message)
             case Heartbeat():
                 self._members.heartbeat(node, event.request)
             case Leaving():

@@ -91,7 +91,7 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
 
 
 def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
-    """Decide on a toy cluster, so that kernels are compiled before the first job, or `why`, waits for them."""
+    """Decide on a toy cluster, so that kernels are compiled before a job, or `why`, waits for them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
     if chooses_clocks:

@@ -12,7 +12,6 @@ import msgspec
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.clocks import unknown_workload
 from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain, never_runs
@@ -22,7 +21,9 @@ from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
 from rlsched.broker.report import Reports
-from rlsched.errors import RlschedError
+from rlsched.broker.roles import rules_over, signed
+from rlsched.broker.submissions import name_of, wrong
+from rlsched.errors import InputError, RlschedError
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
@@ -47,7 +48,8 @@ from rlsched.wire.messages import (
 CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode)
 """What changes something, and is done before the decisions of its batch; all else is a question."""
 _log = logging.getLogger("rlsched.broker")
-MAX_GANG_GPUS = 65_536
+OF_ONE_JOB = Cancel | ReadLog
+"""What only the job's user and admins may ask."""
 MAX_LOG_BYTES = 1 << 16
 
 
@@ -61,6 +63,7 @@ class SendNow(Protocol):
 class _LogWait:
     peer: bytes
     request: int
+    node: str
     job: int
     attempt: int
     asked_s: float
@@ -106,6 +109,7 @@ class Requests:
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
         """Carry out `CHANGES`, in order; the new jobs among them are predicted together."""
+        asked = [one for one in map(self._signed, asked) if one is not None]
         submitted = [one.message for one in asked if isinstance(one.message, Submit)]
         try:
             predicted = self._predicted(submitted, now_s)
@@ -124,18 +128,39 @@ class Requests:
             case Submit() as submit:
                 return self._submit(submit, predicted)
             case Cancel(job=job):
-                return self._cancel(job)
+                return self._not_theirs(one) or self._cancel(job)
             case DrainNode() | ResumeNode() | RemoveNode() as order:
-                wrong = self._members.order(order)
-                return Refused(message=wrong) if wrong else Ok()
+                refusal = self._members.order(order)
+                return Refused(message=refusal) if refusal else Ok()
         return None
+
+    def _signed(self, asked: ClientAsked) -> ClientAsked | None:
+        """A submission in the name of its key's person; None where that was refused."""
+        if not isinstance(asked.message, Submit):
+            return asked
+        try:
+            return msgspec.structs.replace(asked, message=signed(asked.by, asked.message))
+        except InputError as error:
+            self._reply(asked.peer, asked.request, Refused(message=str(error)))
+            return None
+
+    def _not_theirs(self, asked: ClientAsked) -> Refused | None:
+        """Why whoever asks may not rule over this job, None if they may."""
+        job = self._book.jobs.get(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        if job is None or rules_over(asked.by, job.spec.user):
+            return None
+        owner = job.spec.user or "nobody"
+        return Refused(
+            message=f"job {job.number} is {owner}'s, and this key is {asked.by.person}'s: only {owner} and "
+            "admins may read its output and cancel it"
+        )
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
         if number is None:
-            wrong = _wrong(message)
-            if wrong:
-                return Refused(message=wrong)
+            refusal = wrong(message)
+            if refusal:
+                return Refused(message=refusal)
             entry = predicted.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
@@ -151,7 +176,7 @@ class Requests:
         drafts: dict[str, JobSubmitted] = {}
         for message in messages:
             token = message.token
-            if token not in self._book.tokens and token not in drafts and not _wrong(message):
+            if token not in self._book.tokens and token not in drafts and not wrong(message):
                 drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)
         if not drafts:
             return {}
@@ -181,7 +206,7 @@ class Requests:
             token=message.token,
             command=message.command,
             num_gpus=message.num_gpus,
-            name=message.name or message.command[0].rpartition("/")[2],
+            name=name_of(message),
             vc=message.vc,
             user=message.user,
             num_cpus=message.num_cpus,
@@ -234,7 +259,11 @@ class Requests:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
                 self._reply(asked.peer, asked.request, explain(self._book, job, record, now_s))
             case ReadLog(job=number) as wanted if number in self._book.jobs:
-                self._read_log(asked, wanted, now_s)
+                refusal = self._not_theirs(asked)
+                if refusal is not None:
+                    self._reply(asked.peer, asked.request, refusal)
+                else:
+                    self._read_log(asked, wanted, now_s)
             case Stats():
                 self._reply(asked.peer, asked.request, self._reports.report(now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
@@ -270,7 +299,9 @@ class Requests:
             )
             return
         request, self._next_request = self._next_request, self._next_request + 1
-        self._log_waits[request] = _LogWait(asked.peer, asked.request, job.number, attempt.number, now_s)
+        self._log_waits[request] = _LogWait(
+            asked.peer, asked.request, node, job.number, attempt.number, now_s
+        )
         self._send(
             node,
             FetchLog(
@@ -283,11 +314,12 @@ class Requests:
             request,
         )
 
-    def log_data(self, request: int, data: LogData) -> None:
-        """A node has read a piece of output."""
-        wait = self._log_waits.pop(request, None)
-        if wait is None:
+    def log_data(self, node: str, request: int, data: LogData) -> None:
+        """A node has read a piece of output. Nothing, from a node that was not asked."""
+        wait = self._log_waits.get(request)
+        if wait is None or wait.node != node:
             return
+        del self._log_waits[request]
         job = self._book.jobs[wait.job]
         last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
         self._reply(
@@ -317,28 +349,3 @@ def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
 
 def _no_such(number: int) -> Refused:
     return Refused(message=f"there is no job {number}; `rlsched queue --all` lists all jobs")
-
-
-def _wrong(message: Submit) -> str:
-    """What is wrong with a submission, "" if nothing."""
-    if not message.token:
-        return "a submission needs a token"
-    if not message.command or not message.command[0]:
-        return "a job needs a command"
-    if any("\0" in part for part in [*message.command, *message.env, *message.env.values(), message.cwd]):
-        return "command, environment and directory must not contain a NUL character"
-    if any(not name or "=" in name for name in message.env):
-        return "names of environment variables must not be empty or contain `=`"
-    if not 1 <= message.num_gpus <= MAX_GANG_GPUS:
-        return f"num_gpus must be 1 to {MAX_GANG_GPUS}, got {message.num_gpus}"
-    if message.num_cpus < 0:
-        return f"num_cpus must be 0 or more, got {message.num_cpus}"
-    limit_s = message.time_limit_s
-    if limit_s is not None and not (math.isfinite(limit_s) and limit_s > 0):
-        return f"time_limit_s must be above 0, got {limit_s:g}"
-    weight = message.speed_energy
-    if weight is not None and not 0.0 <= weight <= 1.0:
-        return f"speed_energy must be 0 (speed alone) to 1 (energy alone), got {weight:g}"
-    if message.workload:
-        return unknown_workload(message.workload)
-    return ""

@@ -61,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How a broker runs.
 
     Attributes:
-        address: `tcp://HOST:PORT` on loopback; port 0 takes a free one.
+        address: `tcp://HOST:PORT`; port 0 takes a free one.
         directory: Where journal and records are kept.
         keys: The key directory.
         policy: Who decides, as `Policy.of` reads it.
@@ -327,7 +327,7 @@ def _event(heard: Heard) -> Event:
     message, request = heard.envelope.message, heard.envelope.request
     if heard.peer.role == "node":
         return NodeSaid(heard.peer.name, request, message)  # type: ignore[arg-type]
-    return ClientAsked(heard.route, request, message)  # type: ignore[arg-type]
+    return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
 
 
 def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:

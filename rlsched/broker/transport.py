@@ -6,22 +6,24 @@ handshake when nobody answers there, so no thread can die and leave the door ope
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import zmq
 from zmq.utils import z85
 
-from rlsched.broker.keys import KeyHome, KeyPair, Peer
+from rlsched.broker.joining import admit
+from rlsched.broker.keys import KeyHome, KeyPair
+from rlsched.broker.roles import Peer, may_send
 from rlsched.errors import InputError, WireError
-from rlsched.wire.dealer import is_loopback, set_limits
+from rlsched.wire.dealer import set_limits
 from rlsched.wire.messages import (
-    MAX_MESSAGE_BYTES,
     ClientReply,
-    ClientRequest,
     Envelope,
     Hello,
+    Join,
+    Joined,
     Message,
-    NodeMessage,
     Refused,
     SayHello,
     decode,
@@ -35,8 +37,15 @@ MAX_UNREAD = 1_000
 
 Pages of lists and pieces of logs are 64 KiB, so such a client costs the broker 64 MB at most.
 """
-_CLIENT_MESSAGES = ClientRequest.__args__
-_NODE_MESSAGES = NodeMessage.__args__
+MAX_HANDSHAKES = 100
+"""Handshakes answered between two looks at the messages; one takes about 20 us."""
+
+
+class _Route(NamedTuple):
+    """A node's connection, and the key (z85) that it was proved with."""
+
+    connection: bytes
+    key: bytes
 
 
 class Heard(NamedTuple):
@@ -57,29 +66,23 @@ class Transport:
     """The sockets of a broker.
 
     Args:
-        address: `tcp://HOST:PORT` on loopback; port 0 takes any free one.
+        address: `tcp://HOST:PORT`; port 0 takes any free one, `0.0.0.0` every interface.
         home: Keys and access list.
 
     Attributes:
         address: Where it listens, with the real port.
-        counts: Malformed, unauthorised and undeliverable messages, refused and accepted handshakes.
+        counts: Malformed, unauthorised, undeliverable and too long messages, refused and accepted handshakes.
 
     Raises:
-        InputError: the address is not loopback, or is taken.
+        InputError: the address cannot be listened on, or is taken.
     """
 
     def __init__(self, address: str, home: KeyHome) -> None:
-        if not is_loopback(address):
-            raise InputError(
-                f"{address}: the broker listens on loopback alone until users have roles; "
-                "use tcp://127.0.0.1:PORT"
-            )
-        self._home = home
-        self._peers: dict[bytes, Peer] = {}
-        self._peers_stamp = -2
-        self._routes: dict[str, bytes] = {}
+        self._home, self._access = home, home.access
+        self._routes: dict[str, _Route] = {}
         self.counts: dict[str, int] = {}
         pair = home.broker()
+        home.own_clients_are_admins()
         self._context = zmq.Context()
         try:
             self._zap = self._context.socket(zmq.REP)
@@ -89,9 +92,14 @@ class Transport:
             self._router.bind(address)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
+            taken = error.errno == zmq.EADDRINUSE
             raise InputError(
                 f"{address}: cannot listen here: {zmq.strerror(error.errno or 0)}; "
-                "is another broker running? Give another --address"
+                + (
+                    "is another broker running? Give another --address"
+                    if taken
+                    else "give an address of this machine, or tcp://0.0.0.0:PORT for all of them"
+                )
             ) from error
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._poller = zmq.Poller()
@@ -125,7 +133,8 @@ class Transport:
     def _understand(self, frames: list[zmq.Frame]) -> Heard | None:
         """A message that may be said by who said it; anything else is answered here, in one line."""
         route = frames[0].bytes
-        peer = self._authorised().get(_user_id(frames[-1]))
+        key = _user_id(frames[-1])
+        peer = self._access.peers().get(key)
         if peer is None:
             self._count("unauthorised")
             self._refuse(route, 0, "this key is not, or no longer, authorised by the broker")
@@ -138,32 +147,35 @@ class Transport:
             self._count("malformed")
             self._refuse(route, 0, str(error))
             return None
-        allowed = _CLIENT_MESSAGES if peer.role == "client" else _NODE_MESSAGES
-        if not isinstance(envelope.message, allowed):
+        message = envelope.message
+        if not may_send(peer.role, message):
             self._count("unauthorised")
-            kind = envelope.message.__struct_config__.tag
-            self._refuse(route, envelope.request, f"a {peer.role}'s key may not send {kind!r}")
+            kind = message.__struct_config__.tag
+            self._refuse(route, envelope.request, f"a key of role {peer.role!r} may not send {kind!r}")
+            return None
+        if isinstance(message, Join):
+            self._send(route, encode(self._admit(key, message), envelope.request))
             return None
         if peer.role == "node":
-            if isinstance(envelope.message, Hello):
-                self._routes[peer.name] = route
-            elif self._routes.get(peer.name) != route:
+            if isinstance(message, Hello):
+                self._routes[peer.name] = _Route(route, key)
+            elif self._routes.get(peer.name) != _Route(route, key):
                 self._send(route, encode(SayHello()))
                 return None
         return Heard(peer, route, envelope)
 
-    def _authorised(self) -> dict[bytes, Peer]:
-        stamp = self._home.authorised_stamp()
-        return self._peers if stamp == self._peers_stamp else self._read_access_list()
-
-    def _read_access_list(self) -> dict[bytes, Peer]:
-        self._peers_stamp = self._home.authorised_stamp()
-        self._peers = self._home.authorised()
-        return self._peers
+    def _admit(self, key: bytes, join: Join) -> Joined | Refused:
+        try:
+            return admit(self._home, key, join, time.time())
+        except InputError as error:
+            return Refused(message=str(error))
 
     def _answer_handshakes(self) -> None:
-        """ZAP (RFC 27): a CURVE key of the access list is let in under its own name, all else is refused."""
-        while True:
+        """ZAP (RFC 27): a CURVE key of the access list is let in under its own name, all else is refused.
+
+        Up to `MAX_HANDSHAKES`: those who knock without end do not keep messages waiting.
+        """
+        for _ in range(MAX_HANDSHAKES):
             try:
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -174,7 +186,7 @@ class Transport:
                 version == b"1.0"
                 and domain == ZAP_DOMAIN
                 and mechanism == b"CURVE"
-                and key in self._read_access_list()
+                and key in self._access.peers()
             )
             self._count("handshakes" if known else "refused_handshakes")
             status = [b"200", b"OK", key] if known else [b"400", b"not authorised", b""]
@@ -184,18 +196,25 @@ class Transport:
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Answer a client; dropped and counted if it has left."""
-        frame = encode(message, request)
-        if len(frame) > MAX_MESSAGE_BYTES:
+        try:
+            frame = encode(message, request)
+        except WireError:
+            self._count("too_long")
             frame = encode(Refused(message="the answer is too long to send; ask for one job"), request)
         self._send(route, frame)
 
     def send_node(self, node: str, message: Message, request: int = 0) -> None:
-        """Tell a node; dropped and counted if it is not connected."""
+        """Tell a node; dropped and counted if it is not connected or revoked, or the message too long."""
         route = self._routes.get(node)
-        if route is None:
+        if route is None or route.key not in self._access.peers():
             self._count("undeliverable")
-        else:
-            self._send(route, encode(message, request))
+            return
+        try:
+            frame = encode(message, request)
+        except WireError:
+            self._count("too_long")
+            return
+        self._send(route.connection, frame)
 
     def drop_node(self, node: str) -> None:
         """The node's connection is to say hello again."""

@@ -9,7 +9,7 @@ from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.waiting import WaitingReasons
 from rlsched.wire.messages import JobInfo, NodeInfo
 
-MAX_NAME_CHARS = 80
+MAX_NAME_CHARS = 200
 """Of names of jobs, users, virtual clusters and GPU types in lists."""
 MAX_REASON_CHARS = 500
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rlsched.cli import show
 from rlsched.decide.record import DecisionRecord
+from rlsched.terminal import visible
 from rlsched.wire.messages import Explanation, JobInfo, NodeInfo
 
 _NARROW = 100
@@ -64,15 +65,15 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str]:
     colour = _COLOURS.get(job.state, "")
     return {
         "job": str(job.job),
-        "name": escape(job.name),
-        "user": escape(job.user),
-        "vc": escape(job.vc),
+        "name": _text(job.name),
+        "user": _text(job.user),
+        "vc": _text(job.vc),
         "gpus": str(job.num_gpus),
         "state": f"[{colour}]{job.state}[/]" if colour else job.state,
         "time": _span(job, now_s),
-        "where": escape(_where(job) + _clock(job)),
+        "where": _text(_where(job) + _clock(job)),
         "by": job.decided_by,
-        "reason": escape(job.reason),
+        "reason": _text(job.reason),
     }
 
 
@@ -91,15 +92,15 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
     for node in nodes:
         colour = {"up": "green", "down": "red"}.get(node.state, "yellow")
         table.add_row(
-            escape(node.name),
+            _text(node.name),
             f"[{colour}]{node.state}[/]",
             str(node.gpus),
             str(node.free_gpus),
-            escape(node.gpu_type),
+            _text(node.gpu_type),
             *([_settable(node)] if clocked else []),
-            escape(node.vc),
+            _text(node.vc),
             " ".join(map(str, node.jobs)),
-            *([escape(node.reason)] if reasons else []),
+            *([_text(node.reason)] if reasons else []),
         )
     console.print(table)
 
@@ -112,6 +113,11 @@ def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
         record = msgspec.msgpack.decode(explanation.record, type=DecisionRecord)
         data["record"] = msgspec.to_builtins(record)
     return data
+
+
+def _text(text: str) -> str:
+    """What somebody else has written, as a cell: no markup, no control characters."""
+    return escape(visible(text))
 
 
 def _where(job: JobInfo) -> str:

@@ -59,6 +59,7 @@ def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
     help="When its node, or the broker, is away for longer than the broker's --lost-after: end it there and "
     "queue it again, or let it go on and wait for the node.",
 )
+@click.option("--user", default="", metavar="NAME", help="In whose name, for admins  [default: your key's]")
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @asking
@@ -73,6 +74,7 @@ def submit(
     speed_energy: float | None,
     workload: str,
     on_lost: OnLost,
+    user: str,
     wait_for_it: bool,
     command: tuple[str, ...],
     broker: str | None,
@@ -86,7 +88,6 @@ def submit(
       rlsched submit --gpus 2 --name resnet -- python train.py --epochs 3
       rlsched submit --wait -- sh -c 'echo on $CUDA_VISIBLE_DEVICES'
     """
-    import getpass
     import os
 
     from rlsched.errors import InputError
@@ -94,10 +95,6 @@ def submit(
     wrong = [pair for pair in variables if not pair.partition("=")[1] or pair.startswith("=")]
     if wrong:
         raise InputError(f"--env {wrong[0]!r}: expected NAME=VALUE")
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
     env = {key: value for key, _, value in (pair.partition("=") for pair in variables)}
     with _client(broker, keys, timeout_s) as client:
         job = client.submit(
@@ -120,6 +117,8 @@ def submit(
 
 def _wait(client: Client, job: int) -> int:
     """The job's exit code; 1 where it has none (cancelled, say)."""
+    from rlsched.terminal import visible
+
     try:
         info = client.wait(job)
     except KeyboardInterrupt:
@@ -128,7 +127,7 @@ def _wait(client: Client, job: int) -> int:
         )
         return 130
     if info.state != "completed":
-        click.echo(f"job {job} {info.state}: {info.reason}", err=True)
+        click.echo(visible(f"job {job} {info.state}: {info.reason}"), err=True)
     return 1 if info.exit_code is None else info.exit_code
 
 
@@ -191,7 +190,10 @@ def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_
 
         print_json(explanation_as_data(explanation))
         return
-    click.echo(explanation)
+    from rlsched.terminal import visible
+
+    for line in str(explanation).split("\n"):
+        click.echo(visible(line))
 
 
 @click.command()

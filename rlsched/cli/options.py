@@ -20,7 +20,7 @@ def print_json(value: object) -> None:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_KEYS = click.option(
+HOME = click.option(
     "--keys",
     metavar="HOME",
     type=click.Path(path_type=Path),
@@ -30,10 +30,10 @@ _LISTENING = (
     click.option(
         "--address",
         metavar="tcp://HOST:PORT",
-        help="Where the broker listens, loopback only; port 0: any free one. "
+        help="Where the broker listens; 0.0.0.0: on every interface; port 0: any free one. "
         "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
     ),
-    _KEYS,
+    HOME,
 )
 _ASKING = (
     click.option(
@@ -41,7 +41,7 @@ _ASKING = (
         metavar="ADDRESS",
         help="tcp://HOST:PORT of the broker. [default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
     ),
-    _KEYS,
+    HOME,
     click.option(
         "--timeout-s",
         default=5.0,

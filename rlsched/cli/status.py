@@ -9,6 +9,7 @@ import click
 
 from rlsched.cli.options import asking
 from rlsched.cli.show import in_words, print_json
+from rlsched.terminal import visible
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import GuardReport, JournalReport, RecordsReport, StatsReport
@@ -40,9 +41,9 @@ def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
         print_json({"ok": not wrong, "problems": wrong, **msgspec.to_builtins(report)})
     else:
         for line in _lines(report):
-            click.echo(line)
+            click.echo(visible(line))
         for problem in wrong:
-            click.echo(f"degraded: {problem}")
+            click.echo(visible(f"degraded: {problem}"))
         if not wrong:
             click.echo("all right")
     return DEGRADED if wrong else 0

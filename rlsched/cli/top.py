@@ -11,6 +11,7 @@ import click
 from rlsched.cli.options import asking
 from rlsched.cli.show import in_words, percent, print_json, print_table
 from rlsched.cli.status import guard_line, records_line
+from rlsched.terminal import visible
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions, StatsReport
@@ -54,7 +55,7 @@ def _print_report(report: StatsReport, now_s: float) -> None:
     if report.records is not None and (report.records.lost or report.records.troubles):
         click.echo(records_line(report.records))
         for line in report.records.troubles.values():
-            click.echo(f"  {line}")
+            click.echo(visible(f"  {line}"))
     _print_clocks(report)
     if report.prediction is not None:
         _print_prediction(report.prediction, now_s)
@@ -69,7 +70,7 @@ def _print_clocks(report: StatsReport) -> None:
         "running jobs are at a lower clock than the highest"
     )
     for node, why in report.fixed_clocks.items():
-        click.echo(f"  {node} cannot set clocks: {why}")
+        click.echo(visible(f"  {node} cannot set clocks: {why}"))
 
 
 def _print_prediction(report: PredictionReport, now_s: float) -> None:

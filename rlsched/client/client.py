@@ -11,12 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from rlsched.broker.keys import KeyHome
+from rlsched.client.connection import Connection, nobody_answers
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
-from rlsched.wire.dealer import broker_address, connect_dealer
+from rlsched.wire.dealer import broker_address
 from rlsched.wire.messages import (
     Cancel,
     ClientReply,
@@ -41,13 +39,9 @@ from rlsched.wire.messages import (
     Submit,
     Submitted,
     Why,
-    decode,
-    encode,
 )
 
-RESEND_S = 2.0
 POLL_S = 0.25
-MANY_HANG_UPS = 3
 LATEST_JOBS = 2_000
 """Jobs that are listed where those that are over were asked for, and no number of jobs was."""
 OVER = ("completed", "failed", "cancelled", "rejected")
@@ -72,20 +66,12 @@ class Client:
     ) -> None:
         self.address = broker_address(address)
         self.timeout_s = timeout_s
-        self._home = KeyHome(home)
+        keys = KeyHome(home)
         try:
-            public = self._home.broker_public()
+            public = keys.broker_public()
         except InputError as error:
-            raise BrokerUnavailableError(f"{_nobody(self.address)} ({error})") from error
-        pair = self._home.client()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = connect_dealer(self._context, self.address, pair, public)
-        self._refusals = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        )
-        self._next_request = 1
+            raise BrokerUnavailableError(f"{nobody_answers(self.address)} ({error})") from error
+        self._connection = Connection(self.address, keys.client(), public, str(keys.directory))
 
     def __enter__(self) -> Client:
         return self
@@ -97,9 +83,7 @@ class Client:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._socket.disable_monitor()
-        self._refusals.close(linger=0)
-        self._context.destroy(linger=0)
+        self._connection.close()
 
     # ---- verbs ------------------------------------------------------------------------------------
 
@@ -128,7 +112,7 @@ class Client:
             num_gpus: GPUs of the gang.
             name: For people; default: the program's name.
             vc: Virtual cluster.
-            user: Who submits.
+            user: In whose name; default: the person of this key. Another one's takes an admin's key.
             num_cpus: CPU cores.
             time_limit_s: The job is ended after so long.
             env: Environment variables of its own.
@@ -287,7 +271,7 @@ class Client:
 
     def _ask(self, message: ClientRequest, kind: type[R]) -> R:
         """Send until answered or out of time; every request may safely arrive twice."""
-        reply = self._answer(message)
+        reply = self._connection.ask(message, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
         if not isinstance(reply, kind):
@@ -296,56 +280,3 @@ class Client:
                 "install the same rlsched on both sides"
             )
         return reply
-
-    def _answer(self, message: ClientRequest) -> object:
-        request, self._next_request = self._next_request, self._next_request + 1
-        frame = encode(message, request)
-        deadline = time.monotonic() + self.timeout_s
-        send_at = 0.0
-        while (now := time.monotonic()) < deadline:
-            if now >= send_at:
-                try:
-                    self._socket.send(frame, zmq.NOBLOCK)
-                    send_at = now + RESEND_S
-                except zmq.Again:
-                    self._socket.poll(min(100, int(1000 * (deadline - now))), zmq.POLLOUT)
-                    continue
-            if self._socket.poll(int(1000 * (min(send_at, deadline) - now)) + 1, zmq.POLLIN):
-                envelope = decode(self._socket.recv(zmq.NOBLOCK))
-                if envelope.request == request:
-                    self._failures()
-                    return envelope.message
-                if envelope.request == 0 and isinstance(envelope.message, Refused):
-                    raise InputError(envelope.message.message)
-        raise BrokerUnavailableError(self._silence())
-
-    def _failures(self) -> list[int]:
-        """Handshakes that failed since this was last asked."""
-        events = []
-        while self._refusals.poll(0):
-            events.append(recv_monitor_message(self._refusals)["event"])
-        return events
-
-    def _silence(self) -> str:
-        """Why nothing came, from what the connection went through since the last answer.
-
-        A listener that cannot decrypt what we say hangs up at once, so we fail again and again; a broker that
-        is killed or slow fails a handshake or two.
-        """
-        failures = self._failures()
-        hung_up = failures.count(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-        if len(failures) > hung_up:
-            return (
-                f"the broker at {self.address} refuses the key in "
-                f"{self._home.directory}; use the broker's own --keys directory"
-            )
-        if hung_up >= MANY_HANG_UPS:
-            return (
-                f"what listens at {self.address} is not the broker of {self._home.directory}/broker.public; "
-                "give that broker's address, or the --keys directory of this one"
-            )
-        return _nobody(self.address)
-
-
-def _nobody(address: str) -> str:
-    return f"no broker answers at {address}; start one with `rlsched up` or `rlsched broker`"

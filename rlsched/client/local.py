@@ -17,6 +17,7 @@ from rlsched.broker.keys import KeyHome
 from rlsched.broker.private import make_private, touch_private
 from rlsched.client.client import Client
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
+from rlsched.wire.dealer import dial_address
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
@@ -113,7 +114,8 @@ class LocalCluster:
             str(self._keys),
             *self._broker_options,
         )
-        address = self._until("the broker listens", lambda: _first_line(broker_directory / "address"))
+        listens = self._until("the broker listens", lambda: _first_line(broker_directory / "address"))
+        address = dial_address(listens)
         if address:
             for name in (f"n{number}" for number in range(self._num_nodes)):
                 self._spawn(

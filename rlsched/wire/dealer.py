@@ -20,6 +20,7 @@ HEARTBEAT_TIMEOUT_MS = 6000
 HANDSHAKE_IVL_MS = 3000
 HIGH_WATER_MARK = 5000
 _ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:]+\]|[^\s:/]+):(?P<port>\d{1,5})")
+_EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "[::]": "[::1]"}
 _LOOPBACK = re.compile(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]")
 
 
@@ -40,6 +41,13 @@ def is_loopback(address: str) -> bool:
     """Whether this address can be reached from this machine alone."""
     match = _ADDRESS.fullmatch(address)
     return match is not None and _LOOPBACK.fullmatch(match["host"]) is not None
+
+
+def dial_address(address: str) -> str:
+    """How this machine reaches a broker that listens at `address`: one of every interface on loopback."""
+    match = _ADDRESS.fullmatch(address)
+    loopback = _EVERY_INTERFACE.get(match["host"]) if match is not None else None
+    return f"tcp://{loopback}:{match['port']}" if match is not None and loopback else address
 
 
 def set_limits(socket: zmq.Socket[bytes]) -> None:
@@ -74,6 +82,7 @@ def connect_dealer(
     socket.curve_publickey, socket.curve_secretkey = pair
     socket.curve_serverkey = broker_public
     set_limits(socket)
+    socket.setsockopt(zmq.IPV6, 1 if "[" in address else 0)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)

@@ -345,8 +345,8 @@ def test_a_broker_that_is_not_there_is_exit_code_2(
     [
         (["--policy", "nonsense"], "unknown policy 'nonsense'"),
         (
-            ["--policy", "qssf-backfill", "--address", "tcp://0.0.0.0:0"],
-            "the broker listens on loopback alone",
+            ["--policy", "qssf-backfill", "--address", "tcp://203.0.113.1:7461"],
+            "cannot listen here",
         ),
         (["--policy", "qssf-backfill", "--address", "nonsense"], "expected tcp://HOST:PORT"),
         (["--policy", "fifo", "--fallback", "qssf-backfill"], "choose a fallback of the same order"),

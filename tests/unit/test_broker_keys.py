@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
-from rlsched.broker.keys import KeyHome, KeyPair, Peer, default_home
-from rlsched.broker.pages import MAX_PAGE_BYTES
-from rlsched.broker.transport import MAX_UNREAD, ZAP_ADDRESS, Heard, Transport
+from rlsched.broker.keys import KeyHome, KeyPair, default_home, login_name
+from rlsched.broker.roles import Peer
+from rlsched.broker.transport import ZAP_ADDRESS, Transport
 from rlsched.errors import InputError
-from rlsched.wire.dealer import broker_address, connect_dealer, is_loopback
+from rlsched.wire.dealer import broker_address, dial_address, is_loopback
 from rlsched.wire.messages import (
     Cancel,
     Envelope,
     Heartbeat,
     Hello,
     ListJobs,
-    LogChunk,
     Ok,
     Refused,
     SayHello,
     Stats,
     Welcome,
-    decode,
     encode,
 )
+from tests.unit.peers import Peers, answer, hear, say
 
 ANY_PORT = "tcp://127.0.0.1:0"
 
@@ -46,86 +44,11 @@ def transport(home: KeyHome) -> Iterator[Transport]:
     transport.close()
 
 
-class Peers:
-    """Makes sockets, and closes them in the end."""
-
-    def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.sockets: list[zmq.Socket[bytes]] = []
-
-    def connect(self, transport: Transport, home: KeyHome, pair: KeyPair) -> zmq.Socket[bytes]:
-        """As clients and nodes do."""
-        self.sockets.append(connect_dealer(self.context, transport.address, pair, home.broker_public()))
-        return self.sockets[-1]
-
-    def is_refused(self, transport: Transport, pair: KeyPair | None, server: bytes) -> bool:
-        """Whether a peer with these keys is turned away at the handshake, and nothing of it is heard."""
-        socket = self.context.socket(zmq.DEALER)
-        self.sockets.append(socket)
-        if pair is not None:
-            socket.curve_publickey, socket.curve_secretkey = pair
-            socket.curve_serverkey = server
-        monitor = socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-            | zmq.EVENT_DISCONNECTED
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_SUCCEEDED
-        )
-        self.sockets.append(monitor)
-        socket.connect(transport.address)
-        deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline:
-            assert transport.receive(20, 100)[0] == []
-            if monitor.poll(0):
-                event = int.from_bytes(monitor.recv_multipart()[0][:2], "little")
-                socket.disable_monitor()
-                return event != zmq.EVENT_HANDSHAKE_SUCCEEDED
-        raise AssertionError("neither let in nor turned away")
-
-    def close(self) -> None:
-        """Close all of them."""
-        for socket in self.sockets:
-            socket.close(linger=0)
-        self.context.term()
-
-
 @pytest.fixture
 def peers() -> Iterator[Peers]:
     peers = Peers()
     yield peers
     peers.close()
-
-
-def hear(transport: Transport, count: int = 1, deadline_s: float = 5.0) -> list[Heard]:
-    """Serve the sockets until `count` messages have been understood."""
-    heard: list[Heard] = []
-    deadline = time.monotonic() + deadline_s
-    while len(heard) < count and time.monotonic() < deadline:
-        heard += transport.receive(20, 100)[0]
-    return heard
-
-
-def say(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None:
-    """Send as soon as there is a connection."""
-    deadline = time.monotonic() + 5.0
-    while time.monotonic() < deadline:
-        try:
-            socket.send_multipart(frames, zmq.NOBLOCK)
-            return
-        except zmq.Again:
-            transport.receive(20, 0)
-    raise AssertionError("no connection")
-
-
-def answer(transport: Transport, socket: zmq.Socket[bytes]) -> Envelope:
-    """The next message that a peer gets."""
-    deadline = time.monotonic() + 5.0
-    while time.monotonic() < deadline:
-        transport.receive(0, 100)
-        if socket.poll(20):
-            return decode(socket.recv(zmq.NOBLOCK))
-    raise AssertionError("no answer")
 
 
 # ---- keys -----------------------------------------------------------------------------------------------
@@ -138,8 +61,8 @@ def test_keys_are_made_once_and_are_for_their_owner_alone(home: KeyHome) -> None
     assert stat.S_IMODE(home.directory.stat().st_mode) == 0o700
     for path in home.directory.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert home.authorised() == {
-        pairs[1].public: Peer("client", "default"),
+    assert home.access.peers() == {
+        pairs[1].public: Peer("admin", "default", login_name()),
         pairs[2].public: Peer("node", "n0"),
         pairs[3].public: Peer("node", "n1"),
     }
@@ -183,13 +106,35 @@ def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 # ---- addresses ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "address", ["tcp://0.0.0.0:0", "tcp://10.0.0.1:7461", "tcp://*:7461", "tcp://example.org:1"]
-)
-def test_an_address_other_than_loopback_is_refused(home: KeyHome, address: str) -> None:
-    with pytest.raises(InputError, match="the broker listens on loopback alone") as caught:
-        Transport(address, home)
+def test_an_address_that_this_machine_does_not_have_is_one_clear_line(home: KeyHome) -> None:
+    with pytest.raises(InputError, match=r"cannot listen here: .*; give an address of") as caught:
+        Transport("tcp://203.0.113.1:7461", home)
     assert "\n" not in str(caught.value)
+
+
+def test_on_every_interface_strangers_are_refused_too(home: KeyHome, peers: Peers) -> None:
+    transport = Transport("tcp://0.0.0.0:0", home)
+    try:
+        assert transport.address.startswith("tcp://0.0.0.0:")
+        transport.address = dial_address(transport.address)
+        assert peers.is_refused(transport, None, b"")
+        assert peers.is_refused(transport, KeyPair(*zmq.curve_keypair()), home.broker_public())
+        assert not peers.is_refused(transport, home.client(), home.broker_public())
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    ("listens", "dialled"),
+    [
+        ("tcp://0.0.0.0:7", "tcp://127.0.0.1:7"),
+        ("tcp://*:7", "tcp://127.0.0.1:7"),
+        ("tcp://[::]:7", "tcp://[::1]:7"),
+        ("tcp://10.0.0.1:7", "tcp://10.0.0.1:7"),
+    ],
+)
+def test_an_address_of_every_interface_is_dialled_on_loopback(listens: str, dialled: str) -> None:
+    assert dial_address(listens) == dialled
 
 
 def test_loopback_addresses() -> None:
@@ -227,7 +172,7 @@ def test_a_client_and_a_node_get_in_under_their_own_names(
     client = peers.connect(transport, home, home.client())
     say(transport, client, encode(Stats(), 7))
     (heard,) = hear(transport)
-    assert (heard.peer, heard.envelope.request) == (Peer("client", "default"), 7)
+    assert (heard.peer, heard.envelope.request) == (Peer("admin", "default", login_name()), 7)
     transport.reply(heard.route, 7, Ok())
     assert answer(transport, client) == Envelope(1, 7, Ok())
     node = peers.connect(transport, home, home.node("n3"))
@@ -272,7 +217,7 @@ def test_a_revoked_key_is_refused_at_its_next_message(
     client = peers.connect(transport, home, home.client())
     say(transport, client, encode(Stats(), 1))
     assert len(hear(transport)) == 1
-    (home.directory / "authorised" / "client-default.public").unlink()
+    (home.directory / "authorised" / "admin-default.public").unlink()
     say(transport, client, encode(Stats(), 2))
     reply = answer(transport, client)
     assert isinstance(reply.message, Refused)
@@ -318,18 +263,18 @@ def test_a_client_may_not_speak_as_a_node(transport: Transport, client: zmq.Sock
     say(transport, client, encode(Hello(name="n0", gpus=8), 4))
     reply = answer(transport, client)
     assert reply.request == 4
-    assert reply.message == Refused(message="a client's key may not send 'hello'")
+    assert reply.message == Refused(message="a key of role 'admin' may not send 'hello'")
 
 
 def test_a_node_may_not_speak_as_a_client(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
     say(transport, node, encode(Cancel(job=1), 4))
-    assert answer(transport, node).message == Refused(message="a node's key may not send 'cancel'")
+    assert answer(transport, node).message == Refused(message="a key of role 'node' may not send 'cancel'")
 
 
 def test_nobody_may_speak_as_the_broker(transport: Transport, client: zmq.Socket[bytes]) -> None:
     say(transport, client, encode(Ok(), 4))
-    assert answer(transport, client).message == Refused(message="a client's key may not send 'ok'")
+    assert answer(transport, client).message == Refused(message="a key of role 'admin' may not send 'ok'")
 
 
 def test_a_node_has_to_say_hello_on_every_connection(
@@ -350,25 +295,3 @@ def test_what_cannot_be_delivered_is_dropped_and_counted(transport: Transport) -
     transport.send_node("n9", SayHello())
     transport.reply(b"\x00gone", 1, Ok())
     assert transport.counts["undeliverable"] == 2
-
-
-def test_replies_to_a_client_that_never_reads_do_not_pile_up(
-    home: KeyHome, transport: Transport, peers: Peers
-) -> None:
-    deaf = peers.context.socket(zmq.DEALER)
-    peers.sockets.append(deaf)
-    deaf.curve_publickey, deaf.curve_secretkey = home.client()
-    deaf.curve_serverkey = home.broker_public()
-    deaf.setsockopt(zmq.RCVHWM, 1)
-    deaf.connect(transport.address)
-    say(transport, deaf, encode(Stats(), 1))
-    (heard,) = hear(transport)
-    page = LogChunk(data=bytes(MAX_PAGE_BYTES), offset=0, eof=False)
-    for request in range(2 * MAX_UNREAD):
-        transport.reply(heard.route, request, page)
-    assert transport.counts["undeliverable"] > MAX_UNREAD // 2, "the kernel holds some, too"
-    other = peers.connect(transport, home, home.client("other"))
-    say(transport, other, encode(Stats(), 5))
-    (asks,) = hear(transport)
-    transport.reply(asks.route, 5, Ok())
-    assert answer(transport, other).request == 5

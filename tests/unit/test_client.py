@@ -11,6 +11,7 @@ import pytest
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.transport import Transport
 from rlsched.client import client as client_module
+from rlsched.client import connection as connection_module
 from rlsched.client.client import Client
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.wire.messages import (
@@ -86,7 +87,7 @@ def test_a_refusal_is_an_input_error_with_the_brokers_line(stub: Stub, client: C
 def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_token(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "RESEND_S", 0.05)
+    monkeypatch.setattr(connection_module, "RESEND_S", 0.05)
     answers = iter([None, None, Submitted(job=1)])
     stub.script = lambda _: next(answers, Submitted(job=1))
     assert client.submit(["x"]) == 1
@@ -97,7 +98,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_token(
 def test_a_late_answer_to_an_earlier_request_is_not_taken_for_this_one(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "RESEND_S", 0.02)
+    monkeypatch.setattr(connection_module, "RESEND_S", 0.02)
     stub.script = lambda message: Submitted(job=1) if isinstance(message, Submit) else Jobs(jobs=[])
     client.submit(["x"])
     assert client.jobs() == []

@@ -109,3 +109,13 @@ def test_nodes_say_whether_their_clocks_can_be_set(capsys: pytest.CaptureFixture
     assert "SM clock" in header
     assert first.split()[5:] == ["up", "to", "1980", "MHz"]
     assert second.split()[5:] == ["fixed"]
+
+
+def test_what_others_write_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    told = job(1, name="a\x1b[2Jb", user="e\nve", vc="\x9b1m", reason="\u202eno")
+    print_jobs([told], now_s=9.0)
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 2
+    for part in (r"a\x1b[2Jb", r"e\nve", r"\x9b1m", r"\u202eno"):
+        assert part in shown
+    assert not set("\x1b\x9b\u202e") & set(shown)

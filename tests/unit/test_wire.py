@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlsched.errors import WireError
 from rlsched.wire.messages import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
     AttemptReport,
     ClockHeld,
@@ -18,6 +19,7 @@ from rlsched.wire.messages import (
     HoldClock,
     Kill,
     Launch,
+    LogData,
     Message,
     Submit,
     Welcome,
@@ -126,3 +128,10 @@ def test_a_field_that_the_other_side_does_not_know_is_named() -> None:
     )
     with pytest.raises(WireError, match=r"unknown field `later`"):
         decode(frame)
+
+
+def test_a_frame_above_the_limit_is_not_made() -> None:
+    room = MAX_MESSAGE_BYTES - len(encode(LogData(data=b"", offset=0, eof=False))) - 3
+    assert len(encode(LogData(data=b"x" * room, offset=0, eof=False))) == MAX_MESSAGE_BYTES
+    with pytest.raises(WireError, match="message 'log_data' of 1,048,577 bytes: expected at most 1,048,576"):
+        encode(LogData(data=b"x" * (room + 1), offset=0, eof=False))

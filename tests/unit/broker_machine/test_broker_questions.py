@@ -16,6 +16,7 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.jobs import Attempt, Job, Rank
 from rlsched.broker.journal import Journal
 from rlsched.broker.pages import MAX_JOB_NODES, MAX_PAGE_BYTES
+from rlsched.broker.roles import Peer
 from rlsched.broker.views import job_info
 from rlsched.broker.waiting import WaitingReasons
 from rlsched.client.client import Client
@@ -43,7 +44,8 @@ def crowd(journal: Journal) -> HandBroker:
     """JOBS jobs of three sizes on one node; the last 10 of those that ran are over."""
     broker = make(journal, nodes=1)
     sizes = (4, 2, 1)
-    broker.batch([ClientAsked(b"s", k, submit(sizes[k % 3], user=f"u{k % 7}")) for k in range(JOBS)])
+    asked = [submit(sizes[k % 3], user=f"u{k % 7}") for k in range(JOBS)]
+    broker.batch([ClientAsked(b"s", k, one, Peer("admin", "s")) for k, one in enumerate(asked)])
     for job in range(1, 11):
         broker.says("n0", launched(job))
         broker.says("n0", ended(job))
@@ -133,7 +135,7 @@ def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
     long = "x" * 1_000_000
     spec = msgspec.structs.replace(draft(), name=long, user=long, vc=long)
     row = job_info(Job(1, spec, 0.0, 0, "failed", reason=long), reasons, 10)
-    assert (len(row.name), row.name[-4:], len(row.user), len(row.vc)) == (80, "x...", 80, 80)
+    assert (len(row.name), row.name[-4:], len(row.user), len(row.vc)) == (200, "x...", 200, 200)
     assert len(encode(Jobs(jobs=[row]))) < 2_000
 
 

@@ -1,0 +1,65 @@
+"""A machine joins a broker: it makes a pair of its own and registers the public half with a join token."""
+
+from __future__ import annotations
+
+from rlsched.broker.joining import Token
+from rlsched.broker.keys import KeyHome, KeyPair
+from rlsched.client.connection import Connection
+from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.wire.messages import Join, Joined, Refused
+
+_LET_IN_S = 3.0
+
+
+def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
+    """Exchange a token for a key of this machine's own, below `home`. May be repeated with the same token.
+
+    Args:
+        token: As `rlsched keys new` printed it, read.
+        home: This machine's key directory; it must not be another broker's.
+        timeout_s: How long to try.
+
+    Returns:
+        Whose key it is now. None where the token is used up and this machine is let in already, since the
+        answer to an earlier try was lost.
+
+    Raises:
+        InputError: the token has expired, was used or revoked, or `home` has another broker's keys.
+        BrokerUnavailableError: nobody answers.
+    """
+    home.refuse_another(token.broker_public)
+    pair = home.node(token.name) if token.role == "node" else home.client()
+    answer: object = None
+    try:
+        answer = _ask(token, pair, timeout_s)
+    except InputError:
+        if not _is_let_in(token, pair):
+            raise
+    if isinstance(answer, Refused):
+        raise InputError(answer.message)
+    home.trust(token.broker_public)
+    assert answer is None or isinstance(answer, Joined)
+    return answer
+
+
+def _ask(token: Token, pair: KeyPair, timeout_s: float) -> object:
+    connection = Connection(token.address, token.pair(), token.broker_public, "the token")
+    try:
+        if connection.is_let_in(timeout_s):
+            return connection.ask(Join(public=pair.public.decode()), timeout_s)
+        if not connection.is_refused:
+            raise BrokerUnavailableError(f"no broker answers at {token.address}, where the token is from")
+        raise InputError(
+            f"the broker at {token.address} does not know this join token: it was used, or revoked; "
+            "make another with `rlsched keys new` where the broker runs"
+        )
+    finally:
+        connection.close()
+
+
+def _is_let_in(token: Token, pair: KeyPair) -> bool:
+    connection = Connection(token.address, pair, token.broker_public, "this machine")
+    try:
+        return connection.is_let_in(_LET_IN_S)
+    finally:
+        connection.close()

@@ -1,0 +1,150 @@
+"""Messages between client, broker and node: msgpack, tagged, one closed union a direction.
+
+Every frame is an `Envelope`: the protocol version, a request number that the reply repeats (0: not a
+request), and the message. The pair (job, attempt) is in every message about a started job, and rank and
+node of a gang's member with it.
+
+    client.py       client -> broker
+    replies.py      broker -> client; report.py and predictions.py are the part that tells how it does
+    node.py         node -> broker
+    orders.py       broker -> node
+    join.py         how a machine gets a key of its own
+    frame.py        the envelope, and to and from bytes
+"""
+
+from __future__ import annotations
+
+from rlsched.wire.messages.client import (
+    Cancel,
+    ClientRequest,
+    DrainNode,
+    ListJobs,
+    ListNodes,
+    NodeOrder,
+    OnLost,
+    ReadLog,
+    RemoveNode,
+    ResumeNode,
+    Stats,
+    Submit,
+    Why,
+)
+from rlsched.wire.messages.frame import (
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    Envelope,
+    Message,
+    decode,
+    encode,
+)
+from rlsched.wire.messages.join import Join, Joined
+from rlsched.wire.messages.node import (
+    AttemptReport,
+    ClockHeld,
+    Ended,
+    Heartbeat,
+    Hello,
+    Launched,
+    LaunchRefused,
+    Leaving,
+    LogData,
+    NodeMessage,
+)
+from rlsched.wire.messages.orders import (
+    BrokerToNode,
+    EndedAck,
+    FetchLog,
+    HeartbeatAck,
+    HoldClock,
+    Kill,
+    Launch,
+    SayHello,
+    Welcome,
+)
+from rlsched.wire.messages.predictions import (
+    LongerScore,
+    PredictionReport,
+    PredictionScore,
+    RecentPredictions,
+)
+from rlsched.wire.messages.replies import (
+    ClientReply,
+    Explanation,
+    JobInfo,
+    Jobs,
+    LogChunk,
+    NodeInfo,
+    Nodes,
+    Ok,
+    Refused,
+    Submitted,
+)
+from rlsched.wire.messages.report import (
+    GuardReport,
+    JournalReport,
+    QuestionsReport,
+    RecordsReport,
+    StatsReport,
+)
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "PROTOCOL_VERSION",
+    "AttemptReport",
+    "BrokerToNode",
+    "Cancel",
+    "ClientReply",
+    "ClientRequest",
+    "ClockHeld",
+    "DrainNode",
+    "Ended",
+    "EndedAck",
+    "Envelope",
+    "Explanation",
+    "FetchLog",
+    "GuardReport",
+    "Heartbeat",
+    "HeartbeatAck",
+    "Hello",
+    "HoldClock",
+    "JobInfo",
+    "Jobs",
+    "Join",
+    "Joined",
+    "JournalReport",
+    "Kill",
+    "Launch",
+    "LaunchRefused",
+    "Launched",
+    "Leaving",
+    "ListJobs",
+    "ListNodes",
+    "LogChunk",
+    "LogData",
+    "LongerScore",
+    "Message",
+    "NodeInfo",
+    "NodeMessage",
+    "NodeOrder",
+    "Nodes",
+    "Ok",
+    "OnLost",
+    "PredictionReport",
+    "PredictionScore",
+    "QuestionsReport",
+    "ReadLog",
+    "RecentPredictions",
+    "RecordsReport",
+    "Refused",
+    "RemoveNode",
+    "ResumeNode",
+    "SayHello",
+    "Stats",
+    "StatsReport",
+    "Submit",
+    "Submitted",
+    "Welcome",
+    "Why",
+    "decode",
+    "encode",
+]

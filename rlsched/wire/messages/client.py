@@ -1,0 +1,118 @@
+"""What a client asks of the broker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+OnLost = Literal["requeue", "wait"]
+
+
+class Submit(
+    msgspec.Struct, frozen=True, kw_only=True, tag="submit", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Queue a job. `token` makes a repeated request harmless: the same token gets the same job.
+
+    What is left at its default is not sent: a broker that does not know a field refuses those who use it.
+    """
+
+    token: str
+    command: list[str]
+    num_gpus: int
+    name: str = ""
+    vc: str = ""
+    user: str = ""
+    num_cpus: int = 0
+    time_limit_s: float | None = None
+    env: dict[str, str] = {}
+    cwd: str = ""
+    preemptible: bool = False
+    """It may be stopped for another job's sake, and started again later."""
+    workload: str = ""
+    """Its workload, a name of the catalogue; "" where unknown."""
+    speed_energy: float | None = None
+    """What energy counts against time for it, 0 to 1; None: what the broker says."""
+    on_lost: OnLost = "requeue"
+    """When a node of its is silent for too long: queue it again, or wait until the node is back."""
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
+    """Take a job out of the queue, or end its processes."""
+
+    job: int
+
+
+class ListJobs(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="list_jobs",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Ask for a page of jobs; `finished` includes those that have ended, `job` asks for one."""
+
+    finished: bool = False
+    job: int | None = None
+    before: int | None = None
+    """Jobs with a lower number than this; None: the latest."""
+    limit: int | None = None
+    """So many at most; None: as many as a page holds."""
+
+
+class ListNodes(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="list_nodes",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Ask for a page of the nodes: those after a name, in the order of the numbers in their names."""
+
+    after: str = ""
+
+
+class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", forbid_unknown_fields=True):
+    """Let a node get no new jobs until `ResumeNode`; with `requeue` end those there and queue them again."""
+
+    node: str
+    reason: str = ""
+    requeue: bool = False
+
+
+class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", forbid_unknown_fields=True):
+    """Let a drained node get jobs again."""
+
+    node: str
+
+
+class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag="remove_node", forbid_unknown_fields=True):
+    """Forget a node whose daemon is not there; its jobs are queued again."""
+
+    node: str
+    reason: str = ""
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_fields=True):
+    """Ask why a job waits, or why it was started where it was."""
+
+    job: int
+
+
+class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
+    """Ask for a piece of a job's output, from byte `offset` of rank `rank`."""
+
+    job: int
+    rank: int = 0
+    offset: int = 0
+    max_bytes: int = 65536
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unknown_fields=True):
+    """Ask who decided what since the journal began, and the broker's own state."""
+
+
+NodeOrder = DrainNode | ResumeNode | RemoveNode
+ClientRequest = Submit | Cancel | NodeOrder | ListJobs | ListNodes | Why | ReadLog | Stats

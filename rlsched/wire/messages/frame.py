@@ -1,0 +1,74 @@
+"""One frame on the wire: an `Envelope` in msgpack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.errors import WireError
+from rlsched.wire.messages.client import ClientRequest
+from rlsched.wire.messages.join import Join, Joined
+from rlsched.wire.messages.node import NodeMessage
+from rlsched.wire.messages.orders import BrokerToNode
+from rlsched.wire.messages.replies import ClientReply
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+
+Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode | Join | Joined
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One frame on the wire."""
+
+    version: int
+    request: int
+    message: Message
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+_MAX_ERROR = 300
+_UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
+"""What msgspec raises on hostile bytes: ValueError where text is not UTF-8, RecursionError if too deep."""
+
+
+def encode(message: Message, request: int = 0) -> bytes:
+    """One frame. Every frame that leaves is made here.
+
+    Raises:
+        WireError: it would be longer than the other side takes: libzmq ends a connection for that, and the
+            side that connects would not come back.
+    """
+    frame = _encoder.encode(Envelope(PROTOCOL_VERSION, request, message))
+    if len(frame) > MAX_MESSAGE_BYTES:
+        kind = message.__struct_config__.tag
+        raise WireError(
+            f"message {kind!r} of {len(frame):,} bytes: expected at most {MAX_MESSAGE_BYTES:,}; "
+            "it was not sent"
+        )
+    return frame
+
+
+def decode(frame: bytes) -> Envelope:
+    """The envelope of a frame.
+
+    Raises:
+        WireError: not msgpack, not one of the messages, or of another protocol version.
+    """
+    try:
+        version = msgspec.msgpack.decode(frame)[0]
+    except (*_UNREADABLE, TypeError, LookupError) as error:
+        raise WireError(
+            f"malformed message of {len(frame)} bytes: expected [version, request, message]"
+        ) from error
+    if not isinstance(version, int):
+        raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
+    if version != PROTOCOL_VERSION:
+        raise WireError(
+            f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
+            "install the same rlsched on both sides"
+        )
+    try:
+        return _decoder.decode(frame)
+    except _UNREADABLE as error:
+        raise WireError(f"malformed message: {' '.join(str(error).split())[:_MAX_ERROR]}") from error

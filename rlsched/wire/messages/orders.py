@@ -1,0 +1,102 @@
+"""What the broker orders a node, and tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.wire.messages.replies import Refused
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
+    """The node is registered. Attempts in `forget` are not the broker's: end them and forget them."""
+
+    epoch: int
+    cluster: str
+    """Identity of the broker's journal; under another one than before, a node ends and forgets everything."""
+    heartbeat_s: float
+    forget: list[tuple[int, int]] = []
+    """(job, attempt)"""
+    lost_after_s: float = 0.0
+    """See `HeartbeatAck`; 0: this broker queues nothing again that may still run."""
+
+
+class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
+    """The broker has heard the heartbeat of this request number.
+
+    From when that was sent, it takes the node for alive for `Welcome.lost_after_s` at least. A node that gets
+    no younger answer ends its ranks by then, since the broker may start them elsewhere.
+    """
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
+    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it twice."""
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    num_ranks: int
+    nodes: list[str]
+    """Node of each rank; rank 0's is the gang's master."""
+    gpus: list[int]
+    """GPU numbers on this node."""
+    command: list[str]
+    env: dict[str, str]
+    cwd: str
+    time_limit_s: float | None = None
+    grace_s: float | None = None
+    """Between SIGTERM and SIGKILL when the job is preempted; None where it is not."""
+    sm_clock_mhz: int = 0
+    """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
+    fenced: bool = False
+    """End it when no heartbeat is answered for too long (see `HeartbeatAck`)."""
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
+    """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
+
+    Always answered by `Ended`, also where the node has never heard of the attempt; it then remembers the
+    attempt as ended, so that a `Launch` that comes later is not obeyed.
+    """
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    grace_s: float = 5.0
+
+
+class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
+    """Another highest SM clock for the GPUs of a rank that runs; answered by `ClockHeld`."""
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    sm_clock_mhz: int
+    """0: let them choose their clocks."""
+
+
+class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
+    """The broker does not know this connection (it was restarted, say): send `Hello` again."""
+
+
+class EndedAck(msgspec.Struct, frozen=True, kw_only=True, tag="ended_ack"):
+    """The end is in the journal; the node need not repeat it."""
+
+    job: int
+    attempt: int
+    rank: int
+
+
+class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
+    """Read a piece of output; answered by `LogData` with the same request number."""
+
+    job: int
+    attempt: int
+    rank: int
+    offset: int
+    max_bytes: int
+
+
+BrokerToNode = Welcome | HeartbeatAck | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused

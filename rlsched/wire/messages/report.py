@@ -1,0 +1,94 @@
+"""How the broker does: the answer to `Stats`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.wire.messages.predictions import PredictionReport
+
+
+class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal's file, and the disk that it is on."""
+
+    path: str
+    size_bytes: int
+    last_commit_ms: float | None
+    """How long the last commit took; None before the first."""
+    free_bytes: int | None
+    """Free on its disk; None where nobody knows."""
+    low_bytes: int
+    """Less free than this is too little."""
+
+
+class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the guard stepped in."""
+
+    decided: dict[str, int]
+    """Decisions of the fallback since the journal began, by why the policy did not decide: `late`, `illegal`,
+    `non-finite`, `failed` (it raised), `dials`."""
+    masked: dict[str, int]
+    """Decisions since the broker started in which it forbade something: `age bound` (a job was held back for
+    too long for another one to pass), `half free` (no waiting while half of the GPUs are free)."""
+    now: str
+    """Why the fallback decides now, "" while the policy does."""
+
+
+class QuestionsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Questions, since the broker started."""
+
+    waiting: int
+    """Those that wait for an answer now."""
+    askers: int
+    """Connections that they are of."""
+    refused: int
+    """Too many of one connection waited."""
+    failed: int
+    """They could not be answered."""
+
+
+class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of decision records since the broker started."""
+
+    kept: int
+    """Records written to the file."""
+    lost: dict[str, int]
+    """By kind: `made`, `remembered` (for `why`), `packed`, `written`, `drawn` (for TensorBoard)."""
+    troubles: dict[str, str]
+    """By kind, the line of what goes wrong now; empty where nothing does."""
+
+
+class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
+    """Who decided what, and how much there is."""
+
+    policy: str
+    decisions: dict[str, int]
+    """Decisions by source: policy, rule, guard, automatic."""
+    contested: dict[str, int]
+    """Those among them in which more than one row was legal."""
+    queued: int
+    running: int
+    ended: int
+    uptime_s: float
+    prediction: PredictionReport | None = None
+    """None from a broker that does not tell yet."""
+    speed_energy: float = 0.0
+    """What energy counts against time for jobs that do not say it themselves."""
+    clocked: int = 0
+    """Running jobs at a lower clock than the highest."""
+    fixed_clocks: dict[str, str] = {}
+    """Nodes whose clocks cannot be set, and why; the first 50."""
+    version: str = ""
+    """Of rlsched; "" from a broker that does not tell, as is None below."""
+    epoch: int = 0
+    """So many brokers have started on this journal."""
+    address: str = ""
+    fallback: str = ""
+    """The rule that decides where the policy fails, "" where there is none."""
+    nodes: dict[str, int] = {}
+    """Nodes by state."""
+    absent_nodes: dict[str, str] = {}
+    """Nodes that are down, away or drained, and why; the first 50."""
+    journal: JournalReport | None = None
+    guard: GuardReport | None = None
+    questions: QuestionsReport | None = None
+    records: RecordsReport | None = None

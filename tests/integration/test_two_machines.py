@@ -1,0 +1,145 @@
+"""Two fresh machines, as docs/how-to/deploy.md has it: keys by token, jobs over both, a bad line, a cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.wire.messages import JobInfo, NodeInfo
+from tests.integration.machines import ADDRESSES, Machines, why_not
+
+DEADLINE_S = 60.0
+_WHY_NOT = why_not()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)]
+
+
+class Cluster:
+    """A broker and a node on machine 0; a node and the user bob on machine 1, each with keys of its own."""
+
+    def __init__(self, machines: Machines, folder: Path) -> None:
+        self.machines, self.folder = machines, folder
+        self.homes = [str(folder / "home0"), str(folder / "home1")]
+        log = self.folder / "broker.log"
+        listening = ("--address", "tcp://0.0.0.0:7461", "--policy", "fifo-backfill")
+        self.machines.start(
+            0, log, "broker", *listening, "--prediction", "running-mean", "--keys", self.homes[0]
+        )
+        until(lambda: "ready at tcp://0.0.0.0:7461" in log.read_text(), "the broker listens", log)
+        self.broker = f"tcp://{ADDRESSES[0]}:7461"
+        for number, node in enumerate(("gpu-a", "gpu-b")):
+            if number:
+                self.join(node, "node")
+            options = ("--gpus", "2", "--simulated", "--end-jobs-on-exit", "--keys", self.homes[number])
+            self.machines.start(
+                number, folder / f"{node}.log", "node", "--broker", self.broker, "--name", node, *options
+            )
+        self.join("bob", "user")
+        until(
+            lambda: self.states() == {"gpu-a": "up", "gpu-b": "up"},
+            "both nodes are up",
+            folder / "gpu-b.log",
+        )
+
+    def join(self, name: str, role: str) -> None:
+        token = self.ask(0, "keys", "new", name, "--role", role, broker=True).strip()
+        assert f"as {role} {name}" in self.ask(1, "keys", "join", token)
+
+    def ask(self, number: int, *args: str, broker: bool = False, code: int = 0) -> str:
+        """What a command on a machine prints."""
+        options = ["--keys", self.homes[number], *(["--broker", self.broker] if broker else [])]
+        split = args.index("--") if "--" in args else len(args)
+        done = self.machines.run(number, *args[:split], *options, *args[split:])
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def submit(self, number: int, gpus: int, script: str) -> int:
+        job = self.ask(number, "submit", "--gpus", str(gpus), "--", "sh", "-c", script, broker=True)
+        return int(job.split()[1])
+
+    def jobs(self) -> dict[int, JobInfo]:
+        told = self.ask(1, "queue", "--all", "--json", broker=True)
+        return {job.job: job for job in msgspec.json.decode(told, type=list[JobInfo])}
+
+    def states(self) -> dict[str, str]:
+        told = self.ask(0, "nodes", "--json", broker=True)
+        return {node.name: node.state for node in msgspec.json.decode(told, type=list[NodeInfo])}
+
+
+def until(look: Callable[[], object], what: str, log: Path) -> None:
+    """Poll until something is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not look():
+        assert time.monotonic() < deadline, f"waited until {what}: {log.read_text()}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    machines = Machines()
+    try:
+        yield Cluster(machines, tmp_path_factory.mktemp("two"))
+    finally:
+        machines.close()
+
+
+@pytest.fixture(autouse=True)
+def a_good_line(cluster: Cluster) -> Iterator[None]:
+    yield
+    line = cluster.machines.line
+    line.delay_s, line.loss_frac, line.is_cut = 0.0, 0.0, False
+
+
+def test_a_gang_of_both_machines_runs_and_shows_its_output(cluster: Cluster) -> None:
+    job = cluster.submit(1, 4, "echo rank $RANK of $WORLD_SIZE, master $MASTER_ADDR")
+    until(lambda: cluster.jobs()[job].state == "completed", "it is over", cluster.folder / "broker.log")
+    assert cluster.jobs()[job].user == "bob"
+    for rank in range(2):
+        assert cluster.ask(1, "logs", "--rank", str(rank), str(job), broker=True) == (
+            f"rank {rank} of 2, master gpu-a\n"
+        )
+    assert cluster.machines.line.num_carried > 50
+
+
+def test_a_slow_line_that_loses_packets_costs_time_alone(cluster: Cluster) -> None:
+    cluster.machines.line.delay_s, cluster.machines.line.loss_frac = 0.04, 0.03
+    jobs = [cluster.submit(1, 4, "sleep 0.2; exit 3") for _ in range(5)]
+    until(
+        lambda: all(cluster.jobs()[job].state == "failed" for job in jobs),
+        "all are over",
+        cluster.folder / "broker.log",
+    )
+    told = cluster.jobs()
+    assert [(told[job].exit_code, told[job].attempt) for job in jobs] == [(3, 1)] * len(jobs)
+
+
+def test_a_job_that_ends_while_the_line_is_cut_is_reported_afterwards(cluster: Cluster) -> None:
+    marks = cluster.folder / "marks"
+    job = cluster.submit(0, 4, f"echo on $RANK >> {marks}; sleep 3; echo off $RANK >> {marks}; exit 0")
+    until(
+        lambda: marks.exists() and marks.read_text().count("on") == 2, "it runs", cluster.folder / "gpu-b.log"
+    )
+    cluster.machines.line.is_cut = True
+    until(lambda: marks.read_text().count("off") == 2, "it has ended", cluster.folder / "gpu-b.log")
+    log = cluster.folder / "gpu-b.log"
+    until(lambda: "lost the connection" in log.read_text(), "the connection is given up", log)
+    cluster.machines.line.is_cut = False
+    until(lambda: cluster.jobs()[job].state == "completed", "it is reported", cluster.folder / "broker.log")
+    assert cluster.jobs()[job].attempt == 1
+    assert marks.read_text().count("on") == 2
+    assert cluster.states() == {"gpu-a": "up", "gpu-b": "up"}
+
+
+def test_bob_rules_over_his_own_jobs_until_his_key_is_revoked(cluster: Cluster) -> None:
+    owners = cluster.submit(0, 4, "sleep 1000")
+    his = cluster.submit(1, 4, "true")
+    assert "only" in cluster.ask(1, "cancel", str(owners), broker=True, code=2)
+    cluster.ask(1, "cancel", str(his), broker=True)
+    cluster.ask(0, "cancel", str(owners), broker=True)
+    assert cluster.ask(0, "keys", "revoke", "bob") == "revoked user bob\n"
+    assert "refuses the key" in cluster.ask(1, "queue", "--timeout-s", "2", broker=True, code=2)
+    cluster.join("bob2", "user")
+    cluster.ask(1, "queue", broker=True)

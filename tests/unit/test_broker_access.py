@@ -1,0 +1,151 @@
+"""The access list: read once, and again when a file comes, goes or changes. Handshakes starve no message."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rlsched.broker.access import AccessList
+from rlsched.broker.keys import KeyHome
+from rlsched.broker.roles import Peer
+from rlsched.broker.transport import MAX_HANDSHAKES, ZAP_ADDRESS, Transport
+from rlsched.wire.dealer import connect_dealer
+from rlsched.wire.messages import Stats, encode
+
+KEYS = [str(k).encode() * 40 for k in range(4)]
+
+
+class Elapsed:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def elapsed() -> Elapsed:
+    return Elapsed()
+
+
+@pytest.fixture
+def access(tmp_path: Path, elapsed: Elapsed) -> AccessList:
+    for number in range(3):
+        (tmp_path / f"node-n{number}.public").write_bytes(KEYS[number] + b"\n")
+    return AccessList(tmp_path, elapsed)
+
+
+def test_a_list_that_nobody_changes_is_read_once(access: AccessList, elapsed: Elapsed) -> None:
+    for _ in range(50):
+        elapsed.now_s += 0.3
+        assert len(access.peers()) == 3
+    assert access.num_read == 3
+
+
+def test_a_new_file_is_read_alone_and_one_taken_away_is_gone_at_once(
+    access: AccessList, elapsed: Elapsed
+) -> None:
+    access.peers()
+    (access.directory / "node-n3.public").write_bytes(KEYS[3])
+    assert access.peers()[KEYS[3]] == Peer("node", "n3")
+    assert access.num_read == 4
+    (access.directory / "node-n0.public").unlink()
+    assert KEYS[0] not in access.peers()
+    assert elapsed.now_s == 0.0
+
+
+def test_a_key_overwritten_in_place_is_noticed_within_a_second(access: AccessList, elapsed: Elapsed) -> None:
+    assert KEYS[0] in access.peers()
+    path = access.directory / "node-n0.public"
+    before = access.directory.stat().st_mtime_ns
+    with path.open("r+b") as file:
+        file.write(KEYS[3])
+    assert access.directory.stat().st_mtime_ns == before
+    elapsed.now_s += 1.0
+    assert KEYS[0] not in access.peers()
+    assert access.peers()[KEYS[3]] == Peer("node", "n0")
+
+
+def test_a_directory_that_is_gone_authorises_nobody(tmp_path: Path) -> None:
+    assert AccessList(tmp_path / "none").peers() == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"short", b"x" * 41, os.urandom(3)])
+def test_a_damaged_file_authorises_nobody(access: AccessList, data: bytes) -> None:
+    (access.directory / "node-n0.public").write_bytes(data)
+    assert set(access.peers()) == {KEYS[1], KEYS[2]}
+
+
+# ---- handshakes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> Iterator[Transport]:
+    transport = Transport("tcp://127.0.0.1:0", KeyHome(tmp_path))
+    yield transport
+    transport.close()
+
+
+def test_handshakes_read_no_file_again(tmp_path: Path, transport: Transport) -> None:
+    home = KeyHome(tmp_path)
+    pairs = [home.node(f"n{number}") for number in range(40)]
+    context = zmq.Context()
+    sockets = [connect_dealer(context, transport.address, pair, home.broker_public()) for pair in pairs]
+    try:
+        deadline = time.monotonic() + 20.0
+        while transport.counts.get("handshakes", 0) < 40 and time.monotonic() < deadline:
+            transport.receive(20, 100)
+        assert transport.counts["handshakes"] == 40
+        assert transport._access.num_read == 40
+    finally:
+        for socket in sockets:
+            socket.close(linger=0)
+        context.term()
+
+
+def test_those_who_knock_without_end_do_not_keep_a_message_waiting(
+    tmp_path: Path, transport: Transport
+) -> None:
+    """The ZAP socket is fed faster than it is answered, as by a flood of strangers."""
+    home, over = KeyHome(tmp_path), threading.Event()
+    context = zmq.Context()
+    client = connect_dealer(context, transport.address, home.client(), home.broker_public())
+
+    def knock() -> None:
+        stranger = [b"", b"1.0", b"1", b"rlsched", b"127.0.0.1", b"", b"CURVE", b"k" * 32]
+        door = transport._context.socket(zmq.DEALER)
+        door.setsockopt(zmq.SNDHWM, 0)
+        door.connect(ZAP_ADDRESS)
+        while not over.is_set():
+            door.send_multipart(stranger)
+            while door.poll(0):
+                door.recv_multipart()
+        door.close(linger=0)
+
+    try:
+        while not client.poll(0, zmq.POLLOUT):
+            transport.receive(20, 100)
+        knocking = threading.Thread(target=knock)
+        knocking.start()
+        client.send(encode(Stats(), 7))
+        heard: list[int] = []
+        deadline, most = time.monotonic() + 20.0, 0
+        while not heard and time.monotonic() < deadline:
+            before = transport.counts.get("refused_handshakes", 0)
+            heard = [one.envelope.request for one in transport.receive(20, 100)[0]]
+            most = max(most, transport.counts.get("refused_handshakes", 0) - before)
+        assert heard == [7]
+        assert 0 < most <= MAX_HANDSHAKES
+    finally:
+        over.set()
+        knocking.join(20.0)
+        client.close(linger=0)
+        context.term()

@@ -1,0 +1,135 @@
+"""A connection that libzmq has given up is replaced: after a frame above the limit, it never dials again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rlsched.broker.keys import KeyHome
+from rlsched.client.client import Client
+from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    Hello,
+    Jobs,
+    LogData,
+    SayHello,
+    decode,
+    encode,
+)
+from rlsched_node.link import RENEW_S, BrokerLink
+from rlsched_node.steps import Connected, Disconnected, Received
+
+DEADLINE_S = 10.0
+TOO_LONG = b"x" * (MAX_MESSAGE_BYTES + 1)
+
+
+class Listener:
+    """A broker's socket in a thread that answers as it is told, without any limit of its own."""
+
+    def __init__(self, home: KeyHome, answer: Callable[[int, bytes], bytes]) -> None:
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.curve_server = True
+        self._router.curve_publickey, self._router.curve_secretkey = home.broker()
+        self.address = f"tcp://127.0.0.1:{self._router.bind_to_random_port('tcp://127.0.0.1')}"
+        self._answer, self._stopping = answer, threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        heard = 0
+        while not self._stopping.is_set():
+            if self._router.poll(10):
+                route, frame = self._router.recv_multipart()
+                self._router.send_multipart([route, self._answer(heard, frame)])
+                heard += 1
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._router.close(linger=0)
+        self._context.term()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> KeyHome:
+    return KeyHome(tmp_path)
+
+
+@pytest.fixture
+def first_too_long(home: KeyHome) -> Iterator[Listener]:
+    """Answers the first message with a frame above the limit, and all others well."""
+
+    def answer(heard: int, frame: bytes) -> bytes:
+        envelope = decode(frame)
+        good = SayHello() if isinstance(envelope.message, Hello) else Jobs(jobs=[])
+        return TOO_LONG if heard == 0 else encode(good, envelope.request)
+
+    listener = Listener(home, answer)
+    yield listener
+    listener.close()
+
+
+def test_a_node_without_a_welcome_dials_anew(home: KeyHome, first_too_long: Listener) -> None:
+    now_s = [0.0]
+    link = BrokerLink(first_too_long.address, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
+    hello = Hello(name="n0", gpus=1)
+
+    def until(kind: type, *, says: bool = False) -> list[object]:
+        deadline, seen = time.monotonic() + DEADLINE_S, []
+        while not any(isinstance(event, kind) for event in seen):
+            assert time.monotonic() < deadline, seen
+            seen += link.receive()
+            if says:
+                says = not link.send(hello)
+            link.socket.poll(10)
+        return seen
+
+    try:
+        until(Connected)
+        assert not link.renew(is_registered=True)
+        assert link.send(hello)
+        until(Disconnected)
+        now_s[0] = RENEW_S - 0.1
+        assert not link.renew(is_registered=False)
+        now_s[0] = RENEW_S
+        assert link.renew(is_registered=False)
+        assert isinstance(until(Received, says=True)[0], Disconnected)
+        assert not link.renew(is_registered=False), "the new socket has its time too"
+    finally:
+        link.close()
+
+
+def test_a_node_sends_no_frame_above_the_limit(home: KeyHome) -> None:
+    home.broker()
+    link = BrokerLink("tcp://127.0.0.1:9", home.node("n0"), home.broker_public())
+    try:
+        assert not link.send(LogData(data=TOO_LONG, offset=0, eof=True))
+    finally:
+        link.close()
+
+
+def test_a_client_that_got_no_answer_asks_on_a_new_connection(
+    home: KeyHome, first_too_long: Listener
+) -> None:
+    with Client(first_too_long.address, home=home.directory, timeout_s=0.5) as client:
+        with pytest.raises(BrokerUnavailableError):
+            client.jobs()
+        client.timeout_s = DEADLINE_S
+        assert client.jobs() == []
+
+
+def test_a_request_above_the_limit_is_refused_before_it_is_sent(
+    home: KeyHome, first_too_long: Listener
+) -> None:
+    with Client(first_too_long.address, home=home.directory) as client:
+        with pytest.raises(InputError, match=r"message 'submit' of 1,048,\d+ bytes"):
+            client.submit(["true", "x" * MAX_MESSAGE_BYTES])
+        with pytest.raises(InputError, match="is not valid UTF-8"):
+            client.submit(["true", "a\udcff"])
