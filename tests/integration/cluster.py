@@ -62,8 +62,9 @@ class Cluster:
     def start(self, name: str) -> None:
         """Start the broker, and wait until it listens; or a node."""
         if name != "broker":
-            options = ("--name", name, "--gpus", "4", "--simulated", "--dir", str(self.directory / name))
-            self._spawn(name, "node", "--broker", self.address, *options, *self._node_options)
+            options = ("--name", name, "--gpus", "4", "--simulated", "--allow-root")
+            place = ("--broker", self.address, "--dir", str(self.directory / name))
+            self._spawn(name, "node", *place, *options, *self._node_options)
             return
         found = self.directory / "broker" / "address"
         found.unlink(missing_ok=True)

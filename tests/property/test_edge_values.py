@@ -1,0 +1,83 @@
+"""Whatever a node or a client says that can be decoded, a broker deals with it, and so does the next one."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from rlsched.broker.events import ClientAsked, NodeSaid, Tick
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal import Journal
+from rlsched.decide.registry import load_scheduler
+from rlsched.errors import WireError
+from rlsched.wire.messages import ClientRequest, NodeMessage, decode, encode
+from tests.property.edges import make
+from tests.unit.broker_machine.hand import LIMITS, hello, submit
+
+NODES = ("n0", "n1")
+LIKELY = {
+    "name": NODES,
+    "node": NODES,
+    "job": tuple(range(1, 12)),
+    "attempt": (1, 2),
+    "rank": (0, 1),
+    "gpus": (0, 3, 4),
+    "num_gpus": (1, 2, 4, 8),
+    "command": (["true"],),
+    "cluster": ("", "c1"),
+    "epoch": (0, 1),
+    "exit_code": (0, 1, 143),
+    "reason": ("", "killed", "time_limit", "node_stopped", "fenced"),
+    "vc": ("", "team"),
+}
+KINDS = (*NodeMessage.__args__, *ClientRequest.__args__)
+
+
+def one(chance: Random) -> NodeSaid | ClientAsked | Tick:
+    if chance.random() < 0.1:
+        return Tick()
+    kind = chance.choice(KINDS)
+    try:
+        message = decode(encode(make(kind, chance, LIKELY), 1)).message
+    except (WireError, OverflowError, UnicodeEncodeError):
+        return Tick()
+    if kind in NodeMessage.__args__:
+        return NodeSaid(chance.choice(NODES), chance.choice((0, 1, 7)), message)  # type: ignore[arg-type]
+    return ClientAsked(b"peer", chance.randint(0, 99), message)  # type: ignore[arg-type]
+
+
+def trial(directory: Path, seed: int, messages: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Say so many, and compare the broker with one that reads its journal."""
+    chance = Random(seed)
+    journal = Journal(directory / f"{seed}.sqlite")
+    broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS)
+    for name in NODES:
+        broker.says(name, hello(name))
+    for number in range(messages):
+        events = [one(chance) for _ in range(chance.choice((1, 1, 3)))]
+        if number % 20 == 0:
+            events.append(ClientAsked(b"peer", 1, submit(chance.choice((1, 4, 8)))))
+        broker.batch(events, after_s=chance.choice((0.001, 0.4, 3.0)))
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, now_s=broker.now_s)
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert {job.number: job.state for job in again.book.jobs.values()} == {
+        job.number: job.state for job in broker.book.jobs.values()
+    }
+    journal.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_that_can_be_said_troubles_a_broker(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial(tmp_path, seed, 400, caplog)
+
+
+@pytest.mark.slow
+def test_nothing_in_a_hundred_thousand_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for seed in range(100, 130):
+        trial(tmp_path, seed, 2_500, caplog)
