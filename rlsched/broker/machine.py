@@ -195,6 +195,8 @@ class Machine:
     def _node_said(self, event: NodeSaid) -> None:
         node, message = event.node, event.message
         if not isinstance(message, Hello):
+            if node not in self.book.nodes:
+                return  # it has not registered; its Hello will say all of this again
             self._members.seen(node, self.now_s)
         match message:
             case Launched():

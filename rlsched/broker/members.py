@@ -24,6 +24,15 @@ from rlsched.wire.messages import (
     Welcome,
 )
 
+MOST_OF_NODE = {
+    "gpus": MAX_GPUS_PER_NODE,
+    "cpus": 1 << 16,
+    "memory_mib": 1 << 30,
+    "lost_after_s": 1e9,
+}
+"""What a node may say that it has: more is a mistake, and does not fit the ledger."""
+MAX_NAME = 128
+MAX_MHZ = 100_000
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
 
@@ -205,12 +214,18 @@ class Members:
         """Why this node cannot register, "" if it can."""
         if hello.name != name:
             return f"this key belongs to node {name!r}, not to {hello.name!r}; use the key of {hello.name!r}"
-        if not 0 <= hello.gpus <= MAX_GPUS_PER_NODE:
-            return f"node {name}: gpus must be 0 to {MAX_GPUS_PER_NODE}, got {hello.gpus}"
-        if len(hello.sm_clocks_mhz) > MAX_CLOCKS or min(hello.sm_clocks_mhz, default=1) < 1:
+        for field, most in MOST_OF_NODE.items():
+            value = getattr(hello, field)
+            if not 0 <= value <= most:
+                return f"node {name}: {field} must be 0 to {most:g}, got {value:g}"
+        for field in ("gpu_type", "vc", "boot_id", "directory_id", "cluster"):
+            if len(getattr(hello, field)) > MAX_NAME:
+                return f"node {name}: {field} must have {MAX_NAME} characters at most"
+        clocks = hello.sm_clocks_mhz
+        if len(clocks) > MAX_CLOCKS or not 1 <= min(clocks, default=1) <= max(clocks, default=1) <= MAX_MHZ:
             return (
-                f"node {name}: expected up to {MAX_CLOCKS} SM clocks above 0 MHz, got "
-                f"{len(hello.sm_clocks_mhz)}, the lowest {min(hello.sm_clocks_mhz)}"
+                f"node {name}: expected up to {MAX_CLOCKS} SM clocks of 1 to {MAX_MHZ} MHz, got "
+                f"{len(clocks)}, from {min(clocks)} to {max(clocks)}"
             )
         if hello.vc == SHARED_PARTITION:
             return (

@@ -48,7 +48,7 @@ class Node:
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Whether what registers under its name has other GPUs or another owner: to a ledger, another node."""
+        """Whether what registers under its name has other GPUs or another owner: for a ledger, another."""
         return (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     @property
