@@ -37,6 +37,7 @@ from rlsched_node.link import BrokerLink
 from rlsched_node.machine import NodeMachine
 from rlsched_node.mishaps import Mishaps
 from rlsched_node.ranks import Ranks
+from rlsched_node.shims import Shims
 from rlsched_node.steps import (
     Acknowledge,
     ClocksLocked,
@@ -124,8 +125,13 @@ class NodeDaemon:
         self._terms = Terms(str(self._home.lease), config.max_output_mib, user)
         self._mishaps = Mishaps(_log)
         self._cgroups = Cgroups(str(config.directory.resolve()))
+        is_subreaper = shim.become_subreaper()
         self._ranks = Ranks(
-            self._store, self._mishaps, cgroups=self._cgroups, is_subreaper=shim.become_subreaper()
+            self._store,
+            self._mishaps,
+            cgroups=self._cgroups,
+            is_subreaper=is_subreaper,
+            shims=Shims(forks=is_subreaper),
         )
         self._clocks = ClockLocks(config.directory, gpus)
         self._machine = NodeMachine(self._hello(), self._adopted())

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
-from rlsched_node import shim
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.gpu.device import GpuSet
+from rlsched_node.shims import Shims, Spawned
 from rlsched_node.store import AttemptDir, LaunchRecord
 from rlsched_node.user import JobUser
 
@@ -67,13 +66,6 @@ class Terms(NamedTuple):
     lease: str = ""
     max_output_mib: int = 0
     user: JobUser | None = None
-
-
-class Spawned(NamedTuple):
-    """A shim, and the pipe on which it tells of its claim and of the end; closed when it is gone."""
-
-    pid: int
-    pipe_fd: int
 
 
 def master_port(job: int, attempt: int) -> int:
@@ -166,7 +158,12 @@ def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
 
 
 def start_rank(
-    launch: Launch, directory: AttemptDir, env: dict[str, str], terms: Terms, cgroup: Cgroup
+    launch: Launch,
+    directory: AttemptDir,
+    env: dict[str, str],
+    terms: Terms,
+    cgroup: Cgroup,
+    shims: Shims,
 ) -> Spawned:
     """Make the attempt's directories and start its shim, which goes on when this process ends.
 
@@ -176,6 +173,7 @@ def start_rank(
         env: Its environment.
         terms: What holds for every rank of this node.
         cgroup: Its control group, not there yet.
+        shims: Starts the process.
 
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
@@ -201,38 +199,10 @@ def start_rank(
         what = "no space left" if is_full else error.strerror
         raise LaunchError(f"cannot write {directory.path}: {what}", is_for_now=is_full) from error
     try:
-        return _spawn(directory)
+        return shims.start(directory.path)
     except OSError as error:
         directory.remove()
         raise LaunchError(f"cannot start a process: {error.strerror}") from error
-
-
-def _spawn(directory: AttemptDir) -> Spawned:
-    """The shim: a session of its own, signals blocked until it waits for them, no environment but LANG."""
-    path = str(directory.path)
-    told, tells = os.pipe()
-    try:
-        pid = os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-I", "-S", shim.__file__, os.path.join(*directory.path.parts[-2:])],
-            {"LANG": "C.UTF-8"},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, os.path.join(path, "output.log"), os.O_WRONLY | os.O_APPEND, 0),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-                (os.POSIX_SPAWN_DUP2, tells, shim.PIPE_FD),
-                (os.POSIX_SPAWN_OPEN, shim.RECORDS_FD, path, os.O_RDONLY | os.O_DIRECTORY, 0),
-            ],
-            setsid=True,
-            setsigmask=shim.SIGNALS,
-        )
-    except BaseException:
-        os.close(told)
-        raise
-    finally:
-        os.close(tells)
-    os.set_blocking(told, False)
-    return Spawned(pid, told)
 
 
 def _is_text(value: str) -> bool:

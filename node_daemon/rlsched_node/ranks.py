@@ -20,6 +20,7 @@ from rlsched_node.cgroup import Cgroup, Cgroups
 from rlsched_node.launch import Terms, start_rank
 from rlsched_node.leftovers import Leftovers
 from rlsched_node.mishaps import Mishaps
+from rlsched_node.shims import Shims
 from rlsched_node.steps import Event, Exited, Started, StartFailed
 from rlsched_node.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
 
@@ -65,7 +66,8 @@ class Ranks:
         store: The attempts on disk.
         mishaps: What is raised where one rank is looked at is no matter of the others.
         cgroups: Where each rank gets a control group; None: nowhere.
-        is_subreaper: This process is one, and has no children but shims.
+        is_subreaper: This process is one, and has no children but shims, and who forks them.
+        shims: Starts them; None: by new interpreters.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class Ranks:
         *,
         cgroups: Cgroups | None = None,
         is_subreaper: bool = False,
+        shims: Shims | None = None,
     ) -> None:
+        self._new_shims = shims or Shims()
         self._store, self._cgroups, self._is_subreaper = store, cgroups, is_subreaper
         self._mishaps = mishaps or Mishaps(_log)
         self._ranks: dict[AttemptKey, _Rank] = {}
@@ -101,7 +105,7 @@ class Ranks:
         """
         directory = self._store.at(key)
         cgroup = self._cgroups.at(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
-        pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup)
+        pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup, self._new_shims)
         leftovers = Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
         self._watch(_Rank(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True))
 
@@ -179,6 +183,7 @@ class Ranks:
         for rank in list(self._ranks.values()):
             self._unwatch(rank)
             del self._ranks[rank.key]
+        self._new_shims.close()
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
@@ -189,7 +194,9 @@ class Ranks:
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        return [rank.pid for rank in self._ranks.values() if rank.record is None]
+        """This daemon's own children: the living shims, and who forks them."""
+        living = [rank.pid for rank in self._ranks.values() if rank.record is None]
+        return [self._new_shims.forker_pid, *living]
 
     def _look(self) -> None:
         """What an adopted shim without a group leaves is given to nobody that we know: remember it."""

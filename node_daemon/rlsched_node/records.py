@@ -1,4 +1,4 @@
-"""The files between a shim and its daemon: written whole, forced to disk, an attempt claimed by one side.
+"""The files between a shim and its daemon: written whole, ends forced to disk, claimed by one side.
 
 Imported by the shim, so it imports the standard library alone.
 """
@@ -15,13 +15,32 @@ RESERVED_BYTES = 512
 """The size of an exit record on disk, reserved before the rank starts: a full disk must not lose an end."""
 
 
-def write_synced(path: str, data: bytes) -> None:
-    """Write a file in place and force it to disk."""
+def write(path: str, data: bytes, *, synced: bool = False) -> None:
+    """Write a file in place, and where it is to outlive the machine, force it to disk."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while data:
             data = data[os.write(fd, data) :]
-        os.fsync(fd)
+        if synced:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_synced(path: str, data: bytes) -> None:
+    """Write a file in place and force it to disk."""
+    write(path, data, synced=True)
+
+
+def reserve(path: str) -> None:
+    """Take the space of an exit record.
+
+    Raises:
+        OSError: there is none.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, RESERVED_BYTES)
     finally:
         os.close(fd)
 
@@ -42,7 +61,7 @@ def claim(directory: str, identity: dict[str, Any]) -> bool:
         FileNotFoundError: the directory has been removed, which is the other side's claim too.
     """
     draft = os.path.join(directory, f"pid.{os.getpid()}")
-    write_synced(draft, json.dumps(identity).encode())
+    write(draft, json.dumps(identity).encode())
     try:
         os.link(draft, os.path.join(directory, "pid"))
     except FileExistsError:

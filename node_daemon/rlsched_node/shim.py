@@ -111,7 +111,7 @@ def say(line: str) -> None:
         os.write(2, f"rlsched: {line}\n".encode(errors="replace"))
 
 
-def prctl(option: int, value: int) -> bool:
+def prctl(option: int, value: int | bytes) -> bool:
     """prctl(2): whether it was done. Where it is not, a killed shim leaves processes behind."""
     try:
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
@@ -326,8 +326,13 @@ def main(records_fd: int) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def begin() -> int:
+    """What a new process starts with, its descriptors in their places."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.closerange(RECORDS_FD + 1, 1 << 16)  # what the daemon's own parent may have left open
     os.set_inheritable(PIPE_FD, False)
-    sys.exit(main(RECORDS_FD))
+    return main(RECORDS_FD)
+
+
+if __name__ == "__main__":
+    sys.exit(begin())

@@ -114,7 +114,10 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AttemptDir:
-    """One attempt's directories. Files appear whole: written beside, forced to disk, renamed.
+    """One attempt's directories. Files appear whole: written beside, renamed.
+
+    Ends are forced to disk. What a start writes is not: it has to outlive its daemon, and no process that it
+    tells of outlives the machine; a broker takes whatever it does not hear of after a reboot for lost.
 
     Attributes:
         path: The daemon's, with its records.
@@ -125,7 +128,7 @@ class AttemptDir:
     job_path: Path
 
     def create(self, launch: LaunchRecord) -> None:
-        """Make the directories, durably, with room reserved for the exit record.
+        """Make the directories, with room reserved for the exit record.
 
         Raises:
             FileExistsError: this attempt was started before.
@@ -133,12 +136,10 @@ class AttemptDir:
         """
         self._make(self.path)
         try:
-            records.write_synced(str(self.path / "launch.json"), msgspec.json.encode(launch))
-            records.write_synced(str(self.path / "exit.tmp"), b" " * (records.RESERVED_BYTES - 1) + b"\n")
-            records.write_synced(str(self.path / "output.log"), b"")
+            records.write(str(self.path / "launch.json"), msgspec.json.encode(launch))
+            records.reserve(str(self.path / "exit.tmp"))
+            records.write(str(self.path / "output.log"), b"")
             self._make_for_job(launch.user)
-            records.sync_directory(str(self.path))
-            records.sync_directory(str(self.path.parent))
         except OSError:
             self.remove()
             raise

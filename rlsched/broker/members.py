@@ -175,7 +175,7 @@ class Members:
         if known is not None and known.is_other(hello) and self._busy(known):
             self._changed(name, hello, request)
             return
-        gone = "was rebooted" if known and known.spec.boot_id != hello.boot_id else "came back without it"
+        rebooted = known is not None and known.spec.boot_id != hello.boot_id
         if (
             known is None
             or known.state in ("away", "down")
@@ -187,7 +187,7 @@ class Members:
         self._lost_after_s[name] = spec.lost_after_s
         reports = self._welcome(name, hello, request)
         current = {(report.job, report.attempt) for report in reports}
-        self._missing(name, current, gone)
+        self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report)
 
@@ -294,11 +294,12 @@ class Members:
     def _is_current(self, node: str, report: AttemptReport) -> bool:
         return self._attempts.current(report.job, report.attempt, report.rank, node) is not None
 
-    def _missing(self, name: str, reported: set[tuple[int, int]], gone: str) -> None:
+    def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
         """Ranks that should be here and were not reported: launch, end again, or give up.
 
-        `gone`: what the node must have done to those that ran.
+        After a reboot nobody knows whether those that were being started ran.
         """
+        gone = "was rebooted" if rebooted else "came back without it"
         for number in sorted(self._book.nodes[name].live_jobs):
             job = self._book.jobs[number]
             attempt = job.active
@@ -306,7 +307,7 @@ class Members:
                 continue
             if attempt.ending:
                 self._attempts.kill(job)
-            elif any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
+            elif rebooted or any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
                 self._attempts.lost(name, job, f"node {name} {gone}")
             else:
                 self._attempts.launch(job, node=name)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlsched_node import shim
 from rlsched_node.ranks import Ranks
+from rlsched_node.shims import Shims
 from rlsched_node.store import AttemptStore
 
 
@@ -16,10 +18,15 @@ def store(tmp_path: Path) -> AttemptStore:
     return AttemptStore(tmp_path)
 
 
-@pytest.fixture
-def ranks(store: AttemptStore) -> Iterator[Ranks]:
-    ranks = Ranks(store)
+@pytest.fixture(params=["forked", "spawned"])
+def ranks(store: AttemptStore, request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    """A daemon's ranks, their shims from a forker, as ever where there are subreapers, or without one."""
+    is_forked = request.param == "forked"
+    was_subreaper = shim.become_subreaper() if is_forked else False
+    ranks = Ranks(store, is_subreaper=is_forked and was_subreaper, shims=Shims(forks=is_forked))
     yield ranks
     for key in list(store.scan()):
         ranks.hard_kill(key)
     ranks.close()
+    if is_forked:
+        shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: the other tests have none

@@ -167,9 +167,10 @@ def test_a_hard_kill_needs_no_help_of_the_shim(ranks: Ranks, store: AttemptStore
 
 
 def test_a_shim_that_cannot_start_is_a_refused_launch(
-    ranks: Ranks, store: AttemptStore, monkeypatch: pytest.MonkeyPatch
+    store: AttemptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shim, "__file__", "/no/such/shim.py")
+    ranks = Ranks(store)
     directory = start(ranks, store, "true")
     [event] = collect(ranks, StartFailed)
     assert isinstance(event, StartFailed)

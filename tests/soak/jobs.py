@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -96,14 +97,16 @@ class Lines:
 
 
 def shims(directory: Path) -> dict[int, tuple[int, int, int]]:
-    """Process number -> (job, attempt, rank) of every shim below a directory."""
+    """Process number -> (job, attempt, rank) of every living shim below a directory."""
     found = {}
-    for pid in _pids():
-        words = _read(pid, "cmdline")
-        if len(words) > 1 and words[-2].endswith(b"shim.py") and words[-1].startswith(os.fsencode(directory)):
-            name = Path(os.fsdecode(words[-1])).name.split(".")
-            if len(name) == 3 and all(part.isdigit() for part in name):
-                found[pid] = (int(name[0]), int(name[1]), int(name[2]))
+    for path in directory.rglob("pid"):
+        name = path.parent.name.split(".")
+        try:
+            pid = int(json.loads(path.read_text())["pid"])
+        except (OSError, ValueError, LookupError):
+            continue
+        if pid > 0 and Path(f"/proc/{pid}").exists() and len(name) == 3 and all(map(str.isdigit, name)):
+            found[pid] = (int(name[0]), int(name[1]), int(name[2]))
     return found
 
 

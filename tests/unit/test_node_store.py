@@ -29,6 +29,7 @@ from rlsched_node.launch import (
 )
 from rlsched_node.output import CUT
 from rlsched_node.records import claim
+from rlsched_node.shims import Shims
 from rlsched_node.store import AttemptStore, LaunchRecord, ProcessId
 
 KEY = AttemptKey(1, 1, 0, "c1")
@@ -210,13 +211,13 @@ def test_a_gpu_that_somebody_else_computes_on_is_refused() -> None:
 def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: str, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes", path)
+    def full(path: str) -> None:
+        raise OSError(errno.ENOSPC, "no room", path)
 
     store = AttemptStore(tmp_path)
-    monkeypatch.setattr(records, "write_synced", full)
+    monkeypatch.setattr(records, "reserve", full)
     with pytest.raises(LaunchError, match="no space left"):
-        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""))
+        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""), Shims())
     assert not store.at(KEY).path.exists()
 
 
@@ -232,7 +233,7 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
     store = AttemptStore(tmp_path / "a")
     store.at(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
-        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""))
+        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""), Shims())
     (tmp_path / "a" / "records" / "c2").touch()
     with pytest.raises(LaunchError, match=r"cannot write .*Not a directory"):
-        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""))
+        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""), Shims())

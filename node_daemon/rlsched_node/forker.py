@@ -1,0 +1,89 @@
+"""A small process that forks shims for its daemon: a start costs a fork, and not a new interpreter.
+
+Run by the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets or threads. On FD,
+a socket of packets, the daemon sends the path of an attempt's records and a pipe, and gets the shim's process
+number. The shim is forked twice, so that it is given to the daemon, which is a subreaper, and outlives both.
+When the daemon is gone the socket ends, and so does this.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from rlsched_node import shim
+
+MAX_PATH_BYTES = 1 << 14
+_PR_SET_NAME = 15
+
+
+def serve(control: socket.socket) -> int:
+    """Fork until the daemon is gone."""
+    while True:
+        path, pipes, _, _ = socket.recv_fds(control, MAX_PATH_BYTES, 1)
+        if not path:
+            return 0
+        try:
+            answer = str(_fork(os.fsdecode(path), pipes[0], control))
+        except OSError as error:
+            answer = f"cannot fork: {error.strerror}"
+        for pipe in pipes:
+            os.close(pipe)
+        control.send(answer.encode())
+
+
+def _fork(path: str, pipe: int, control: socket.socket) -> int:
+    """The process number of a new shim; it is nobody's child here."""
+    told, tells = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:
+                os.write(tells, str(pid).encode())
+                os._exit(0)
+        control.close()
+        _become_shim(path, pipe)
+    os.close(tells)
+    os.waitpid(middle, 0)
+    with os.fdopen(told) as file:
+        pid = int(file.read() or -1)
+    if pid <= 0:
+        raise OSError(0, "no process left")
+    return pid
+
+
+def _become_shim(path: str, pipe: int) -> None:
+    """In the new process: what `python shim.py` begins with. Never returns."""
+    code = 1
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, shim.SIGNALS)
+        records = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        wanted = (
+            os.open(os.devnull, os.O_RDONLY),
+            os.open(os.path.join(path, "output.log"), os.O_WRONLY | os.O_APPEND),
+            pipe,
+            records,
+        )
+        high = [os.dup2(fd, 100 + number) for number, fd in enumerate(wanted)]
+        for fd, target in zip(high, (0, 1, shim.PIPE_FD, shim.RECORDS_FD), strict=True):
+            os.dup2(fd, target, inheritable=target < shim.PIPE_FD)
+        os.dup2(1, 2)
+        shim.prctl(_PR_SET_NAME, os.path.basename(path).encode())
+        code = shim.begin()
+    except BaseException as error:
+        shim.say(f"the shim did not start: {error!r}")
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    os.closerange(shim.PIPE_FD + 1, 1 << 16)
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,119 @@
+"""Where shims come from: forked by a small process that stands ready, or by a new interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from rlsched_node import forker, shim
+
+ANSWER_S = 5.0
+_log = logging.getLogger("rlsched.node")
+_ENVIRONMENT = {"LANG": "C.UTF-8"}
+
+
+class Spawned(NamedTuple):
+    """A shim, and the pipe on which it tells of its claim and of the end; it is closed when the shim goes."""
+
+    pid: int
+    pipe_fd: int
+
+
+class Shims:
+    """Starts shims, each in a session of its own, with no environment but LANG.
+
+    Args:
+        forks: Whether a forker stands ready; without one each start is a new interpreter.
+    """
+
+    def __init__(self, *, forks: bool = False) -> None:
+        self._forks = forks
+        self._control: socket.socket | None = None
+        self.forker_pid = 0
+        if forks:
+            self._stand_ready()
+
+    def start(self, path: Path) -> Spawned:
+        """The shim of an attempt.
+
+        Args:
+            path: Its directory of records.
+
+        Raises:
+            OSError: no process can be made.
+        """
+        told, tells = os.pipe()
+        try:
+            pid = self._forked(path, tells) or _spawned(path, tells)
+        except BaseException:
+            os.close(told)
+            raise
+        finally:
+            os.close(tells)
+        os.set_blocking(told, False)
+        return Spawned(pid, told)
+
+    def close(self) -> None:
+        """Let the forker go; its shims stay."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.forker_pid, 0)
+            self.forker_pid = 0
+
+    def _stand_ready(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(ANSWER_S)
+        with theirs:
+            self.forker_pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", forker.__file__, str(shim.PIPE_FD)],
+                _ENVIRONMENT,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), shim.PIPE_FD),
+                ],
+                setsid=True,
+            )
+        self._control = ours
+
+    def _forked(self, path: Path, tells: int) -> int:
+        """A shim by the forker; 0 where there is none, or it has gone: a new one stands ready next time."""
+        if not self._forks:
+            return 0
+        if self._control is None:
+            self._stand_ready()
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [os.fsencode(path)], [tells])
+            answer = self._control.recv(200).decode()
+            return int(answer)
+        except (OSError, ValueError) as error:
+            _log.warning("the process that forks shims is of no use (%s); a new one takes its place", error)
+            self.close()
+            return 0
+
+
+def _spawned(path: Path, tells: int) -> int:
+    """A shim by an interpreter of its own."""
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-S", shim.__file__, os.path.join(*path.parts[-2:])],
+        _ENVIRONMENT,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(path / "output.log"), os.O_WRONLY | os.O_APPEND, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+            (os.POSIX_SPAWN_DUP2, tells, shim.PIPE_FD),
+            (os.POSIX_SPAWN_OPEN, shim.RECORDS_FD, str(path), os.O_RDONLY | os.O_DIRECTORY, 0),
+        ],
+        setsid=True,
+        setsigmask=shim.SIGNALS,
+    )

@@ -1,0 +1,70 @@
+"""The process that forks shims: it may be shot, and ends with its daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from rlsched_node import shim
+from rlsched_node.ranks import Ranks
+from rlsched_node.shims import Shims
+from rlsched_node.steps import Exited
+from rlsched_node.store import AttemptStore
+from tests.integration.ranks import KEY, collect, output, start
+
+
+def gone(pid: int) -> bool:
+    deadline_s = time.monotonic() + 10.0
+    while shim.start_ticks(pid) is not None and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return shim.start_ticks(pid) is None
+
+
+def test_one_that_was_shot_is_replaced_and_no_start_fails(store: AttemptStore) -> None:
+    shims = Shims(forks=True)
+    ranks = Ranks(store, shims=shims)
+    first = shims.forker_pid
+    os.kill(first, signal.SIGKILL)
+    directory = start(ranks, store, "sh", "-c", "echo here")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
+    assert output(directory) == "here\n"
+    shims._forked(Path("/no/such/directory"), 1)
+    assert shims.forker_pid not in (0, first)
+    ranks.close()
+
+
+def test_it_ends_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> None:
+    shims = Shims(forks=True)
+    ranks = Ranks(store, shims=shims)
+    directory = start(ranks, store, "sleep", "300")
+    while (process := directory.process()) is None:
+        time.sleep(0.01)
+    forker = shims.forker_pid
+    ranks.close()
+    assert gone(forker)
+    assert process.is_alive()
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_forked_shim_has_a_session_of_its_own_and_nothing_of_the_daemons(
+    store: AttemptStore, monkeypatch: object
+) -> None:
+    del monkeypatch
+    os.environ["RLSCHED_TEST_SECRET"] = "x"
+    try:
+        shims = Shims(forks=True)
+    finally:
+        del os.environ["RLSCHED_TEST_SECRET"]
+    ranks = Ranks(store, shims=shims)
+    directory = start(ranks, store, "sleep", "300")
+    while (process := directory.process()) is None:
+        time.sleep(0.01)
+    fields = shim.read_stat(process.pid)
+    assert fields is not None
+    assert int(fields[3]) == process.pid, "its session"
+    assert b"SECRET" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    assert Path(f"/proc/{process.pid}/comm").read_text().strip() == "1.1.0"
+    os.kill(process.pid, signal.SIGKILL)
+    ranks.close()
