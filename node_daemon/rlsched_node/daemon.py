@@ -32,6 +32,7 @@ from rlsched_node.launch import (
     refuse_foreign_processes,
     refuse_on_full_disk,
 )
+from rlsched_node.lease_file import read_lease, since_boot_s, write_lease
 from rlsched_node.leftovers import attempt_directory_of
 from rlsched_node.link import BrokerLink
 from rlsched_node.machine import NodeMachine
@@ -224,7 +225,7 @@ class NodeDaemon:
         while not is_done():
             if self._link.renew(self._machine.is_registered):
                 poller = self._poller()
-            timeout_s = min(max(self._machine.next_tick_s() - shim.since_boot_s(), 0.0), 1.0)
+            timeout_s = min(max(self._machine.next_tick_s() - since_boot_s(), 0.0), 1.0)
             if self._ranks.needs_polling:
                 timeout_s = min(timeout_s, _POLL_WITHOUT_PIDFD_S)
             poller.poll(int(timeout_s * 1e3) + 1)
@@ -267,7 +268,7 @@ class NodeDaemon:
                 event = events.pop(0)
                 effects: list[Effect] = []
                 with self._mishaps.set_aside(type(event).__name__):
-                    effects = self._machine.handle(event, shim.since_boot_s())
+                    effects = self._machine.handle(event, since_boot_s())
                 for effect in effects:
                     with self._mishaps.set_aside(type(effect).__name__):
                         events += self._perform(effect)
@@ -294,7 +295,7 @@ class NodeDaemon:
                     self._home.persist(cluster, epoch)
             case RenewLease(until_s, grace_s, lost_after_s):
                 with _log_os_errors("fenced ranks end when the lease that they have is over"):
-                    shim.write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
+                    write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
             case RecordEnded(key, exit_code, reason):
                 with _log_os_errors(f"attempt {key} is remembered in memory alone"):
                     self._store.at(key).create_ended(exit_code, reason)
@@ -344,7 +345,7 @@ class NodeDaemon:
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()
-        lease = shim.read_lease(str(self._home.lease))
+        lease = read_lease(str(self._home.lease))
         self._clocks_note = clocks.note
         return Hello(
             name=self._config.name,

@@ -34,6 +34,7 @@ from typing import Any
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from rlsched_node.cgroup import Cgroup
+from rlsched_node.lease_file import Fence, read_lease, since_boot_s
 from rlsched_node.output import OutputBound
 from rlsched_node.records import claim, exit_record, write_exit
 
@@ -47,8 +48,6 @@ RECORDS_FD = 4
 """The directory of the attempt's records."""
 CLAIMED = b"."
 DEFAULT_GRACE_S = 5.0
-LEASE_LOOK_S = 1.0
-"""A shim with a lease looks at the clock so often: while a machine is suspended, sleeps do not end."""
 STRAGGLER_GRACE_S = 2.0
 SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _PR_SET_PDEATHSIG = 1
@@ -77,32 +76,6 @@ def start_ticks(pid: int) -> int | None:
     """Clock ticks from boot to the start of a process; None when it is gone or a zombie."""
     fields = read_stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
-
-
-def since_boot_s() -> float:
-    """Seconds since the machine was booted, those among them for which it was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def write_lease(path: str, until_s: float, grace_s: float, lost_after_s: float) -> None:
-    """Renew the lease in place, which needs no space; twice, so that half of a write is told from a whole."""
-    line = f"{until_s:.3f} {grace_s:.3f} {lost_after_s:.3f}".ljust(63) + "\n"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.pwrite(fd, (line * 2).encode(), 0)
-    finally:
-        os.close(fd)
-
-
-def read_lease(path: str) -> tuple[float, float, float] | None:
-    """(until when, seconds since boot; grace_s; lost_after_s); None where there is none, or half of one."""
-    try:
-        with open(path, encoding="ascii") as file:
-            first, second = file.readlines()
-        until_s, grace_s, lost_after_s = map(float, first.split())
-    except (OSError, ValueError):
-        return None
-    return (until_s, grace_s, lost_after_s) if first == second else None
 
 
 def say(line: str) -> None:
@@ -168,8 +141,7 @@ class Rank:
         limit_s = launch["time_limit_s"]
         self.limit_at_s = math.inf if limit_s is None else time.monotonic() + limit_s
         self.limit_s = limit_s
-        self.lease = str(launch.get("lease", ""))
-        self.lease_until_s = -math.inf
+        self.fence = Fence(launch.get("lease", ""))
         self.output = OutputBound("output.log", launch.get("max_output_bytes"))
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
@@ -231,12 +203,14 @@ class Rank:
     def step(self) -> None:
         """Wait for the next signal or deadline, and act on it."""
         until_s = min(self.limit_at_s, self.kill_at_s, self.output.look_at_s) - time.monotonic()
-        info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), LEASE_LOOK_S if self.lease else 3600.0))
+        info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), self.fence.look_s))
         if info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
-        if self.lease and since_boot_s() >= self.lease_until_s:
-            self.look_at_lease()
+        grace_s = self.fence.closed_grace_s()
+        if grace_s is not None:
+            say("the broker has not been heard of for too long, and may start this job elsewhere: ending it")
+            self.end("fenced", grace_s)
         self.output.look()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
@@ -247,17 +221,6 @@ class Rank:
             self.cgroup.kill()
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
-
-    def look_at_lease(self) -> None:
-        """The lease that was read last is over: go by the one there is now, and end if that is over too."""
-        lease = read_lease(self.lease)
-        grace_s = 0.0
-        if lease is not None:
-            self.lease_until_s, grace_s, _ = lease
-        if since_boot_s() >= self.lease_until_s:
-            self.lease = ""
-            say("the broker has not been heard of for too long, and may start this job elsewhere: ending it")
-            self.end("fenced", grace_s)
 
     def read_kill(self) -> dict[str, Any]:
         """What the daemon asks for; empty when the signal came from somebody else."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Launch, Welcome
-from rlsched_node import shim
+from rlsched_node.lease_file import read_lease, write_lease
 from rlsched_node.machine import NodeMachine
 from rlsched_node.steps import Connected, Effect, Received, RenewLease, Send, StartRank, Tick
 
@@ -73,13 +73,13 @@ def test_what_an_earlier_daemon_went_by_is_told_until_there_is_another() -> None
 
 def test_the_file_says_what_was_written_last_and_nothing_by_halves(tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
-    assert shim.read_lease(path) is None
-    shim.write_lease(path, 1234.5678, 10.0, 80.0)
+    assert read_lease(path) is None
+    write_lease(path, 1234.5678, 10.0, 80.0)
     before = os.stat(path)
-    shim.write_lease(path, math.inf, 30.0, 0.0)
-    assert shim.read_lease(path) == (math.inf, 30.0, 0.0)
+    write_lease(path, math.inf, 30.0, 0.0)
+    assert read_lease(path) == (math.inf, 30.0, 0.0)
     after = os.stat(path)
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size), "a full disk must not end jobs"
     first, second = Path(path).read_text().splitlines(keepends=True)
     Path(path).write_text(first.replace("inf", "12.000") + second)
-    assert shim.read_lease(path) is None
+    assert read_lease(path) is None
