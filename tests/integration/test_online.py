@@ -291,6 +291,27 @@ def test_up_takes_everything_down_and_comes_back_with_the_jobs(tmp_path: Path) -
         assert again.stop() == 0
 
 
+def test_a_node_that_was_stopped_with_a_job_is_up_when_it_comes_back(tmp_path: Path) -> None:
+    """How the job ended is told at registration, and is news of the past."""
+    one = ("--nodes", "1")
+    up = Up(tmp_path, *one)
+    with Client(up.wait_ready(), home=up.keys) as client:
+        ran, gate = tmp_path / "ran", tmp_path / "gate"
+        job = client.submit(["sh", "-c", f"echo x >> {ran}; until [ -e {gate} ]; do sleep 0.05; done"])
+        until(ran.exists, "the job runs")
+    assert up.stop() == 0
+    again = Up(tmp_path, *one)
+    try:
+        with Client(again.wait_ready(), home=again.keys) as client:
+            until(lambda: ran.read_text() == "x\nx\n", "the job runs again")
+            assert [node.state for node in client.nodes()] == ["up"]
+            gate.touch()
+            info = client.wait(job)
+            assert (info.state, info.attempt) == ("completed", 2)
+    finally:
+        assert again.stop() == 0
+
+
 def test_even_kill_9_of_up_takes_everything_down(tmp_path: Path) -> None:
     up = Up(tmp_path)
     with Client(up.wait_ready(), home=up.keys) as client:
