@@ -238,7 +238,7 @@ def test_a_daemon_killed_while_a_clock_is_locked_leaves_it_to_the_next(
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     (place / "gate").touch()
-    until(lambda: list((cluster.directory / "n0" / "attempts").glob(f"*/{job}.1.0/exit")))
+    until(lambda: list((cluster.directory / "n0" / "records").glob(f"*/{job}.1.0/exit")))
     node()
     assert cluster.told() == ["reset 0 0 0"], "before anything else"
     assert client.wait(job).exit_code == 8
