@@ -223,8 +223,9 @@ class NodeDaemon:
     def _serve(self, is_done: Callable[[], bool]) -> None:
         poller = self._poller()
         while not is_done():
-            if self._link.renew(self._machine.is_registered):
-                poller = self._poller()
+            with self._mishaps.set_aside("renewing the connection"):
+                if self._link.renew(self._machine.is_registered):
+                    poller = self._poller()
             timeout_s = min(max(self._machine.next_tick_s() - since_boot_s(), 0.0), 1.0)
             if self._ranks.needs_polling:
                 timeout_s = min(timeout_s, _POLL_WITHOUT_PIDFD_S)
