@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -75,7 +76,7 @@ class NodeHome:
         self._lock.close()
 
     def _take_lock(self) -> BinaryIO:
-        lock = open(self.path / "lock", "a+b")  # noqa: SIM115
+        lock = open(self.path / "lock", "a+b", buffering=0)  # noqa: SIM115
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -86,9 +87,9 @@ class NodeHome:
                 f"{self.path}: in use by another rlsched node (process {holder}); stop it, "
                 "or give another --dir"
             ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n".encode())
-        lock.flush()
+        with contextlib.suppress(OSError):  # a full disk: who holds it is good to know, and no more
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n".encode())
         return lock
 
     def _read_state(self, name: str) -> NodeState:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlsched.broker.keys import KeyHome
-from rlsched.wire.messages import Heartbeat, LaunchRefused, SayHello
+from rlsched.wire.messages import Heartbeat, Launched, LaunchRefused, SayHello
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 FAULTY = """
@@ -78,6 +81,36 @@ def test_what_cannot_be_written_is_remembered_in_memory(
     assert broker.log(2).data == b"still here\n"
     broker.send(SayHello())
     assert broker.greet().epoch == 7
+
+
+@contextlib.contextmanager
+def nothing_can_be_written() -> Iterator[None]:
+    """What is started here can make files, and put nothing into them: a disk without space."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_daemon_starts_on_a_full_disk_and_reports_what_runs(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    node = start_node()
+    broker.greet()
+    broker.launch(*gated(tmp_path, then="exit 5"))
+    broker.receive(Launched)
+    node.signal(signal.SIGKILL)
+    with nothing_can_be_written():
+        node = start_node()
+    assert [(a.job, a.state) for a in broker.greet().attempts] == [(1, "running")]
+    broker.launch("true", job=2, gpus=[0])
+    assert "cannot write" in broker.receive(LaunchRefused).message
+    (tmp_path / "gate").write_text("go\n")
+    assert broker.end_of(1).exit_code == 5
+    broker.receive(Heartbeat)
+    assert node.process.poll() is None
 
 
 def test_nothing_is_started_on_a_full_disk(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
