@@ -6,8 +6,7 @@ library alone, and those neighbours that do the same. Its protocol with the daem
 attempt's records, which comes as an open descriptor, so that neither its command line nor the job's
 environment tells where it is:
 
-    launch.json   in:  command, env, cwd, time_limit_s, max_output_bytes, cgroup, user; lease: when that is
-                       over, the rank ends as `fenced`
+    launch.json   in:  what to run, and on which terms: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
