@@ -62,7 +62,7 @@ class Book:
         decisions: Decisions by source.
         contested: Those in which more than one row was legal, by source.
         interventions: Decisions of the guard by its reason: the word before the colon.
-        ended: Jobs that are over.
+        outcomes: Jobs that are over, by state.
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
     """
@@ -83,7 +83,7 @@ class Book:
         self.decisions: dict[str, int] = {}
         self.contested: dict[str, int] = {}
         self.interventions: dict[str, int] = {}
-        self.ended = 0
+        self.outcomes: dict[str, int] = {}
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
@@ -160,6 +160,11 @@ class Book:
             known = self._can_run[vc, num_gpus] = self.cluster.can_ever_run(vc, num_gpus)
         return known
 
+    @property
+    def ended(self) -> int:
+        """Jobs that are over."""
+        return sum(self.outcomes.values())
+
     def fenced_jobs(self, node: Node) -> list[Job]:
         """Jobs with a rank on a node that are not to wait for it, by number."""
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
@@ -176,7 +181,7 @@ class Book:
         job = Job(entry.job, spec, now_s, -1, "rejected" if entry.rejected else "queued")
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
-            self.ended += 1
+            self.outcomes["rejected"] = self.outcomes.get("rejected", 0) + 1
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
             job.seq = self.cluster.add_job(
@@ -294,4 +299,4 @@ class Book:
         del self.job_of_seq[job.seq]
         self.clocks.gone(job.number)
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
-        self.ended += 1
+        self.outcomes[state] = self.outcomes.get(state, 0) + 1

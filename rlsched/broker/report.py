@@ -13,10 +13,13 @@ from rlsched.broker.nodes import Node
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.vitals import Vitals
+from rlsched.cluster.arrays import NODE_UP
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.arrays import GUARD_HALF_FREE, GUARD_HOLD
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
+    GpusReport,
     GuardReport,
     QuestionsReport,
     RecordsReport,
@@ -108,7 +111,27 @@ class Reports:
                 lost=dict(self._troubles.lost),
                 troubles=dict(self._troubles.present),
             ),
+            gpus=gpus_by_type(book.cluster),
+            queued_gpus=sum(job.spec.num_gpus for job in live if job.state == "queued"),
+            oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == "queued"), default=0.0),
+            outcomes=dict(book.outcomes),
+            timings=vitals.timings,
+            connections=vitals.connections,
         )
+
+
+def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
+    """GPUs of each type, and whether they are free."""
+    node, kinds = cluster.arrays.node, cluster.kind_names
+    up = node.status == NODE_UP
+    found = {}
+    for number, kind in enumerate(kinds):
+        of = node.kind == number
+        total, free = int(node.gpus[of].sum()), int(node.free[of & up].sum())
+        absent = int(node.free[of & ~up].sum())
+        if total:
+            found[kind] = GpusReport(total=total, free=free, held=total - free - absent, absent=absent)
+    return found
 
 
 def _absence(node: Node) -> str:

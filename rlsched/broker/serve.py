@@ -40,6 +40,7 @@ from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
@@ -179,6 +180,7 @@ class Broker:
         self._troubles = Troubles(say)
         self._stopping = False
         self._ticked_s = self._flushed_s = 0.0
+        self._decisions, self._turns = Histogram(), Histogram()
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
@@ -290,9 +292,13 @@ class Broker:
         self._handle([*events, Due()] if due_s <= now_s else events, now_s)
 
     def _handle(self, events: list[Event], now_s: float) -> None:
+        began_s = time.perf_counter()
         effects = self._machine.handle_batch(events, now_s)
         for kept in perform(effects, now_s, self._commits, self._transport):
             self._log.add(kept.records)
+            for record in kept.records:
+                self._decisions.add(record.took_us / 1e6)
+        self._turns.add(time.perf_counter() - began_s)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
             if self.settings.logdir is not None:
@@ -320,6 +326,12 @@ class Broker:
             address=self.address,
             journal=journal_report(self._journal.path, self._commits.last_ms),
             records_kept=self._log.kept,
+            timings={
+                "decision": self._decisions.timing(),
+                "commit": self._commits.times.timing(),
+                "turn": self._turns.timing(),
+            },
+            connections=dict(self._transport.counts),
         )
 
 

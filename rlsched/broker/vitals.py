@@ -12,7 +12,8 @@ from typing import Protocol
 import msgspec
 
 from rlsched.broker.entries import Entry
-from rlsched.wire.messages import JournalReport
+from rlsched.broker.timing import Histogram
+from rlsched.wire.messages import JournalReport, Timing
 
 LOW_DISK_BYTES = 1 << 30
 """Less free on the journal's disk is too little, says `rlsched status`."""
@@ -25,11 +26,15 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
         address: Where it listens.
         journal: The journal's file.
         records_kept: Decision records written since the start.
+        timings: As in `StatsReport`.
+        connections: As in `StatsReport`.
     """
 
     address: str = ""
     journal: JournalReport | None = None
     records_kept: int = 0
+    timings: dict[str, Timing] = {}
+    connections: dict[str, int] = {}
 
 
 class CommitsEntries(Protocol):
@@ -40,21 +45,25 @@ class CommitsEntries(Protocol):
 
 
 class TimedCommits:
-    """Commits to a journal, and keeps how long the last one took.
+    """Commits to a journal, and keeps how long that took.
 
     Attributes:
-        last_ms: Milliseconds, None before the first.
+        last_ms: The last one, milliseconds; None before the first.
+        times: All of them.
     """
 
     def __init__(self, journal: CommitsEntries) -> None:
         self._journal = journal
         self.last_ms: float | None = None
+        self.times = Histogram()
 
     def commit(self, entries: Sequence[Entry], now_s: float) -> None:
         """Make a batch durable."""
         began_s = time.perf_counter()
         self._journal.commit(entries, now_s)
-        self.last_ms = 1e3 * (time.perf_counter() - began_s)
+        took_s = time.perf_counter() - began_s
+        self.times.add(took_s)
+        self.last_ms = 1e3 * took_s
 
 
 def journal_report(path: Path, last_commit_ms: float | None) -> JournalReport:

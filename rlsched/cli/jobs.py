@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking, print_json
+from rlsched.cli.options import asking
+from rlsched.cli.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -162,7 +163,9 @@ def queue(
     with _client(broker, keys, timeout_s) as client:
         found = client.list_jobs(finished=finished, limit=limit, before=before)
     if as_json:
-        print_json(found.jobs)
+        import msgspec
+
+        print_json(msgspec.to_builtins(found.jobs))
     else:
         from rlsched.cli.job_tables import print_jobs
 

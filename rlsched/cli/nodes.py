@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking, print_json
+from rlsched.cli.options import asking
+from rlsched.cli.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -32,7 +33,9 @@ def nodes(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float
     with _client(broker, keys, timeout_s) as client:
         found = client.nodes()
     if as_json:
-        print_json(found)
+        import msgspec
+
+        print_json(msgspec.to_builtins(found))
         return
     from rlsched.cli.job_tables import print_nodes
 

@@ -10,14 +10,6 @@ import click
 
 from rlsched.cli.policies import setting
 
-
-def print_json(value: object) -> None:
-    """A value on standard output, for machines."""
-    import msgspec
-
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
-
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 HOME = click.option(

@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cancel": "Cancel a job.",
         "nodes": "List the nodes and what is free on them.",
         "top": "Say how the broker does: queue, decisions, predictions.",
+        "metrics": "Serve the broker's figures to Prometheus.",
         "status": "Say whether the broker is all right; an exit code for monitoring.",
     },
 }
@@ -45,6 +46,7 @@ _EXTRA_OF_MODULE = {
     "numba": "broker",
     "llvmlite": "broker",
     "zmq": "broker",
+    "prometheus_client": "metrics",
     "pynvml": "node",
     "pyarrow": "parquet",
     "matplotlib": "report",

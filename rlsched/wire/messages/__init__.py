@@ -80,11 +80,13 @@ from rlsched.wire.messages.replies import (
     Submitted,
 )
 from rlsched.wire.messages.report import (
+    GpusReport,
     GuardReport,
     JournalReport,
     QuestionsReport,
     RecordsReport,
     StatsReport,
+    Timing,
 )
 
 __all__ = [
@@ -102,6 +104,7 @@ __all__ = [
     "Envelope",
     "Explanation",
     "FetchLog",
+    "GpusReport",
     "GuardReport",
     "Heartbeat",
     "HeartbeatAck",
@@ -143,6 +146,7 @@ __all__ = [
     "StatsReport",
     "Submit",
     "Submitted",
+    "Timing",
     "Welcome",
     "Why",
     "decode",

@@ -57,6 +57,25 @@ class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
     """By kind, the line of what goes wrong now; empty where nothing does."""
 
 
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in buckets: `counts[i]` at most `bounds_s[i]`, and above the bound before; the last has none."""
+
+    bounds_s: list[float]
+    counts: list[int]
+    sum_s: float
+
+
+class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs of one type."""
+
+    total: int
+    free: int
+    """On nodes that are up."""
+    held: int
+    absent: int
+    """Held by nobody, on nodes that are down, away or drained."""
+
+
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
     """Who decided what, and how much there is."""
 
@@ -92,3 +111,15 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None
     records: RecordsReport | None = None
+    gpus: dict[str, GpusReport] = {}
+    """By GPU type."""
+    queued_gpus: int = 0
+    """What the waiting jobs ask for."""
+    oldest_queued_s: float = 0.0
+    """How long the first of them has waited."""
+    outcomes: dict[str, int] = {}
+    """Jobs that are over, by state."""
+    timings: dict[str, Timing] = {}
+    """Since the broker started: `decision`, `commit` (to disk), `turn` (of the broker's loop)."""
+    connections: dict[str, int] = {}
+    """Since the broker started: handshakes, and what was refused or dropped, by kind."""

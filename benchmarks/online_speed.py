@@ -1,0 +1,210 @@
+"""How fast a whole cluster on this machine is: submissions, from there to a process, starts a second.
+
+    .venv/bin/python benchmarks/online_speed.py                       # 1 minute
+    .venv/bin/python benchmarks/online_speed.py --slurm DIR           # and a real Slurm, in the same run
+
+A broker with its defaults and four node daemons with four simulated GPUs each, all on loopback, with real
+processes; the broker forces every batch to disk. `submissions`: durable submissions a second from four
+processes, of jobs that wait. `latency`: from just before a submission until the job's own clock, on an idle
+cluster, 40 jobs. `starts`: 400 jobs of one line each from four processes.
+
+With `--slurm` the same jobs go through `sbatch` to a Slurm that is set up, with all its GPUs free: DIR is the
+folder of its `etc/slurm.conf`, from a script that starts one with fake GPUs. Skipped, by name, without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rlsched.broker.serve import ADDRESS_FILE
+from rlsched.client.client import Client
+
+RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
+CLIENTS, NODES, GPUS = 4, 4, 4
+IDLE_JOBS, STARTS, SUBMIT_S = 40, 400, 3.0
+STAMP = ("sh", "-c", 'echo "$(date +%s.%N)" >> "$0"')
+TARGETS = {"submissions/s": ">= 3000", "p50_ms": "< 12", "p99_ms": "< 40", "starts/s": ">= 150"}
+
+
+def until(look: Callable[[], object], deadline_s: float = 120.0) -> None:
+    """Poll until something is so.
+
+    Raises:
+        TimeoutError: it never was.
+    """
+    end_s = time.monotonic() + deadline_s
+    while not look():
+        if time.monotonic() > end_s:
+            raise TimeoutError("the cluster does not get on")
+        time.sleep(0.0005)
+
+
+def stamps(path: Path) -> list[float]:
+    """When each job was under way, Unix seconds, in the order of its lines."""
+    if not path.exists():
+        return []
+    return [float(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def latency_ms(submit: Callable[[Path], None], path: Path) -> list[float]:
+    """One job at a time, at varied instants."""
+    taken = []
+    for number in range(IDLE_JOBS):
+        time.sleep(0.05 + 0.037 * (number % 7))
+        began_s = time.time()
+        submit(path)
+        until(lambda wanted=number + 1: len(stamps(path)) >= wanted)  # type: ignore[misc]
+        taken.append((stamps(path)[-1] - began_s) * 1e3)
+    return taken
+
+
+def starts_per_s(submit_many: Callable[[Path], None], path: Path) -> float:
+    """First to last of many jobs."""
+    submit_many(path)
+    until(lambda: len(stamps(path)) >= STARTS)
+    seen = sorted(stamps(path))
+    return (len(seen) - 1) / (seen[-1] - seen[0])
+
+
+def clients(task: str, address: str, home: Path, path: Path) -> list[int]:
+    """Several processes that submit; what each has submitted."""
+    words = [sys.executable, __file__, "--client", task, address, str(home), str(path)]
+    running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
+    return [int(one.communicate()[0]) for one in running]
+
+
+def client(task: str, address: str, home: str, path: str) -> int:
+    """What such a process does."""
+    with Client(address, home=home, timeout_s=60.0) as asks:
+        if task == "starts":
+            for _ in range(STARTS // CLIENTS):
+                asks.submit([*STAMP, path])
+            return STARTS // CLIENTS
+        end_s, done = time.monotonic() + SUBMIT_S, 0
+        while time.monotonic() < end_s:
+            asks.submit(["true"], num_gpus=NODES * GPUS)
+            done += 1
+        return done
+
+
+def rlsched(directory: Path) -> dict[str, float]:
+    """Everything, on a cluster of our own."""
+    home = directory / "home"
+    address = directory / "up" / "broker" / ADDRESS_FILE
+    words = ["--nodes", str(NODES), "--gpus", str(GPUS), "--dir", str(directory / "up"), "--keys", str(home)]
+    with (directory / "up.log").open("w") as log:
+        up = subprocess.Popen(
+            [*RLSCHED, "up", "--address", "tcp://127.0.0.1:0", *words], stdout=log, stderr=log
+        )
+    try:
+        until(lambda: "ready" in (directory / "up.log").read_text() or up.poll() is not None)
+        where = address.read_text().strip()
+        with Client(where, home=home, timeout_s=60.0) as asks:
+            until(lambda: sum(node.state == "up" for node in asks.nodes()) == NODES)
+            asks.wait(asks.submit(["true"]))
+            taken = latency_ms(lambda path: _discard(asks.submit([*STAMP, str(path)])), directory / "one")
+            rate = starts_per_s(
+                lambda path: _discard(clients("starts", where, home, path)), directory / "many"
+            )
+            until(lambda: not asks.jobs())
+            blocker = asks.submit(["sleep", "1000"], num_gpus=NODES * GPUS)
+            began_s = time.monotonic()
+            done = sum(clients("submissions", where, home, directory / "none"))
+            submissions = done / (time.monotonic() - began_s)
+            asks.cancel(blocker)
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(60.0)
+    return summary(taken, rate, submissions)
+
+
+def slurm(directory: Path, etc: Path) -> dict[str, float]:
+    """The same of a Slurm that is there."""
+    env = {**os.environ, "SLURM_CONF": str(etc / "etc" / "slurm.conf")}
+    script = directory / "stamp.sh"
+    script.write_text('#!/bin/sh\necho "$(date +%s.%N)" >> "$1"\n')
+
+    def sbatch(*words: str) -> None:
+        base = ("sbatch", "-Q", "-o", "/dev/null", "--gres=gpu:1")
+        subprocess.run([*base, *words], env=env, check=True, capture_output=True)
+
+    def many(words: Sequence[str], seconds: float, jobs: int) -> int:
+        loop = (
+            "import subprocess,sys,time\nend=time.monotonic()+float(sys.argv[1]);n=0\n"
+            "while time.monotonic()<end and n<int(sys.argv[2]):\n"
+            " n+=subprocess.run(sys.argv[3:],capture_output=True).returncode==0\nprint(n)"
+        )
+        argv = [sys.executable, "-c", loop, str(seconds), str(jobs), *words]
+        running = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
+        return sum(int(one.communicate()[0]) for one in running)
+
+    taken = latency_ms(lambda path: sbatch(str(script), str(path)), directory / "slurm-one")
+    words = ("sbatch", "-Q", "-o", "/dev/null", "--gres=gpu:1", str(script))
+    rate = starts_per_s(
+        lambda path: _discard(many([*words, str(path)], 1e3, STARTS // CLIENTS)), directory / "slurm-many"
+    )
+    began_s = time.monotonic()
+    done = many(
+        ["sbatch", "-Q", "-H", "-o", "/dev/null", "--gres=gpu:1", str(script), "none"], SUBMIT_S, 10**9
+    )
+    submissions = done / (time.monotonic() - began_s)
+    subprocess.run(["scancel", "--state=PENDING", "-u", str(os.getuid())], env=env, check=False)
+    return summary(taken, rate, submissions)
+
+
+def summary(taken_ms: list[float], rate: float, submissions: float) -> dict[str, float]:
+    """The figures of one system."""
+    ordered = sorted(taken_ms)
+    return {
+        "submissions/s": submissions,
+        "p50_ms": statistics.median(ordered),
+        "p99_ms": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        "starts/s": rate,
+    }
+
+
+def _discard(_: object) -> None:
+    return
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--slurm", type=Path, metavar="DIR", help="a Slurm that runs")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.client:
+        print(client(*args.client))
+        return
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as made:
+        found = {"rlsched": rlsched(Path(made))}
+        if args.slurm is not None:
+            found["slurm"] = slurm(Path(made), args.slurm.absolute())
+    if args.json:
+        print(json.dumps({"load": load, **found}))
+        return
+    print(
+        f"load average {load:.1f} on {os.cpu_count()} cores; {CLIENTS} clients, {NODES} nodes of {GPUS} GPUs"
+    )
+    print(f"{'':10}" + "".join(f"{name:>16}" for name in TARGETS))
+    for name, figures in found.items():
+        print(f"{name:10}" + "".join(f"{figures[column]:16.1f}" for column in TARGETS))
+    print(f"{'target':10}" + "".join(f"{target:>16}" for target in TARGETS.values()))
+    if args.slurm is None:
+        print("slurm: not measured, --slurm was not given")
+
+
+if __name__ == "__main__":
+    main()
