@@ -1,0 +1,184 @@
+"""`rlsched doctor`: what this machine has of all that rlsched needs, and what to do about the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import click
+
+from rlsched.cli.options import asking
+from rlsched.cli.show import print_json
+from rlsched.errors import RlschedError
+
+WRONG = 1
+LOW_DISK_BYTES = 1 << 30
+_COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        what: A word or two.
+        state: `ok`; `note`: something is not there that only some need; `wrong`.
+        line: What was found, and what to do.
+    """
+
+    what: str
+    state: Literal["ok", "note", "wrong"]
+    line: str
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
+    """Say what is wrong on this machine, and what to do.
+
+    Looks at keys, the broker, the disk, GPUs, control groups, compiled kernels. Changes nothing. The exit
+    code is 1 where something is wrong.
+
+    \b
+    Example:
+      rlsched doctor
+      rlsched doctor --broker tcp://head:7461
+    """
+    from rlsched.broker.keys import default_home
+
+    home = keys or default_home()
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        lambda: _keys(home),
+        lambda: _broker(broker, keys, timeout_s),
+        lambda: _disk(home),
+        _gpus,
+        _cgroups,
+        _kernels,
+    )
+    findings = [finding for check in checks for finding in check()]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            click.echo(
+                f"{click.style(f'{finding.state:5}', _COLOURS[finding.state])} {finding.what}: {finding.line}"
+            )
+    return WRONG if any(finding.state == "wrong" for finding in findings) else 0
+
+
+def _keys(home: Path) -> Iterator[Finding]:
+    if not home.is_dir():
+        yield Finding(
+            "keys", "note", f"{home} is not there yet; `rlsched up`, `broker` or `keys join` makes it"
+        )
+        return
+    readable = [path for path in sorted(home.glob("*.key")) if path.stat().st_mode & 0o077]
+    for path in readable:
+        yield Finding("keys", "wrong", f"{path} can be read by others: run `chmod 600 {path}`")
+    if not (home / "broker.public").is_file():
+        yield Finding(
+            "keys", "note", f"{home} has no broker.public: start a broker here, or `rlsched keys join`"
+        )
+    elif not readable:
+        yield Finding("keys", "ok", f"{home}")
+
+
+def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterator[Finding]:
+    if find_spec("zmq") is None:
+        yield Finding("broker", "wrong", "pyzmq is missing: pip install 'rlsched[broker]'")
+        return
+    from rlsched.client.client import Client
+
+    try:
+        with Client(address, home=keys, timeout_s=timeout_s) as client:
+            report = client.stats()
+            nodes = client.nodes()
+    except RlschedError as error:
+        yield Finding("broker", "note", f"{error}")
+        return
+    yield Finding(
+        "broker", "ok", f"{report.address or address}, rlsched {report.version}, policy {report.policy}"
+    )
+    absent = [f"{node.name} ({node.state})" for node in nodes if node.state != "up"]
+    if absent:
+        yield Finding("nodes", "wrong", f"{', '.join(absent)}: `rlsched nodes` says why")
+    else:
+        yield Finding("nodes", "ok" if nodes else "note", f"{len(nodes)} up")
+
+
+def _disk(home: Path) -> Iterator[Finding]:
+    where = next(path for path in (home, *home.parents) if path.exists())
+    free = shutil.disk_usage(where).free
+    line = f"{free / (1 << 30):.1f} GiB free for {home}"
+    if free < LOW_DISK_BYTES:
+        yield Finding("disk", "wrong", f"{line}: make room, or give --dir on another disk")
+    else:
+        yield Finding("disk", "ok", line)
+
+
+def _gpus() -> Iterator[Finding]:
+    if find_spec("pynvml") is None:
+        yield Finding(
+            "GPUs", "note", "nvidia-ml-py is missing, which a node needs: pip install 'rlsched[node]'"
+        )
+        return
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        yield Finding(
+            "GPUs", "note", f"none that NVML shows ({error}); `rlsched node --simulated` makes some up"
+        )
+        return
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        driver = pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()
+    yield Finding("GPUs", "ok" if count else "note", f"{count}, driver {driver}")
+    if count and os.geteuid() != 0:
+        yield Finding("clocks", "note", "setting clocks needs a node daemon that is root")
+
+
+def _cgroups() -> Iterator[Finding]:
+    root = Path("/sys/fs/cgroup")
+    if not (root / "cgroup.controllers").is_file():
+        yield Finding(
+            "control groups", "note", "no cgroup v2: what a shot job leaves is found by other means"
+        )
+        return
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        own = root / file.read().strip().rpartition("::")[2].lstrip("/")
+    if os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK):
+        yield Finding("control groups", "ok", f"a node started here may make some in {own}")
+    else:
+        yield Finding("control groups", "note", f"none may be made in {own}: Delegate=yes in the node's unit")
+
+
+def _kernels() -> Iterator[Finding]:
+    if find_spec("numba") is None:
+        yield Finding(
+            "kernels", "note", "numba is missing, which the broker needs: pip install 'rlsched[broker]'"
+        )
+        return
+    from rlsched.kernel_cache import folder
+
+    place = folder("entries").parent
+    above = next(path for path in (place, *place.parents) if path.exists())
+    if not os.access(above, os.W_OK):
+        yield Finding(
+            "kernels", "wrong", f"{above} cannot be written: every start compiles anew; set XDG_CACHE_HOME"
+        )
+        return
+    kept = sum(1 for _ in place.rglob("*.nbi")) if place.exists() else 0
+    line = (
+        f"{kept} compiled in {place}"
+        if kept
+        else f"none compiled yet in {place}: the first start takes a minute"
+    )
+    yield Finding("kernels", "ok" if kept else "note", line)

@@ -1,0 +1,74 @@
+"""The files for operators name what there is: verbs, options, figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from rlsched.cli.main import cli
+from rlsched.cli.metrics import figures
+from rlsched.wire.messages import GpusReport, GuardReport, JournalReport, RecordsReport, StatsReport, Timing
+
+FOLDER = Path(__file__).parents[2] / "examples" / "operation"
+TIMING = Timing(bounds_s=[0.1], counts=[1, 0], sum_s=0.05)
+REPORT = StatsReport(
+    policy="tuned",
+    decisions={"rule": 1},
+    contested={},
+    queued=1,
+    running=1,
+    ended=1,
+    uptime_s=1.0,
+    nodes={"up": 1},
+    journal=JournalReport(path="j", size_bytes=1, last_commit_ms=1.0, free_bytes=1, low_bytes=1),
+    guard=msgspec.convert({"decided": {"late": 1}, "masked": {}, "now": ""}, GuardReport),
+    records=RecordsReport(kept=1, lost={"written": 1}, troubles={}),
+    gpus={"h200": GpusReport(total=1, free=0, held=1, absent=0)},
+    outcomes={"completed": 1},
+    timings={"decision": TIMING, "commit": TIMING, "turn": TIMING},
+    connections={"handshakes": 1},
+)
+
+
+def known() -> set[str]:
+    return {"rlsched_up", *(sample.name for family in figures(REPORT) for sample in family.samples)}
+
+
+@pytest.mark.parametrize("name", ["grafana.json", "alerts.yml"])
+def test_every_figure_that_is_drawn_or_watched_is_served(name: str) -> None:
+    asked = set(re.findall(r"rlsched_[a-z_]+", (FOLDER / name).read_text()))
+    assert asked
+    assert asked <= known()
+
+
+def test_every_figure_that_is_served_has_a_panel_or_says_who_it_is() -> None:
+    drawn = set(re.findall(r"rlsched_[a-z_]+", (FOLDER / "grafana.json").read_text()))
+    quiet = {"rlsched_up", "rlsched_info", "rlsched_uptime_seconds", "rlsched_epoch", "rlsched_queued_gpus"}
+    quiet |= {"rlsched_records_lost_total"}
+    assert {name for name in known() if not name.endswith(("_count", "_sum"))} - quiet == drawn
+
+
+def test_panels_do_not_overlap() -> None:
+    panels = json.loads((FOLDER / "grafana.json").read_text())["panels"]
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.service")), ids=lambda path: path.name)
+def test_units_start_verbs_with_options_that_they_have(path: Path) -> None:
+    unit = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(path)
+    program, verb, *words = unit["Service"]["ExecStart"].split()
+    assert program.endswith("/rlsched")
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+    assert unit["Service"]["UMask"] == "0077"
