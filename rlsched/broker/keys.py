@@ -89,7 +89,7 @@ class KeyHome:
         except FileNotFoundError as error:
             raise InputError(
                 f"{path}: no broker's key here; start `rlsched broker` or `rlsched up` with "
-                "this directory first, or copy the broker's broker.public here"
+                "this directory first, or `rlsched keys join TOKEN` for a broker of another machine"
             ) from error
         except OSError as error:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
