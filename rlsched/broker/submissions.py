@@ -43,7 +43,7 @@ def _wrong_text(message: Submit) -> str:
         text: str = getattr(message, field)
         if len(text) > most:
             return f"{field} must be at most {most:,} characters, got {len(text):,}"
-        if CONTROL.search(text):
+        if not text.isprintable() and CONTROL.search(text):
             return f"{field} must not contain control characters, got {visible(text)}"
     return ""
 

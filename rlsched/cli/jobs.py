@@ -233,6 +233,7 @@ def cancel(jobs: tuple[int, ...], broker: str | None, keys: Path | None, timeout
       rlsched cancel 7 8
     """
     from rlsched.errors import InputError
+    from rlsched.terminal import visible
 
     code = 0
     with _client(broker, keys, timeout_s) as client:
@@ -241,6 +242,6 @@ def cancel(jobs: tuple[int, ...], broker: str | None, keys: Path | None, timeout
                 client.cancel(job)
                 click.echo(f"job {job}: cancelled")
             except InputError as error:
-                click.echo(f"error: {error}", err=True)
+                click.echo(visible(f"error: {error}"), err=True)
                 code = error.exit_code
     return code

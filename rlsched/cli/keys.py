@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,8 @@ def new(name: str, role: Role, person: str, expires: str, broker: str | None, ke
 def join(token: str, timeout_s: float, keys: Path | None) -> None:
     """Make a key for this machine, and register it with the broker that the TOKEN is from.
 
+    With `-` the token is read from standard input, where no other process sees it.
+
     \b
     Example:
       rlsched keys join rlsched-join-...
@@ -82,7 +85,7 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
     from rlsched.broker.keys import KeyHome
     from rlsched.client.join import join as join_broker
 
-    read = Token.read(token)
+    read = Token.read(sys.stdin.read() if token == "-" else token)
     home = KeyHome(keys)
     joined = join_broker(read, home, timeout_s)
     whose = "before" if joined is None else f"as {joined.role} {joined.name}"

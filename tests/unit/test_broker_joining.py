@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -220,6 +221,18 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_token_may_come_by_standard_input(
+    serving: Serving,
+    machine: KeyHome,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(serving.token("gpu-a", "node").text().encode() + b"\n"))
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert run(["keys", "join", "-", "--keys", str(machine.directory)]) == 0
+    assert f"next: rlsched node --broker {serving.address} --name gpu-a" in capsys.readouterr().out
 
 
 # ---- homes of earlier versions ----------------------------------------------------------------------------
