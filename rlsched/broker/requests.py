@@ -191,7 +191,7 @@ class Requests:
             try:
                 found = self._predicted([message], now_s)
             except Exception:
-                _log.exception("a submission cannot be predicted: %.2000r", message)
+                _log.exception("a submission of %d GPUs cannot be predicted", message.num_gpus)
                 continue
             for token, entry in found.items():
                 if token not in predicted:
@@ -343,7 +343,8 @@ class Requests:
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
     """A request that nobody foresaw harms nobody but who sent it."""
     kind = type(asked.message).__name__
-    _log.error("%s of a client is set aside: %.2000r", kind, asked.message, exc_info=error)
+    what = "" if isinstance(asked.message, Submit) else f": {asked.message!r:.500}"  # commands hold secrets
+    _log.error("%s of %s is set aside%s", kind, asked.by.name or "a client", what, exc_info=error)
     return Refused(message=f"the broker could not deal with this {kind}: {error!r:.200}; its log says more")
 
 
