@@ -79,11 +79,13 @@ def _keys(home: Path) -> Iterator[Finding]:
     readable = [path for path in sorted(home.glob("*.key")) if path.stat().st_mode & 0o077]
     for path in readable:
         yield Finding("keys", "wrong", f"{path} can be read by others: run `chmod 600 {path}`")
+    if readable:
+        return
     if not (home / "broker.public").is_file():
         yield Finding(
             "keys", "note", f"{home} has no broker.public: start a broker here, or `rlsched keys join`"
         )
-    elif not readable:
+    else:
         yield Finding("keys", "ok", f"{home}")
 
 
