@@ -9,6 +9,7 @@ RlschedError                 one clear line for people; the command line exits w
 ├── AllocationError          the ledger refuses; the state is as it was before
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
+│   ├── JournalFullError     its disk is full; nothing was written
 │   └── JournalHeldError     another broker holds it (exit code 2)
 ├── WireError                a message that is malformed or of another protocol version (exit code 2)
 ├── BrokerUnavailableError   nobody answers at the broker's address (exit code 2)
@@ -56,6 +57,10 @@ class NodeStateError(RlschedError):
 
 class JournalError(RlschedError):
     """The journal cannot be read or written."""
+
+
+class JournalFullError(JournalError):
+    """There is no space left for the journal; nothing of the batch was written."""
 
 
 class JournalHeldError(JournalError):

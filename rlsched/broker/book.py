@@ -27,9 +27,9 @@ from rlsched.broker.entries import (
     RankLaunched,
 )
 from rlsched.broker.jobs import Attempt, Job, Rank
-from rlsched.broker.journal import Row
 from rlsched.broker.nodes import Node, change_node
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.rows import Row
 from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
@@ -109,7 +109,7 @@ class Book:
             except (RlschedError, KeyError, IndexError, AttributeError) as error:
                 raise JournalError(
                     f"entry {row.n} does not follow from those before it ({error}); "
-                    "restore the journal from a copy, or move it away"
+                    "restore a backup (`rlsched journal restore`)"
                 ) from error
         if scheduler is not None:
             scheduler.begin_instant(self.cluster, self.now_s)

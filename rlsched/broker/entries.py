@@ -241,15 +241,13 @@ def decode_entry(payload: bytes) -> Entry:
     """
     try:
         entry: Entry = _decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if b"set_clock" in payload:
             raise JournalError(
                 "a broker before this version changed the clock of a running job here (--reclock-s), which "
                 "is gone; let that version end the jobs, then begin with a new journal"
             ) from error
-        raise JournalError(
-            f"damaged entry: {error}; restore it from a copy, or move it away to begin anew"
-        ) from error
+        raise JournalError(f"damaged entry: {error}; restore a backup (`rlsched journal restore`)") from error
     return entry
 
 

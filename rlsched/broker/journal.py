@@ -5,89 +5,122 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from rlsched.broker.entries import Entry, decode_entry, encode_entry, kind_of
+from rlsched.broker.entries import Entry
 from rlsched.broker.private import make_private, touch_private
-from rlsched.errors import JournalError, JournalHeldError
+from rlsched.broker.rows import MEND, Row, read_rows, stored
+from rlsched.broker.wal import check_wal
+from rlsched.errors import JournalError, JournalFullError, JournalHeldError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _FULL = 2
 _CREATE = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS entries (
-    n INTEGER PRIMARY KEY, now_s REAL NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('entries', '0');
 """
-
-
-class Row(NamedTuple):
-    """One entry as it was journalled."""
-
-    n: int
-    now_s: float
-    entry: Entry
+_CREATE_ENTRIES = """
+CREATE TABLE entries (
+    n INTEGER PRIMARY KEY, now_s REAL NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL,
+    crc INTEGER NOT NULL);
+"""
+_INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 
 
 class Journal:
-    """An open journal, held by one broker at a time.
+    """An open journal, held by one broker at a time. One of an earlier version becomes one of this version.
 
     Args:
         path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
 
+    Attributes:
+        last: Number of the last entry, 0 before the first.
+
     Raises:
         JournalHeldError: another broker holds it.
-        JournalError: it is of another version, damaged, or cannot be written.
+        JournalError: it is of an unknown version, damaged, or cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = _locked(self.path)
         try:
-            # One thread at a time uses it, but not always the one that opened it.
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
-            self._prepare()
-        except BaseException as error:
+            check_wal(self.path)
+            with _clearly(self.path):
+                # One thread at a time uses it, but not always the one that opened it.
+                self._db = sqlite3.connect(
+                    self.path, isolation_level=None, timeout=5.0, check_same_thread=False
+                )
+                self._prepare()
+        except BaseException:
             self._lock.close()
-            if isinstance(error, sqlite3.Error):
-                raise clear_error(self.path, error) from error
             raise
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
-        mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        level = self._db.execute("PRAGMA synchronous").fetchone()[0]
+        mode = _one(self._db, "PRAGMA journal_mode=WAL")
+        level = _one(self._db, "PRAGMA synchronous")
         if mode != "wal" or level != _FULL:
             raise JournalError(
                 f"{self.path}: expected journal_mode wal, synchronous {_FULL}, got {mode}, "
                 f"{level}: this file system cannot keep a durable journal, use a local disk"
             )
-        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        if (
+            not _one(self._db, "SELECT count(*) FROM sqlite_master")
+            and _one(self._db, "PRAGMA page_count") <= 1
+        ):
             version = f"INSERT INTO meta VALUES ('version', '{SCHEMA_VERSION}');"
-            self._db.executescript(f"BEGIN; {_CREATE} {version} COMMIT;")
-        _check_version(self.path, self._db)
+            self._db.executescript(f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {version} COMMIT;")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # from now on an empty schema is damage
+        if _version(self.path, self._db) == 1:
+            self._migrate()
+        self.last = _last(self.path, self._db)
+
+    def _migrate(self) -> None:
+        """From version 1, which has no checksums, in one transaction."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("ALTER TABLE entries RENAME TO entries_1")
+            self._db.execute(_CREATE_ENTRIES)
+            last = 0
+            for row in read_rows(self.path, self._db, None, "entries_1"):
+                last = row.n
+                self._db.execute(_INSERT, stored(*row))
+            self._db.execute("DROP TABLE entries_1")
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(SCHEMA_VERSION),))
+            self._db.execute("COMMIT")
+        except (JournalError, sqlite3.Error) as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            reason = error if isinstance(error, JournalError) else clear_error(self.path, error)
+            raise JournalError(f"{reason}; it stays a journal of version 1, as it was") from error
 
     def commit(self, entries: Sequence[Entry], now_s: float) -> None:
         """Make a batch durable, whole or not at all.
 
         Raises:
+            JournalFullError: nothing of this batch was written, for want of space; it can be tried again.
             JournalError: nothing of this batch was written; the broker must stop.
         """
         if not entries:
             return
-        rows = [(now_s, kind_of(entry), encode_entry(entry)) for entry in entries]
-        try:
+        rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
+        last = self.last + len(rows)
+        with _clearly(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.executemany("INSERT INTO entries (now_s, kind, payload) VALUES (?, ?, ?)", rows)
+                self._db.executemany(_INSERT, rows)
+                self._db.execute("UPDATE meta SET value = ? WHERE key = 'entries'", (str(last),))
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
-            raise clear_error(self.path, error) from error
+        self.last = last
 
     def rows(self) -> Iterator[Row]:
         """All entries in order.
@@ -95,7 +128,8 @@ class Journal:
         Raises:
             JournalError: the file or an entry is damaged.
         """
-        return _rows(self.path, self._db)
+        with _clearly(self.path):
+            yield from read_rows(self.path, self._db, self.last)
 
     def close(self) -> None:
         """Close, and let another broker take it up."""
@@ -107,47 +141,68 @@ def read_journal(path: str | Path) -> list[Row]:
     """All entries of a journal, also of one that a broker has open.
 
     Raises:
-        JournalError: there is none, it is of another version, or damaged.
+        JournalError: there is none, it is of an unknown version, or damaged.
     """
     path = Path(path)
     if not path.is_file():
         raise JournalError(f"{path}: there is no journal here")
-    try:
+    with _clearly(path):
         db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
         try:
-            _check_version(path, db)
-            return list(_rows(path, db))
+            db.execute("BEGIN")  # one state of it, whatever a broker commits meanwhile
+            last = None if _version(path, db) == 1 else _last(path, db)
+            return list(read_rows(path, db, last))
         finally:
             db.close()
-    except sqlite3.Error as error:
+
+
+@contextmanager
+def _clearly(path: Path) -> Iterator[None]:
+    """What SQLite says becomes one clear line. Names in a damaged file may be no text at all."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise clear_error(path, error) from error
 
 
-def _rows(path: Path, db: sqlite3.Connection) -> Iterator[Row]:
-    try:
-        for n, now_s, payload in db.execute("SELECT n, now_s, payload FROM entries ORDER BY n"):
-            try:
-                yield Row(n, now_s, decode_entry(payload))
-            except JournalError as error:
-                raise JournalError(f"{path}: entry {n}: {error}") from error
-    except sqlite3.Error as error:
-        raise clear_error(path, error) from error
+def _one(db: sqlite3.Connection, query: str) -> Any:
+    """The one value that a query gives; None where it gives none."""
+    row = db.execute(query).fetchone()
+    return None if row is None else row[0]
 
 
-def _check_version(path: Path, db: sqlite3.Connection) -> None:
+def _meta(db: sqlite3.Connection, key: str) -> str:
+    """A value of the table `meta`, "" where it is missing."""
+    found = db.execute("SELECT CAST(value AS BLOB) FROM meta WHERE key = ?", (key,)).fetchone()
+    return "" if found is None else bytes(found[0]).decode(errors="replace")
+
+
+def _version(path: Path, db: sqlite3.Connection) -> int:
+    """1 or `SCHEMA_VERSION`."""
     try:
-        found = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()
+        found = _meta(db, "version")
     except sqlite3.OperationalError as error:
         if "no such table" not in str(error):
             raise
-        found = None
-    if found is None:
-        raise JournalError(f"{path}: an SQLite file, but not a journal of rlsched; choose another path")
-    if found[0] != str(SCHEMA_VERSION):
+        found = ""
+    if not found:
         raise JournalError(
-            f"{path}: journal version {found[0]}, this rlsched writes {SCHEMA_VERSION}; "
+            f"{path}: an SQLite file, but not a journal of rlsched; choose another path, or, where it was "
+            "one, restore a backup (`rlsched journal restore`)"
+        )
+    if found not in ("1", str(SCHEMA_VERSION)):
+        raise JournalError(
+            f"{path}: journal version {found!r}, this rlsched writes {SCHEMA_VERSION}; "
             "run the rlsched that wrote it, or choose another path"
         )
+    return int(found)
+
+
+def _last(path: Path, db: sqlite3.Connection) -> int:
+    found = _meta(db, "entries")
+    if not (found.isascii() and found.isdigit()):
+        raise JournalError(f"{path}: damaged: its number of entries reads {found!r}; {MEND}")
+    return int(found)
 
 
 def _locked(path: Path) -> FileIO:
@@ -169,15 +224,16 @@ def _locked(path: Path) -> FileIO:
     return lock
 
 
-def clear_error(path: Path, error: sqlite3.Error) -> JournalError:
+def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
     """What SQLite says, with what to do about it."""
     text = str(error)
     if "full" in text:
         advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
-    elif "locked" in text or "busy" in text:
+        return JournalFullError(f"{path}: journal: {text}; {advice}")
+    if "locked" in text or "busy" in text:
         advice = "another program has it open for writing; close that, then start the broker again"
-    elif "malformed" in text or "not a database" in text:
-        advice = "restore it from a copy, or move it away to begin anew"
-    else:
+    elif "disk I/O" in text or "unable to open" in text or "readonly" in text:
         advice = "check the disk and its permissions"
+    else:
+        advice = MEND
     return JournalError(f"{path}: journal: {text}; {advice}")

@@ -14,6 +14,7 @@ from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.journal import Journal, read_journal
 from rlsched.broker.replay import journal_events
+from rlsched.broker.rows import checksum
 from rlsched.broker.serve import Clock, perform
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler
@@ -71,9 +72,9 @@ def test_another_version_is_refused(path: Path) -> None:
     db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     db.commit()
     db.close()
-    with pytest.raises(JournalError, match="journal version 99, this rlsched writes 1"):
+    with pytest.raises(JournalError, match="journal version '99', this rlsched writes 2"):
         Journal(path)
-    with pytest.raises(JournalError, match="version 99"):
+    with pytest.raises(JournalError, match="version '99'"):
         read_journal(path)
 
 
@@ -172,7 +173,11 @@ def test_a_journal_in_which_clocks_of_running_jobs_were_changed_is_refused_in_on
     fields["action"] = {"type": "set_clock", "seq": 0, "sm_clock_frac": 0.8}
     old = msgspec.msgpack.encode(fields)
     journal.commit([STARTED], 1.0)
-    journal._db.execute("INSERT INTO entries (now_s, kind, payload) VALUES (2.0, 'decided', ?)", (old,))
+    crc = checksum(2, 2.0, b"decided", old)
+    journal._db.execute("INSERT INTO entries VALUES (2, 2.0, 'decided', ?, ?)", (old, crc))
+    journal._db.execute("UPDATE meta SET value = '2' WHERE key = 'entries'")
+    journal.close()
+    journal = Journal(path)
     with pytest.raises(JournalError) as error:
         HandBroker(load_scheduler("fifo"), journal)
     line = str(error.value)
