@@ -38,6 +38,8 @@ MAX_RETRIES = 3
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
+MAX_RUN_S = 10 * 366 * 86_400.0
+"""A rank that says that it ran for longer says nothing."""
 NODE_STOPPED = "node_stopped"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
@@ -151,10 +153,12 @@ class Attempts:
         exit_code: int,
         reason: str,
         ended_s: float | None = None,
+        ran_s: float | None = None,
     ) -> None:
         """A rank is over. Acknowledged even where it is news from the past.
 
         `ended_s`: when, by the node's clock, Unix seconds; the broker may have been away since.
+        `ran_s`: how long it ran, seconds.
         """
         known = self.current(job, attempt, rank, node)
         if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
@@ -162,7 +166,13 @@ class Attempts:
             exit_code, reason = _plausible(exit_code, reason, known)
             self._note(
                 RankEnded(
-                    job=job, attempt=attempt, rank=rank, exit_code=exit_code, reason=reason, ended_s=when_s
+                    job=job,
+                    attempt=attempt,
+                    rank=rank,
+                    exit_code=exit_code,
+                    reason=reason,
+                    ended_s=when_s,
+                    ran_s=ran_s if ran_s is not None and 0.0 <= ran_s <= MAX_RUN_S else None,
                 )
             )
             self._after_rank(known, known.attempt, rank)

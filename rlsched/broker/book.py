@@ -261,7 +261,12 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
         rank.state, rank.exit_code, rank.reason = "ended", entry.exit_code, entry.reason
+        rank.ran_s = entry.ran_s
         reported_s = now_s if entry.ended_s is None else entry.ended_s
+        if entry.ran_s is not None:
+            reported_s = attempt.start_s + entry.ran_s
+            if attempt.seated_s < math.inf:
+                reported_s = attempt.seated_s + entry.ran_s
         rank.ended_s = min(max(reported_s, attempt.start_s), now_s)
         if entry.exit_code != 0 and attempt.first_failure is None:
             attempt.first_failure = (entry.exit_code, entry.reason)
@@ -274,7 +279,7 @@ class Book:
         job = self.jobs[entry.job]
         attempt = self._attempt(entry.job, entry.attempt)
         end_s = max(rank.ended_s for rank in attempt.ranks)
-        run_s = max(end_s - attempt.seated_s, 0.0)  # never seated: its ranks ended before they could start
+        run_s = attempt.run_s
         self.seats.over(job)
         if entry.outcome == "queued":
             job.retries += attempt.charged

@@ -179,6 +179,8 @@ class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
     reason: str
     ended_s: float | None = None
     """When, as its node reports it; None: when this was journalled."""
+    ran_s: float | None = None
+    """How long it ran, as its node measured it; stands above `ended_s`, which is a time of day."""
 
 
 class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_ending"):

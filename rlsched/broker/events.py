@@ -25,6 +25,8 @@ class NodeSaid(msgspec.Struct, frozen=True):
     node: str
     request: int
     message: NodeMessage
+    wall_s: float | None = None
+    """What this machine's clock said as it came, Unix seconds; None where nobody looked."""
 
 
 class Tick(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ class Rank:
         clock_note: Why not the one that was ordered.
         ended_s: When it was over, by its node's report where there is one; Unix seconds, never before its
             attempt's start nor after the journal's time.
+        ran_s: How long it ran by its node's report, seconds; None where there is none.
     """
 
     node: str
@@ -32,6 +33,7 @@ class Rank:
     exit_code: int | None = None
     reason: str = ""
     ended_s: float = 0.0
+    ran_s: float | None = None
     sm_clock_mhz: int = 0
     clock_note: str = ""
 
@@ -78,6 +80,17 @@ class Attempt:
     def over(self) -> bool:
         """Whether all ranks are over."""
         return not self.live_ranks()
+
+    @property
+    def run_s(self) -> float:
+        """How long its longest rank ran, seconds, all being over.
+
+        By what the nodes measured, else from when its GPUs were empty to the end: 0 where they never were.
+        """
+        return max(
+            max(rank.ended_s - self.seated_s, 0.0) if rank.ran_s is None else rank.ran_s
+            for rank in self.ranks
+        )
 
 
 @dataclass(slots=True)

@@ -227,13 +227,14 @@ class Machine:
                     message.exit_code,
                     message.reason,
                     message.ended_s,
+                    message.ran_s,
                 )
             case ClockHeld():
                 self._attempts.clocked(
                     node, message.job, message.attempt, message.rank, message.sm_clock_mhz, message.clock_note
                 )
             case Hello():
-                self._members.hello(node, message, event.request, self.now_s)
+                self._members.hello(node, message, event.request, self.now_s, event.wall_s)
             case LogData():
                 self._requests.log_data(node, event.request, message)
             case Heartbeat():

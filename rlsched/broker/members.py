@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.wire.messages import (
+    MAX_CLOCK_SKEW_S,
     AttemptReport,
     BrokerToNode,
     DrainNode,
@@ -35,6 +37,7 @@ MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
+_log = logging.getLogger("rlsched.broker")
 
 
 class Members:
@@ -65,6 +68,7 @@ class Members:
         self._greeted: set[str] = set()
         self._lost_after_s: dict[str, float] = {}
         self._other_gpus: set[str] = set()
+        self._clock_skew_s: dict[str, float] = {}
 
     def seen(self, node: str, now_s: float) -> None:
         """A message came from this node."""
@@ -150,13 +154,17 @@ class Members:
             and self.silence_s(name, now_s) >= self.lost_after_s(name)
         ]
 
-    def hello(self, name: str, hello: Hello, request: int, now_s: float) -> None:
-        """Register a node, and bring what it reports and what the book has into line."""
+    def hello(self, name: str, hello: Hello, request: int, now_s: float, wall_s: float | None = None) -> None:
+        """Register a node, and bring what it reports and what the book has into line.
+
+        `wall_s`: what this machine's clock said as it came, Unix seconds; the node's is compared with it.
+        """
         refusal = self._refusal(name, hello) or self._elsewhere(name, hello, now_s)
         if refusal:
             self._send(name, Refused(message=refusal), request)
             return
         self.seen(name, now_s)
+        self._compare_clocks(name, hello.wall_s, wall_s)
         spec = NodeUp(
             name=name,
             gpus=hello.gpus,
@@ -190,6 +198,25 @@ class Members:
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report)
+
+    def clock_skew_s(self, node: str) -> float | None:
+        """How far a node's clock was ahead when it registered, seconds; None where it did not say."""
+        return self._clock_skew_s.get(node)
+
+    def _compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
+        if theirs_s is None or ours_s is None or not math.isfinite(theirs_s):
+            self._clock_skew_s.pop(name, None)
+            return
+        skew_s = self._clock_skew_s[name] = theirs_s - ours_s
+        if abs(skew_s) > MAX_CLOCK_SKEW_S:
+            direction = "ahead of" if skew_s > 0 else "behind"
+            _log.warning(
+                "node %s: its clock is %.1f s %s this machine's; run NTP on both (`timedatectl`). Times that "
+                "its jobs write are off by that, run times are right",
+                name,
+                abs(skew_s),
+                direction,
+            )
 
     def _welcome(self, name: str, hello: Hello, request: int) -> list[AttemptReport]:
         """Answer a node, and tell it what to forget; what it reports that is under way."""
@@ -322,6 +349,7 @@ class Members:
                 report.exit_code or 0,
                 report.reason,
                 report.ended_s,
+                report.ran_s,
             )
             return
         job = self._book.jobs[report.job]

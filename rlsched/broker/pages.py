@@ -27,10 +27,16 @@ class Pages:
     Args:
         book: What is known.
         seen_s: When a node was heard of last, Unix seconds.
+        clock_skew_s: How far its clock is ahead, seconds; None where it did not say.
     """
 
-    def __init__(self, book: Book, seen_s: Callable[[str], float]) -> None:
-        self._book, self._seen_s = book, seen_s
+    def __init__(
+        self,
+        book: Book,
+        seen_s: Callable[[str], float],
+        clock_skew_s: Callable[[str], float | None],
+    ) -> None:
+        self._book, self._seen_s, self._clock_skew_s = book, seen_s, clock_skew_s
         self._reasons = WaitingReasons(book)
         self._names: list[str] = []
 
@@ -74,7 +80,10 @@ class Pages:
             self._names = sorted(self._book.nodes, key=natural)
         first = bisect_right(self._names, natural(asked.after), key=natural) if asked.after else 0
         left = [name for name in self._names[first:] if not self._book.nodes[name].removed]
-        infos = (node_info(self._book, name, self._seen_s(name)) for name in left[:MAX_PAGE_ROWS])
+        infos = (
+            node_info(self._book, name, self._seen_s(name), self._clock_skew_s(name))
+            for name in left[:MAX_PAGE_ROWS]
+        )
         rows = _page(infos, _node_bytes)
         return Nodes(nodes=rows, omitted=len(left) - len(rows))
 

@@ -100,7 +100,7 @@ class Requests:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits = memory, limits
         self._note, self._send, self._reply = note, send, reply
-        self._pages = Pages(book, members.seen_s)
+        self._pages = Pages(book, members.seen_s, members.clock_skew_s)
         self._reports = reports
         self._log_waits: dict[int, _LogWait] = {}
         self._next_request = 1

@@ -56,6 +56,8 @@ TICK_S = 0.25
 FLUSH_S = 5.0
 QUESTIONS_S = 0.005
 """Time for questions in a turn of the loop; those that it is too short for wait for the next."""
+AHEAD_S = 60.0
+"""A journal whose last time is so far ahead of this machine's clock is worth a line in the log."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +200,7 @@ class Broker:
             self._fits = Fits(book.predictions, self._troubles.say)
             opened.callback(self._fits.close)
             self._clock = Clock(book.now_s)
+            self._clock_line = _clock_line(self._journal.path, book.now_s - time.time())
             started = BrokerStarted(
                 epoch=book.epoch + 1,
                 cluster=book.identity or secrets.token_hex(8),
@@ -244,6 +247,10 @@ class Broker:
     def address(self) -> str:
         """Where it listens."""
         return self._transport.address
+
+    def clock_line(self) -> str:
+        """What is to be said of this machine's clock, "" if nothing."""
+        return self._clock_line
 
     def ready_line(self) -> str:
         """One line for people and for scripts."""
@@ -335,10 +342,21 @@ class Broker:
         )
 
 
+def _clock_line(journal: Path, ahead_s: float) -> str:
+    if ahead_s <= AHEAD_S:
+        return ""
+    by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"
+    return (
+        f"warning: the last time in {journal} is {by} ahead of this machine's clock: set the clock "
+        "(`timedatectl`) if it is wrong. If it was wrong before, times shown stay ahead until it has caught "
+        "up; what was predicted and measured of run times is right"
+    )
+
+
 def _event(heard: Heard) -> Event:
     message, request = heard.envelope.message, heard.envelope.request
     if heard.peer.role == "node":
-        return NodeSaid(heard.peer.name, request, message)  # type: ignore[arg-type]
+        return NodeSaid(heard.peer.name, request, message, time.time())  # type: ignore[arg-type]
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
 
 
@@ -364,6 +382,8 @@ def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
     try:
         if not stop_early:
             announce(broker.ready_line())
+            if broker.clock_line():
+                announce(broker.clock_line())
             broker.serve()
     finally:
         broker.close()

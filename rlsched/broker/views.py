@@ -83,7 +83,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
+def node_info(book: Book, name: str, seen_s: float, clock_skew_s: float | None = None) -> NodeInfo:
     """A node as people see it."""
     node = book.nodes[name]
     free = int(book.cluster.arrays.node.free[node.number]) if node.up and not node.away else 0
@@ -97,6 +97,7 @@ def node_info(book: Book, name: str, seen_s: float) -> NodeInfo:
         vc=shortened(node.spec.vc),
         jobs=sorted(node.live_jobs),
         last_seen_s=seen_s,
+        clock_skew_s=clock_skew_s,
         max_sm_clock_mhz=max(node.spec.sm_clocks_mhz, default=0),
         clocks_note=shortened(node.spec.clocks_note, MAX_REASON_CHARS),
     )

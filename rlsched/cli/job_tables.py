@@ -13,7 +13,7 @@ from rich.table import Table
 from rlsched.cli import show
 from rlsched.decide.record import DecisionRecord
 from rlsched.terminal import visible
-from rlsched.wire.messages import Explanation, JobInfo, NodeInfo
+from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
 
 _NARROW = 100
 _COLOURS = {
@@ -85,11 +85,11 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
         return
     table = Table(box=None, pad_edge=False)
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
-    reasons = any(node.reason for node in nodes)
+    notes = [[*([node.reason] if node.reason else []), *_skew(node)] for node in nodes]
     columns = ["node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"]
-    for name in [*columns, *(["reason"] if reasons else [])]:
+    for name in [*columns, *(["reason"] if any(notes) else [])]:
         table.add_column(name, justify="right" if name in ("gpus", "free") else "left")
-    for node in nodes:
+    for node, said in zip(nodes, notes, strict=True):
         colour = {"up": "green", "down": "red"}.get(node.state, "yellow")
         table.add_row(
             _text(node.name),
@@ -100,9 +100,17 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
             *([_settable(node)] if clocked else []),
             _text(node.vc),
             " ".join(map(str, node.jobs)),
-            *([_text(node.reason)] if reasons else []),
+            *([_text("; ".join(said))] if any(notes) else []),
         )
     console.print(table)
+
+
+def _skew(node: NodeInfo) -> list[str]:
+    """A note where a node's clock is off by more than a person would put up with."""
+    skew_s = node.clock_skew_s
+    if skew_s is None or abs(skew_s) <= MAX_CLOCK_SKEW_S:
+        return []
+    return [f"its clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"]
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:

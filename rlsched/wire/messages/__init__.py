@@ -68,6 +68,7 @@ from rlsched.wire.messages.predictions import (
     RecentPredictions,
 )
 from rlsched.wire.messages.replies import (
+    MAX_CLOCK_SKEW_S,
     ClientReply,
     Explanation,
     JobInfo,
@@ -90,6 +91,7 @@ from rlsched.wire.messages.report import (
 )
 
 __all__ = [
+    "MAX_CLOCK_SKEW_S",
     "MAX_MESSAGE_BYTES",
     "PROTOCOL_VERSION",
     "AttemptReport",

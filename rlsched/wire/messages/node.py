@@ -15,6 +15,7 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     reason: str = ""
     ended_s: float | None = None
+    ran_s: float | None = None
     sm_clock_mhz: int = 0
     """See `Launched`."""
 
@@ -43,6 +44,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unkno
     """Random, of the directory in which it keeps its attempts."""
     lost_after_s: float = 0.0
     """The `Welcome.lost_after_s` that its ranks go by still."""
+    wall_s: float | None = None
+    """What its clock says as it sends this, Unix seconds."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True):
@@ -95,6 +98,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unkno
     """"" by itself | killed | time_limit | node_stopped | fenced | vanished"""
     ended_s: float | None = None
     """When it was over, Unix seconds by the node's clock; None where nobody knows."""
+    ran_s: float | None = None
+    """How long it ran, seconds by a clock that never jumps; None where nobody knows."""
 
 
 class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):

@@ -46,6 +46,10 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """... and as each of `nodes` has set it; 0 where it has set none."""
 
 
+MAX_CLOCK_SKEW_S = 5.0
+"""Clocks of node and broker that differ by more are worth a word."""
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node as people see it."""
 
@@ -58,6 +62,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     vc: str
     jobs: list[int]
     last_seen_s: float
+    clock_skew_s: float | None = None
+    """How far its clock was ahead of the broker's when it registered, seconds; None where it did not say."""
     max_sm_clock_mhz: int = 0
     """The highest SM clock that all of its GPUs can be set to; 0: they cannot be set, or nobody said."""
     clocks_note: str = ""
