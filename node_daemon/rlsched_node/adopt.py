@@ -57,4 +57,6 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
         record = directory.record_exit(EXIT_VANISHED, reason)
     if not ranks.clear(key, record, has_vanished=has_vanished):
         return Attempt(key, gpus, Phase.RUNNING, pid)
-    return Attempt(key, exit_code=record.exit_code, reason=record.reason, ended_s=record.when_s)
+    return Attempt(
+        key, exit_code=record.exit_code, reason=record.reason, ended_s=record.when_s, ran_s=record.ran_s
+    )

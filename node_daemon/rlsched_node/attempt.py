@@ -53,6 +53,7 @@ class Attempt:
         gpus: GPU numbers on this node; held while LAUNCHING and RUNNING.
         exit_code: None until ENDED.
         ended_s: When it ended, Unix seconds; None where nobody saw it.
+        ran_s: How long it ran, seconds by a clock that never jumps; likewise.
         is_acknowledged: The broker has the end in its journal, or has disowned the attempt.
         is_forgotten: The broker disowned it: its end is not reported.
         hard_kill_at_s: When the daemon stops trusting the shim to end it; None: not told to end.
@@ -68,6 +69,7 @@ class Attempt:
     exit_code: int | None = None
     reason: str = ""
     ended_s: float | None = None
+    ran_s: float | None = None
     is_acknowledged: bool = False
     is_forgotten: bool = False
     hard_kill_at_s: float | None = None
@@ -92,6 +94,7 @@ class Attempt:
             exit_code=self.exit_code,
             reason=self.reason,
             ended_s=self.ended_s,
+            ran_s=self.ran_s,
         )
 
     def launched(self) -> Launched:
@@ -125,5 +128,6 @@ class Attempt:
             exit_code=self.exit_code,
             reason=self.reason,
             ended_s=self.ended_s,
+            ran_s=self.ran_s,
             sm_clock_mhz=self.sm_clock_mhz,
         )

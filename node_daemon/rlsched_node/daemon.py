@@ -276,6 +276,8 @@ class NodeDaemon:
 
     def _perform(self, effect: Effect) -> Iterator[Event]:
         match effect:
+            case Send(Hello() as hello, request):
+                self._link.send(msgspec.structs.replace(hello, wall_s=time.time()), request)
             case Send(message, request):
                 self._link.send(message, request)
             case StartRank(launch):

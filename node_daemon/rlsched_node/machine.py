@@ -373,7 +373,7 @@ class NodeMachine:
     def _exited(self, attempt: Attempt, exited: Exited, now_s: float) -> Iterator[Effect]:
         exit_code, reason = exited.exit_code, exited.reason
         attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
-        attempt.ended_s = exited.ended_s
+        attempt.ended_s, attempt.ran_s = exited.ended_s, exited.ran_s
         attempt.hard_kill_at_s = None
         yield from self._reset_clocks(attempt)
         yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")

@@ -252,7 +252,8 @@ class Ranks:
             rank.record = self._record(rank)
         if self._is_clear(rank):
             del self._ranks[rank.key]
-            yield Exited(rank.key, rank.record.exit_code, rank.record.reason, rank.record.when_s)
+            record = rank.record
+            yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
     def _is_clear(self, rank: _Rank) -> bool:
         """End what is left of a rank without a shim: whether nothing was."""

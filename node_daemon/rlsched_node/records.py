@@ -72,9 +72,9 @@ def claim(directory: str, identity: dict[str, Any]) -> bool:
     return True
 
 
-def exit_record(exit_code: int, reason: str) -> bytes:
-    """An end that happened now, as one line of `RESERVED_BYTES`."""
-    record = {"exit_code": exit_code, "reason": reason, "ended_s": time.time()}
+def exit_record(exit_code: int, reason: str, ran_s: float | None = None) -> bytes:
+    """An end that happened now, as one line of `RESERVED_BYTES`; `ran_s`: seconds, None where unknown."""
+    record = {"exit_code": exit_code, "reason": reason, "ended_s": time.time(), "ran_s": ran_s}
     return json.dumps(record).ljust(RESERVED_BYTES - 1).encode() + b"\n"
 
 

@@ -9,7 +9,7 @@ environment tells where it is:
     launch.json   in:  what to run, and on which terms: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
-    exit          out: exit_code, reason, ended_s; written over `exit.tmp`, whose space was reserved
+    exit          out: exit_code, reason, ended_s, ran_s; written over `exit.tmp`, whose space was reserved
 
 A daemon that is there hears the same on a pipe: a byte when the attempt is claimed, the exit record at its
 end. What it heard stands above the file, which a job of the same user could write.
@@ -278,8 +278,9 @@ def main(records_fd: int) -> int:
         return 0
     tell(CLAIMED)
     become_subreaper()
+    began_s = since_boot_s()
     exit_code, reason = supervise(launch)
-    record = exit_record(exit_code, reason)
+    record = exit_record(exit_code, reason, round(since_boot_s() - began_s, 3))
     try:
         write_exit(".", record)
     except OSError as error:

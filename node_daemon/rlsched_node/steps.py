@@ -55,6 +55,8 @@ class Exited:
     reason: str = ""
     ended_s: float | None = None
     """Unix seconds; None where nobody saw it end."""
+    ran_s: float | None = None
+    """How long it ran, seconds; likewise."""
 
 
 @dataclass(frozen=True, slots=True)

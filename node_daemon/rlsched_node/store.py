@@ -56,11 +56,13 @@ class ExitRecord(msgspec.Struct, frozen=True):
         exit_code: The command's, or one of the codes that `rlsched_node.shim` lists; 0 to 255.
         reason: One of `REASONS`.
         ended_s: Unix seconds.
+        ran_s: How long, by a clock that never jumps, seconds; None where nobody saw it.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     reason: str = ""
     ended_s: float = 0.0
+    ran_s: float | None = None
 
     @property
     def when_s(self) -> float | None:
@@ -76,6 +78,8 @@ class ExitRecord(msgspec.Struct, frozen=True):
         """
         if self.reason not in REASONS or not 0.0 <= self.ended_s < _FAR_FUTURE_S:
             return f"expected a reason of {sorted(REASONS)} and a time, got {self.reason!r}, {self.ended_s}"
+        if self.ran_s is not None and not 0.0 <= self.ran_s < _FAR_FUTURE_S:
+            return f"expected a run time, got {self.ran_s}"
         if self.reason == "time_limit" and not has_limit:
             return "it reports a time limit, and there was none"
         if self.reason == "node_stopped" and not told:

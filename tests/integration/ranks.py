@@ -77,7 +77,9 @@ def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
     until(found)
     ends = [event.ended_s for event in events if isinstance(event, Exited)]
     assert all(end_s is not None and began_s - 30.0 < end_s <= time.time() for end_s in ends)
-    return [replace(event, ended_s=None) if isinstance(event, Exited) else event for event in events]
+    return [
+        replace(event, ended_s=None, ran_s=None) if isinstance(event, Exited) else event for event in events
+    ]
 
 
 def output(directory: AttemptDir) -> str:

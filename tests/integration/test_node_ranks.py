@@ -13,7 +13,7 @@ from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import AttemptKey, Phase
 from rlsched_node.ranks import Ranks
 from rlsched_node.records import claim
-from rlsched_node.steps import Exited, Started, StartFailed
+from rlsched_node.steps import Event, Exited, Started, StartFailed
 from rlsched_node.store import AttemptStore, LaunchRecord
 from tests.integration.ranks import KEY, collect, has_output, output, start, until
 
@@ -194,6 +194,22 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
     (store.attempts / "gate").write_text("go\n")
     assert collect(second, Exited)[-1] == Exited(KEY, 6)
     second.close()
+
+
+def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
+    store: AttemptStore, ranks: Ranks
+) -> None:
+    began_s = shim.since_boot_s()
+    start(ranks, store, "sleep", "0.2")
+    ends: list[Event] = []
+    until(lambda: ends.extend(ranks.collect()) or any(isinstance(end, Exited) for end in ends))
+    took_s = shim.since_boot_s() - began_s
+    [ran_s] = [end.ran_s for end in ends if isinstance(end, Exited)]
+    assert ran_s is not None
+    assert 0.2 <= ran_s <= took_s
+    later = Ranks(store)
+    assert [one.ran_s for one in adopt_attempts(store, later)] == [ran_s]
+    later.close()
 
 
 @pytest.mark.parametrize(

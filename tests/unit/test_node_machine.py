@@ -141,13 +141,13 @@ def test_an_attempt_goes_from_launch_to_acknowledged_end() -> None:
 def test_when_it_ended_is_told_every_time() -> None:
     machine = registered()
     running(machine, launch())
-    [effect] = silent(machine.handle(Exited(KEY, 3, "", 1234.5), 1.0))
-    assert effect == Send(Ended(job=1, attempt=1, rank=0, exit_code=3, ended_s=1234.5))
+    [effect] = silent(machine.handle(Exited(KEY, 3, "", 1234.5, 7.25), 1.0))
+    assert effect == Send(Ended(job=1, attempt=1, rank=0, exit_code=3, ended_s=1234.5, ran_s=7.25))
     assert machine.handle(Tick(), 1.0 + ENDED_REPEAT_S) == [effect]
     [hello] = machine.handle(Received(SayHello()), 9.0)
     assert isinstance(hello, Send)
     assert isinstance(hello.message, Hello)
-    assert [report.ended_s for report in hello.message.attempts] == [1234.5]
+    assert [(report.ended_s, report.ran_s) for report in hello.message.attempts] == [(1234.5, 7.25)]
 
 
 def test_the_end_is_repeated_until_acknowledged() -> None:
