@@ -37,7 +37,13 @@ class Due(msgspec.Struct, frozen=True):
     """The time has come that the scheduler asked for (`Machine.due_s`); says nothing of what has arrived."""
 
 
-Event = ClientAsked | NodeSaid | Tick | Due
+class Intake(msgspec.Struct, frozen=True):
+    """From now on new submissions are refused with this line; "": they are taken."""
+
+    refusal: str
+
+
+Event = ClientAsked | NodeSaid | Tick | Due | Intake
 
 
 class Journal(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 class FailingJournal(Journal):
-    """A real journal whose disk is full from commit number `fail_from` on (counted from 0)."""
+    """A real journal whose disk is full from commit number `fail_from` on (counted from 0); it may be set."""
 
     def __init__(self, path: str | Path, fail_from: float = float("inf")) -> None:
         super().__init__(path)

@@ -29,6 +29,7 @@ from rlsched.broker.events import (
     Due,
     Effect,
     Event,
+    Intake,
     Journal,
     NodeSaid,
     Records,
@@ -164,6 +165,8 @@ class Machine:
                 self._node_said(event)
             except Exception as error:
                 self._set_aside(event, error)
+        for intake in (event for event in events if isinstance(event, Intake)):
+            self._requests.refusal = intake.refusal
         asked = [event for event in events if isinstance(event, ClientAsked)]
         self._requests.change([event for event in asked if isinstance(event.message, CHANGES)], now_s)
         for question in asked:

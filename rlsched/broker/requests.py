@@ -82,6 +82,9 @@ class Requests:
         send: Tells a node.
         reply: Answers a client.
         reports: How the broker does.
+
+    Attributes:
+        refusal: What new submissions are answered with, "" where they are taken.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Requests:
         self._reports = reports
         self._log_waits: dict[int, _LogWait] = {}
         self._next_request = 1
+        self.refusal = ""
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -158,7 +162,7 @@ class Requests:
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
         number = self._book.tokens.get(message.token)
         if number is None:
-            refusal = wrong(message)
+            refusal = wrong(message) or self.refusal
             if refusal:
                 return Refused(message=refusal)
             entry = predicted.get(message.token)
@@ -174,7 +178,7 @@ class Requests:
     def _predicted(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
         """By token: the submissions among these that are new and make sense, numbered and predicted."""
         drafts: dict[str, JobSubmitted] = {}
-        for message in messages:
+        for message in messages if not self.refusal else ():
             token = message.token
             if token not in self._book.tokens and token not in drafts and not wrong(message):
                 drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)

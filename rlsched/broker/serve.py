@@ -15,6 +15,7 @@ import msgspec
 
 import rlsched
 from rlsched.broker.book import Book
+from rlsched.broker.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.entries import BrokerStarted
 from rlsched.broker.events import (
     ClientAsked,
@@ -22,6 +23,7 @@ from rlsched.broker.events import (
     Due,
     Effect,
     Event,
+    Intake,
     NodeSaid,
     Records,
     Reply,
@@ -30,6 +32,7 @@ from rlsched.broker.events import (
 )
 from rlsched.broker.events import Journal as Commit
 from rlsched.broker.fitting import Fits
+from rlsched.broker.holding import Held
 from rlsched.broker.journal import Journal
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.limits import Limits
@@ -46,7 +49,7 @@ from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
-from rlsched.errors import InputError, JournalError
+from rlsched.errors import InputError, JournalError, JournalFullError
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
 ADDRESS_FILE = "address"
@@ -74,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
+        min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
         seed: Seed of the policy's draws.
     """
 
@@ -87,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
+    min_free_mib: int = 256
     seed: int = 0
 
 
@@ -181,12 +186,17 @@ class Broker:
         self.settings = settings
         self._troubles = Troubles(say)
         self._stopping = False
+        self._serving = False
+        self._intake = ""
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
+        self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
+        self._disk.make_room()
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
-            self._commits = TimedCommits(self._journal)
+            patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._troubles.say)
+            self._commits = TimedCommits(patient)
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
             scheduler, fallback = load_policy(
@@ -220,6 +230,7 @@ class Broker:
                 troubles=self._troubles,
                 vitals=self._vitals,
             )
+            self._held = Held(book.tokens, _event)
             self._transport = Transport(settings.address, KeyHome(settings.keys))
             opened.callback(self._transport.close)
             self._step([])
@@ -270,10 +281,14 @@ class Broker:
 
     def serve(self) -> None:
         """Serve until `stop` or a signal; jobs go on running afterwards."""
+        self._serving = True
         pauses = ShortPauses()
         while not self._stopping:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
-            events: list[Event] = [_event(message) for message in heard]
+            events: list[Event] = [*self._held.take(), *(_event(message) for message in heard)]
+            if self._disk.refusal() != self._intake:
+                self._intake = self._disk.refusal()
+                events.append(Intake(self._intake))
             elapsed_s = time.monotonic() - self._ticked_s
             if (emptied and elapsed_s >= TICK_S) or elapsed_s >= self.settings.limits.lease_s / 2:
                 self._ticked_s = time.monotonic()
@@ -291,6 +306,15 @@ class Broker:
     def close(self) -> None:
         """Let go of address, journal and records."""
         self._opened.close()
+
+    def _wait_for_space(self, error: JournalFullError) -> bool:
+        """Go on listening while a batch is held; False: do not wait."""
+        if not self._serving or self._stopping:
+            return False
+        heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
+        for one in heard:
+            self._held.hear(one, self._transport, str(error))
+        return True
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()

@@ -45,6 +45,13 @@ from rlsched.cli.policies import PolicyCommand, said
     type=click.FloatRange(min=0.1),
     help="All ranks of a job must have been started by then.",
 )
+@click.option(
+    "--min-free-mib",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
 @click.pass_context
 def broker(
@@ -62,6 +69,7 @@ def broker(
     lease_s: float,
     lost_after_s: float,
     launch_timeout_s: float,
+    min_free_mib: int,
     logdir: Path | None,
     seed: int,
 ) -> None:
@@ -95,6 +103,7 @@ def broker(
             speed_energy=speed_energy,
             prediction=prediction,
             logdir=logdir,
+            min_free_mib=min_free_mib,
             seed=seed,
             limits=Limits(
                 heartbeat_s=min(2.0, lease_s / 5),

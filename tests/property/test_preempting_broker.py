@@ -18,9 +18,9 @@ from rlsched.broker.book import Book
 from rlsched.broker.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.rows import Row
 from rlsched.broker.limits import Limits
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.rows import Row
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order

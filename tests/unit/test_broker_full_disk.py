@@ -1,0 +1,232 @@
+"""A full disk: no new jobs below the floor, a batch is held, and nothing leaves before its commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rlsched.broker.entries import JobSubmitted
+from rlsched.broker.fakes import FailingJournal
+from rlsched.broker.journal import read_journal
+from rlsched.broker.keys import KeyHome
+from rlsched.broker.limits import Limits
+from rlsched.broker.serve import Broker, Settings
+from rlsched.client.client import Client
+from rlsched.errors import InputError, JournalFullError
+from rlsched.wire.dealer import connect_dealer
+from rlsched.wire.messages import (
+    Ended,
+    EndedAck,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    Launch,
+    Launched,
+    Message,
+    NodeMessage,
+    SayHello,
+    Welcome,
+    decode,
+    encode,
+)
+
+DEADLINE_S = 30.0
+
+
+def until(condition: Callable[[], object]) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, "deadline passed"
+        time.sleep(0.01)
+
+
+class Running:
+    """A broker in a thread, on a journal whose disk fills up when the test says so."""
+
+    def __init__(self, home: Path, min_free_mib: int = 0) -> None:
+        KeyHome(home).broker()
+        self.home, self.lines = home, list[str]()
+        self.failed: BaseException | None = None
+        self.journal: FailingJournal | None = None
+        self.broker = Broker(
+            Settings(
+                address="tcp://127.0.0.1:0",
+                directory=home / "broker",
+                keys=home,
+                policy="fifo",
+                limits=Limits(lease_s=1.0, heartbeat_s=0.2),
+                min_free_mib=min_free_mib,
+            ),
+            self.open,
+            self.lines.append,
+        )
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def open(self, path: Path) -> FailingJournal:
+        self.journal = FailingJournal(path)
+        return self.journal
+
+    def serve(self) -> None:
+        try:
+            self.broker.serve()
+        except JournalFullError as error:
+            self.failed = error
+
+    def disk_is(self, *, full: bool) -> None:
+        assert self.journal is not None
+        self.journal.fail_from = 0 if full else float("inf")
+
+    @property
+    def is_held(self) -> bool:
+        return any("nothing is acknowledged" in line for line in self.lines)
+
+    def client(self) -> Client:
+        return Client(self.broker.address, home=self.home, timeout_s=DEADLINE_S)
+
+    def submitted(self) -> list[str]:
+        rows = read_journal(self.home / "broker" / "journal.sqlite")
+        return [row.entry.token for row in rows if isinstance(row.entry, JobSubmitted)]
+
+    def close(self) -> None:
+        self.broker.stop()
+        self.thread.join()
+        self.broker.close()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path)
+    yield running
+    running.close()
+
+
+class Node:
+    """A node's side of the connection."""
+
+    def __init__(self, running: Running, name: str) -> None:
+        home = KeyHome(running.home)
+        self.name, self.context = name, zmq.Context[zmq.Socket[bytes]]()
+        pair = home.node(name)
+        self.socket = connect_dealer(self.context, running.broker.address, pair, home.broker_public())
+
+    def say(self, message: NodeMessage, request: int = 0) -> None:
+        assert self.socket.poll(int(1000 * DEADLINE_S), zmq.POLLOUT)
+        self.socket.send(encode(message, request))
+
+    def hears(self, kind: type[Message], request: int = 0) -> None:
+        """Read on up to a message of this kind, and with this request number if one is given."""
+        give_up_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < give_up_s:
+            if self.socket.poll(100, zmq.POLLIN):
+                envelope = decode(self.socket.recv())
+                if isinstance(envelope.message, SayHello):
+                    self.say(Hello(name=self.name, gpus=4))
+                if isinstance(envelope.message, kind) and request in (0, envelope.request):
+                    return
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+def test_a_batch_is_held_while_the_disk_is_full_and_acknowledged_when_it_is_not(running: Running) -> None:
+    job: list[int] = []
+
+    def submit() -> None:
+        with running.client() as client:
+            job.append(client.submit(["true"], token="held"))
+
+    running.disk_is(full=True)
+    thread = threading.Thread(target=submit)
+    thread.start()
+    until(lambda: running.is_held)
+    with running.client() as other:
+        with pytest.raises(InputError, match=r"nothing was done: .* full"):
+            other.submit(["true"], token="new")
+        with pytest.raises(InputError, match=r"nothing was done: .* full"):
+            other.cancel(1)
+    assert (job, running.submitted()) == ([], [])
+    running.disk_is(full=False)
+    thread.join()
+    assert (job, running.submitted()) == ([1], ["held"])
+    with running.client() as client:
+        assert client.submit(["true"], token="later") == 2
+    assert [line for line in running.lines if "there is space again" in line]
+    assert running.failed is None
+
+
+def test_a_full_disk_costs_no_node_its_lease_and_loses_no_end(running: Running) -> None:
+    node = Node(running, "n0")
+    node.say(Hello(name="n0", gpus=4))
+    node.hears(Welcome)
+    with running.client() as client:
+        job = client.submit(["true"])
+        node.hears(Launch)
+        node.say(Launched(job=job, attempt=1, rank=0, pid=1))
+        until(lambda: client.job(job).state == "running")
+        running.disk_is(full=True)
+        end = Ended(job=job, attempt=1, rank=0, exit_code=0)
+        node.say(end)
+        until(lambda: running.is_held)
+        began_s, beat = time.monotonic(), 1
+        while time.monotonic() - began_s < 1.5:  # longer than the lease
+            node.say(end)  # as a node does that hears no `EndedAck`
+            node.say(Heartbeat(name="n0"), beat)
+            node.hears(HeartbeatAck, beat)
+            beat += 1
+        running.disk_is(full=False)
+        node.hears(EndedAck)
+        node.say(Heartbeat(name="n0"), beat)
+        node.hears(HeartbeatAck, beat)
+        assert client.job(job).state == "completed"
+        assert [one.state for one in client.nodes()] == ["up"]
+    node.close()
+
+
+def test_a_broker_that_is_stopped_while_its_disk_is_full_says_why(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    running.disk_is(full=True)
+    thread = threading.Thread(target=lambda: Submitter(running).submit("lost"))
+    thread.start()
+    until(lambda: running.is_held)
+    running.close()
+    thread.join()
+    assert "full; free space" in str(running.failed)
+    assert running.submitted() == []
+
+
+class Submitter:
+    """A client that nobody answers any more."""
+
+    def __init__(self, running: Running) -> None:
+        self.client = Client(running.broker.address, home=running.home, timeout_s=1.0)
+
+    def submit(self, token: str) -> None:
+        with self.client, pytest.raises(Exception, match="broker"):
+            self.client.submit(["true"], token=token)
+
+
+def test_below_the_floor_new_jobs_are_refused_and_known_ones_acknowledged_again(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    with running.client() as client:
+        assert client.submit(["true"], token="known") == 1
+    running.close()
+    running = Running(tmp_path, min_free_mib=1 << 40)
+    with running.client() as client:
+        until(lambda: running.lines)
+        assert client.submit(["true"], token="known") == 1
+        with pytest.raises(
+            InputError, match=r"disk is nearly full: \d+ MiB free at .*, expected \d+ \(--min"
+        ):
+            client.submit(["true"], token="new")
+        client.cancel(1)
+        assert client.job(1).state == "cancelled"
+    running.close()
+    assert running.submitted() == ["known"]
