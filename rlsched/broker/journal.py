@@ -226,7 +226,7 @@ def _locked(path: Path) -> FileIO:
 
 def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
     """What SQLite says, with what to do about it."""
-    text = str(error)
+    text = " ".join(str(error).split())  # it may quote a schema, or what has become of it
     if "full" in text:
         advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
         return JournalFullError(f"{path}: journal: {text}; {advice}")
