@@ -178,8 +178,8 @@ class Attempts:
             self._after_rank(known, known.attempt, rank)
         self._send(node, EndedAck(job=job, attempt=attempt, rank=rank))
 
-    def lost(self, node: str, job: Job, why: str) -> None:
-        """The ranks of a job on this node are gone."""
+    def lost(self, node: str, job: Job, why: str, outcome: str = "queued") -> None:
+        """The ranks of a job on this node are gone, and the job becomes `outcome`."""
         attempt = job.active
         if attempt is None:
             return
@@ -194,7 +194,7 @@ class Attempts:
                         reason="lost",
                     )
                 )
-        self.end(job, "queued", why)
+        self.end(job, outcome, why)
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
         ended = attempt.ranks[rank]

@@ -22,9 +22,11 @@ from rlsched.broker.entries import (
     NodeRemoved,
     NodeResumed,
     NodeUp,
+    NumbersTaken,
     RankClocked,
     RankEnded,
     RankLaunched,
+    Restored,
 )
 from rlsched.broker.jobs import Attempt, Job, Rank
 from rlsched.broker.nodes import Node, change_node
@@ -55,6 +57,9 @@ class Book:
         tokens: Submission token -> job number.
         nodes: By name, in order of registration.
         epoch: Of the last broker that took the journal up, 0 before the first.
+        last_number: The highest job number that has been given, here or before a backup was restored.
+        last_attempt: Attempts that begin have higher numbers.
+        restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
         identity: `BrokerStarted.cluster`.
         order: What the queue goes by.
         now_s: Time of the last entry, Unix seconds.
@@ -77,6 +82,9 @@ class Book:
         self.tokens: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.epoch = 0
+        self.last_number = 0
+        self.last_attempt = 0
+        self.restored_s: float | None = None
         self.identity = ""
         self.order = order
         self.now_s = 0.0
@@ -127,6 +135,11 @@ class Book:
             case BrokerStarted():
                 self.epoch, self.identity = entry.epoch, entry.cluster
                 self.clocks.weigh(entry.speed_energy)
+            case Restored():
+                self.epoch, self.restored_s = entry.epoch, now_s
+                self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
+            case NumbersTaken():
+                self.last_number = max(self.last_number, entry.last)
             case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
                 change_node(self.nodes, self.cluster, self.clocks, entry)
                 self._can_run.clear()
@@ -170,6 +183,11 @@ class Book:
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
         return [job for job in jobs if job.spec.on_lost != "wait"]
 
+    def gave(self, job: int, attempt: int) -> bool:
+        """Whether this journal has begun such an attempt, or a later one of its job."""
+        known = self.jobs.get(job)
+        return known is not None and known.attempt is not None and attempt <= known.attempt.number
+
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
         if attempt is None or attempt.number != number:
@@ -199,6 +217,7 @@ class Book:
             self.job_of_seq[job.seq] = job
             self.number_of_seq[job.seq] = job.number
         self.jobs[job.number] = job
+        self.last_number = max(self.last_number, job.number)
         self.tokens[entry.token] = job.number
         self.predictions.submitted(entry, now_s)
 
@@ -227,7 +246,7 @@ class Book:
 
     def _started(self, entry: Decided, start: Start, now_s: float) -> None:
         job = self.job_of_seq[start.seq]
-        earlier = job.attempt.number if job.attempt else 0
+        earlier = max(job.attempt.number if job.attempt else 0, self.last_attempt)
         ranks = self._ranks(start.gpus)
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac

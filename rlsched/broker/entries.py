@@ -25,6 +25,26 @@ class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_start
     before brokers chose clocks, as all about clocks here."""
 
 
+class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):
+    """This journal was restored from a backup that was made after the entry before this one.
+
+    Attributes:
+        epoch: Above every epoch that a node may have obeyed since the backup.
+        last_number: Above every job number that may have been given since.
+        last_attempt: Attempts that begin from now on have higher numbers.
+    """
+
+    epoch: int
+    last_number: int
+    last_attempt: int
+
+
+class NumbersTaken(msgspec.Struct, frozen=True, kw_only=True, tag="numbers_taken"):
+    """Job numbers up to this one have been given, as a node knows; the next is higher."""
+
+    last: int
+
+
 class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
     """A node registered, or came back."""
 
@@ -210,6 +230,8 @@ class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over")
 
 Entry = (
     BrokerStarted
+    | Restored
+    | NumbersTaken
     | NodeUp
     | NodeAway
     | NodeDown
@@ -249,7 +271,7 @@ def decode_entry(payload: bytes) -> Entry:
                 "a broker before this version changed the clock of a running job here (--reclock-s), which "
                 "is gone; let that version end the jobs, then begin with a new journal"
             ) from error
-        raise JournalError(f"damaged entry: {error}; restore a backup (`rlsched journal restore`)") from error
+        raise JournalError(f"damaged: {error}") from error
     return entry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,10 @@ class Journal:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._lock = _locked(self.path)
+        self._lock = locked(self.path)
         try:
             check_wal(self.path)
-            with _clearly(self.path):
+            with clearly(self.path):
                 # One thread at a time uses it, but not always the one that opened it.
                 self._db = sqlite3.connect(
                     self.path, isolation_level=None, timeout=5.0, check_same_thread=False
@@ -110,7 +110,7 @@ class Journal:
             return
         rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
         last = self.last + len(rows)
-        with _clearly(self.path):
+        with clearly(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(_INSERT, rows)
@@ -128,8 +128,18 @@ class Journal:
         Raises:
             JournalError: the file or an entry is damaged.
         """
-        with _clearly(self.path):
+        with clearly(self.path):
             yield from read_rows(self.path, self._db, self.last)
+
+    def compact(self) -> None:
+        """Give unused space back to the disk.
+
+        Raises:
+            JournalError: it cannot be; the journal is as it was.
+        """
+        with clearly(self.path):
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close, and let another broker take it up."""
@@ -137,8 +147,32 @@ class Journal:
         self._lock.close()
 
 
-def read_journal(path: str | Path) -> list[Row]:
-    """All entries of a journal, also of one that a broker has open.
+class Reading:
+    """One state of a journal, read whatever a broker commits meanwhile. Made by `reading`.
+
+    Attributes:
+        version: Of its form.
+        last: Number of its last entry; None in version 1.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path, self.db = path, db
+        self.version = _version(path, db)
+        self.last = None if self.version == 1 else _last(path, db)
+
+    def rows(self) -> Iterator[Row]:
+        """All entries in order.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        with clearly(self.path):
+            yield from read_rows(self.path, self.db, self.last)
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[Reading]:
+    """Open a journal to read it, also one that a broker has open.
 
     Raises:
         JournalError: there is none, it is of an unknown version, or damaged.
@@ -146,18 +180,23 @@ def read_journal(path: str | Path) -> list[Row]:
     path = Path(path)
     if not path.is_file():
         raise JournalError(f"{path}: there is no journal here")
-    with _clearly(path):
-        db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
-        try:
-            db.execute("BEGIN")  # one state of it, whatever a broker commits meanwhile
-            last = None if _version(path, db) == 1 else _last(path, db)
-            return list(read_rows(path, db, last))
-        finally:
-            db.close()
+    with clearly(path), closing(sqlite3.connect(path, isolation_level=None, timeout=5.0)) as db:
+        db.execute("BEGIN")
+        yield Reading(path, db)
+
+
+def read_journal(path: str | Path) -> list[Row]:
+    """All entries of a journal, also of one that a broker has open.
+
+    Raises:
+        JournalError: as `reading`.
+    """
+    with reading(path) as journal:
+        return list(journal.rows())
 
 
 @contextmanager
-def _clearly(path: Path) -> Iterator[None]:
+def clearly(path: Path) -> Iterator[None]:
     """What SQLite says becomes one clear line. Names in a damaged file may be no text at all."""
     try:
         yield
@@ -205,8 +244,11 @@ def _last(path: Path, db: sqlite3.Connection) -> int:
     return int(found)
 
 
-def _locked(path: Path) -> FileIO:
+def locked(path: Path) -> FileIO:
     """An exclusive lock beside the journal, released by the kernel if the broker dies."""
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
+        raise JournalError(f"{log}: a write-ahead log without its journal; put both back, or move both away")
     try:
         make_private(path.parent)
         touch_private(path)

@@ -202,6 +202,10 @@ class Machine:
                 return  # it has not registered; its Hello will say all of this again
             self._members.seen(node, self.now_s)
         match message:
+            case Launched() if self._members.strangers.knows(
+                node, message.job, message.attempt, message.rank
+            ):
+                pass
             case Launched():
                 self._attempts.launched(
                     node,
@@ -232,6 +236,7 @@ class Machine:
                     message.ended_s,
                     message.ran_s,
                 )
+                self._members.strangers.ended(node, message.job, message.attempt, message.rank, self.now_s)
             case ClockHeld():
                 self._attempts.clocked(
                     node, message.job, message.attempt, message.rank, message.sm_clock_mhz, message.clock_note
@@ -291,7 +296,8 @@ class Machine:
                 self._killed_s[job.number] = self.now_s
                 self._attempts.kill(job)
         elif job.state == "launching" and not attempt.leaving:
-            waited_s = self.now_s - max(attempt.seated_s, self._started_s)
+            since_s = max(attempt.seated_s, self._started_s, self._members.strangers.settled_s())
+            waited_s = self.now_s - since_s
             if waited_s >= self.limits.launch_timeout_s:
                 silent = sorted({rank.node for rank in attempt.ranks if rank.state == "launching"})
                 self._attempts.end(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
 from rlsched.broker.entries import Entry, NodeAway, NodeDown, NodeDrained, NodeRemoved, NodeResumed, NodeUp
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes import Node
+from rlsched.broker.strangers import Strangers
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
@@ -68,6 +69,7 @@ class Members:
         self._greeted: set[str] = set()
         self._lost_after_s: dict[str, float] = {}
         self._other_gpus: set[str] = set()
+        self.strangers = Strangers(book, attempts, limits, note, send)
         self._clock_skew_s: dict[str, float] = {}
 
     def seen(self, node: str, now_s: float) -> None:
@@ -193,7 +195,9 @@ class Members:
             self._note(spec)
         self._greeted.add(name)
         self._lost_after_s[name] = spec.lost_after_s
-        reports = self._welcome(name, hello, request)
+        theirs = hello.attempts if hello.cluster == self._book.identity else []
+        strangers = self.strangers.reported(name, theirs, now_s)
+        reports = self._welcome(name, hello, request, strangers)
         current = {(report.job, report.attempt) for report in reports}
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
@@ -218,12 +222,18 @@ class Members:
                 direction,
             )
 
-    def _welcome(self, name: str, hello: Hello, request: int) -> list[AttemptReport]:
-        """Answer a node, and tell it what to forget; what it reports that is under way."""
+    def _welcome(
+        self, name: str, hello: Hello, request: int, strangers: Container[tuple[int, int]] = ()
+    ) -> list[AttemptReport]:
+        """Answer a node, and tell it what to forget; what it reports that is under way.
+
+        `strangers`: what it is not to forget, though this journal does not know it.
+        """
         ours = hello.cluster in ("", self._book.identity)
         reports = [report for report in hello.attempts if ours and self._is_current(name, report)]
         current = {(report.job, report.attempt) for report in reports}
-        forget = {(report.job, report.attempt) for report in hello.attempts} - current
+        reported = {(report.job, report.attempt) for report in hello.attempts}
+        forget = {one for one in reported - current if one not in strangers}
         self._send(
             name,
             Welcome(
@@ -262,7 +272,8 @@ class Members:
         if hello.cluster == self._book.identity and hello.epoch > self._book.epoch:
             return (
                 f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._book.epoch}: "
-                "its journal is older than that of another broker"
+                "its journal is older than that of another broker; if it was copied back from a backup, stop "
+                "the broker and use `rlsched journal restore`, which raises the epoch"
             )
         return ""
 
@@ -327,6 +338,7 @@ class Members:
         After a reboot nobody knows whether those that were being started ran.
         """
         gone = "was rebooted" if rebooted else "came back without it"
+        settling = self._book.now_s < self.strangers.settled_s()
         for number in sorted(self._book.nodes[name].live_jobs):
             job = self._book.jobs[number]
             attempt = job.active
@@ -335,7 +347,10 @@ class Members:
             if attempt.ending:
                 self._attempts.kill(job)
             elif rebooted or any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
-                self._attempts.lost(name, job, f"node {name} {gone}")
+                once = settling and job.spec.on_lost == "wait"
+                self._attempts.lost(name, job, f"node {name} {gone}", "failed" if once else "queued")
+            elif settling:
+                continue  # it may have been given up since the backup, and have begun elsewhere
             else:
                 self._attempts.launch(job, node=name)
 

@@ -21,7 +21,7 @@ from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
 from rlsched.broker.report import Reports
-from rlsched.broker.roles import rules_over, signed
+from rlsched.broker.roles import Peer, rules_over, signed
 from rlsched.broker.submissions import name_of, wrong
 from rlsched.errors import InputError, RlschedError
 from rlsched.wire.messages import (
@@ -132,7 +132,7 @@ class Requests:
             case Submit() as submit:
                 return self._submit(submit, predicted)
             case Cancel(job=job):
-                return self._not_theirs(one) or self._cancel(job)
+                return self._not_theirs(one) or self._cancel(job, one.by)
             case DrainNode() | ResumeNode() | RemoveNode() as order:
                 refusal = self._members.order(order)
                 return Refused(message=refusal) if refusal else Ok()
@@ -181,7 +181,7 @@ class Requests:
         for message in messages if not self.refusal else ():
             token = message.token
             if token not in self._book.tokens and token not in drafts and not wrong(message):
-                drafts[token] = self._draft(len(self._book.jobs) + 1 + len(drafts), message)
+                drafts[token] = self._draft(self._book.last_number + 1 + len(drafts), message)
         if not drafts:
             return {}
         predicted = self._book.predictions.predict(list(drafts.values()), now_s)
@@ -190,7 +190,7 @@ class Requests:
     def _predicted_one_by_one(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
         """One of them raises: the others get their predictions all the same."""
         predicted: dict[str, JobSubmitted] = {}
-        number = len(self._book.jobs)
+        number = self._book.last_number
         for message in messages:
             try:
                 found = self._predicted([message], now_s)
@@ -226,8 +226,10 @@ class Requests:
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",
         )
 
-    def _cancel(self, number: int) -> ClientReply:
+    def _cancel(self, number: int, by: Peer) -> ClientReply:
         job = self._book.jobs.get(number)
+        if job is None and by.role == "admin" and self._members.strangers.cancel(number):
+            return Ok()
         if job is None:
             return _no_such(number)
         if job.state == "cancelled":

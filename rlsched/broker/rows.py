@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rlsched.broker.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.errors import JournalError
 
-MEND = "restore a backup (`rlsched journal restore`); `rlsched journal check` says what is damaged"
+MEND = "`rlsched journal check` says what is damaged, `rlsched journal restore` takes up a backup"
 Stored = tuple[int, float, str, bytes, int]
 
 
@@ -47,26 +47,29 @@ def read_rows(path: Path, db: sqlite3.Connection, last: int | None, table: str =
     Raises:
         JournalError: an entry is missing or damaged.
     """
+    for row in rows_and_damage(db, last, table):
+        if isinstance(row, str):
+            raise JournalError(f"{path}: {row}; {MEND}")
+        yield row
+
+
+def rows_and_damage(db: sqlite3.Connection, last: int | None, table: str = "entries") -> Iterator[Row | str]:
+    """As `read_rows`, but what is missing or damaged is a line in its place, and what follows is read on."""
     expected = 1
     crc_column = "NULL" if last is None else "crc"
-    query = (
-        f"SELECT n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column} FROM {table} ORDER BY n"
-    )
-    for n, now_s, kind, payload, crc in db.execute(query):
+    columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"
+    for n, now_s, kind, payload, crc in db.execute(f"SELECT {columns} FROM {table} ORDER BY n"):
         if n != expected:
-            raise JournalError(
-                f"{path}: entry {expected} is missing, entry {n} follows the one before; {MEND}"
-            )
+            yield f"entry {expected} is missing, entry {n} follows the one before"
+        expected = n + 1
         if not (isinstance(now_s, float) and isinstance(kind, bytes) and isinstance(payload, bytes)):
-            raise JournalError(f"{path}: entry {n}: damaged: its columns are of other types; {MEND}")
-        if last is not None and crc != checksum(n, now_s, kind, payload):
-            raise JournalError(f"{path}: entry {n}: damaged: its checksum does not fit; {MEND}")
-        try:
-            yield Row(n, now_s, decode_entry(payload))
-        except JournalError as error:
-            raise JournalError(f"{path}: entry {n}: {error}") from error
-        expected += 1
+            yield f"entry {n}: damaged: its columns are of other types"
+        elif last is not None and crc != checksum(n, now_s, kind, payload):
+            yield f"entry {n}: damaged: its checksum does not fit"
+        else:
+            try:
+                yield Row(n, now_s, decode_entry(payload))
+            except JournalError as error:
+                yield f"entry {n}: {error}"
     if last is not None and last != expected - 1:
-        raise JournalError(
-            f"{path}: expected {last} entries, found {expected - 1}: its end is missing or damaged; {MEND}"
-        )
+        yield f"expected {last} entries, found {expected - 1}: its end is missing or damaged"

@@ -19,6 +19,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "broker": "Run the broker, which decides.",
         "node": "Run a node daemon, which starts processes; drain, resume, remove nodes.",
         "keys": "Make, list and revoke keys, and join from another machine.",
+        "journal": "Check, export, back up, restore and compact the broker's journal.",
     },
     "Jobs": {
         "submit": "Submit a job.",

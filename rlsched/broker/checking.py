@@ -1,0 +1,115 @@
+"""What is in a journal, and whether it is whole."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rlsched.broker.book import Book
+from rlsched.broker.journal import Reading, clearly, locked, reading
+from rlsched.broker.predictions import Predictions
+from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.wal import check_wal
+from rlsched.decide.registry import load_scheduler
+from rlsched.errors import JournalError, JournalHeldError
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+
+MAX_DAMAGE = 20
+
+
+class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A journal as `rlsched journal check` reports it.
+
+    Attributes:
+        damage: A line each, the first `MAX_DAMAGE`; empty: it is whole.
+        entries: Readable ones.
+        last_s: Time of the last one, Unix seconds; 0 without any.
+        jobs: Submitted in it, by state; empty where it is damaged.
+        epoch: Of the last broker.
+        cluster: Its identity.
+        next_job: The number that the next job gets.
+        bytes: Its size on disk, with its write-ahead log.
+    """
+
+    path: str
+    version: int
+    damage: list[str]
+    entries: int
+    last_s: float
+    jobs: dict[str, int]
+    epoch: int
+    cluster: str
+    next_job: int
+    bytes: int
+
+
+def check(path: str | Path) -> JournalReport:
+    """Read a journal to its end, also one that a broker has open: pages, checksums, and that facts follow.
+
+    Raises:
+        JournalError: it is missing, or so damaged that nothing can be read.
+    """
+    path = Path(path)
+    _check_log(path)
+    with reading(path) as journal, clearly(path):
+        damage = _pages(journal)
+        book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+        entries, last_s = 0, 0.0
+
+        def whole() -> Iterator[Row]:
+            nonlocal entries, last_s
+            for row in rows_and_damage(journal.db, journal.last):
+                if isinstance(row, Row):
+                    entries, last_s = entries + 1, row.now_s
+                    if not damage:
+                        yield row
+                else:
+                    damage.append(row)
+
+        rows = whole()
+        try:
+            book.replay(rows)
+        except JournalError as error:
+            damage.append(str(error))
+        for _ in rows:
+            pass
+    states = [job.state for job in book.jobs.values()] if not damage else []
+    return JournalReport(
+        path=str(path),
+        version=journal.version,
+        damage=damage[:MAX_DAMAGE],
+        entries=entries,
+        last_s=last_s,
+        jobs={state: states.count(state) for state in sorted(set(states))},
+        epoch=book.epoch,
+        cluster=book.identity,
+        next_job=book.last_number + 1,
+        bytes=sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if _is_part(path, file)),
+    )
+
+
+def _is_part(path: Path, file: Path) -> bool:
+    return file.name in (path.name, path.name + "-wal")
+
+
+def _check_log(path: Path) -> None:
+    """The write-ahead log that a dead broker left; a running one is writing to it."""
+    if not (path.is_file() and path.with_name(path.name + "-wal").exists()):
+        return
+    try:
+        lock = locked(path)
+    except JournalHeldError:
+        return
+    try:
+        check_wal(path)
+    finally:
+        lock.close()
+
+
+def _pages(journal: Reading) -> list[str]:
+    """What SQLite finds wrong with its pages."""
+    found = itertools.islice(journal.db.execute(f"PRAGMA integrity_check({MAX_DAMAGE})"), MAX_DAMAGE)
+    return [f"page structure: {' '.join(str(line).split())}" for (line,) in found if line != "ok"]

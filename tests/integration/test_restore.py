@@ -1,0 +1,58 @@
+"""Yesterday's journal taken up on a cluster that has gone on: processes go on, numbers are not given twice."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+
+
+def journal(cluster: Cluster, *args: str) -> str:
+    verb = [*RLSCHED, "journal", *args, "--dir", str(cluster.directory / "broker")]
+    return subprocess.run(verb, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_cluster_goes_on_after_a_backup_is_taken_up(tmp_path: Path) -> None:
+    gates = [tmp_path / f"gate-{n}" for n in range(3)]
+    ran = tmp_path / "ran.txt"
+    script = f"echo $0 >> {ran}; while ! [ -e $0 ]; do sleep 0.02; done; echo $0 over >> {ran}"
+    options = ("--policy", "fifo", "--lease-s", "1", "--lost-after", "30")
+    cluster = Cluster(tmp_path, nodes=("n0",), broker_options=options)
+    try:
+        with cluster.client() as client:
+            all_up(client, 1)
+            known = client.submit(["sh", "-c", script, str(gates[0])], num_gpus=2)
+            waiting = client.submit(["sh", "-c", script, str(gates[1])], num_gpus=4)
+            until(lambda: client.job(known).state == "running", "the first runs")
+            journal(cluster, "backup", str(tmp_path / "backup.sqlite"))
+            client.cancel(waiting)
+            unknown = client.submit(["sh", "-c", script, str(gates[2])], num_gpus=2)
+            until(lambda: client.job(unknown).state == "running", "one runs that the backup does not know")
+        cluster.kill("broker")
+        cluster.start("broker")
+        cluster.kill("broker")
+        said = journal(cluster, "restore", str(tmp_path / "backup.sqlite"))
+        assert "restored" in said
+        cluster.start("broker")
+        with cluster.client() as client:
+            until(lambda: [node.state for node in client.nodes()] == ["drained"], "the node is back")
+            [node] = client.nodes()
+            assert f"jobs {unknown} run on" in node.reason
+            assert client.job(known).state == "running"
+            later = client.submit(["true"])
+            assert later > 1_000_000
+            for gate in gates:
+                gate.touch()
+            assert client.wait(known).exit_code == 0
+            until(lambda: "no new jobs before" in client.nodes()[0].reason, "what was unknown is over")
+            assert client.job(waiting).state == "queued"
+            client.resume_node("n0")
+            assert client.wait(waiting).exit_code == 0
+            assert client.wait(later).exit_code == 0
+            assert [node.state for node in client.nodes()] == ["up"]
+        assert cluster.running["n0"].poll() is None
+        lines = ran.read_text().splitlines()
+        assert sorted(lines) == sorted(f"{gate}{end}" for gate in gates for end in ("", " over"))
+    finally:
+        cluster.close()
