@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rlsched.broker.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.errors import JournalError
 
-MEND = "`rlsched journal check` says what is damaged, `rlsched journal restore` takes up a backup"
+MEND = "`rlsched journal check` says more, `rlsched journal restore` takes up a backup"
 Stored = tuple[int, float, str, bytes, int]
 
 

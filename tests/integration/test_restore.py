@@ -1,4 +1,4 @@
-"""Yesterday's journal taken up on a cluster that has gone on: processes go on, numbers are not given twice."""
+"""Yesterday's journal on a cluster that has gone on: processes go on, numbers are not given twice."""
 
 from __future__ import annotations
 
