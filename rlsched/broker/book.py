@@ -52,6 +52,7 @@ class Book:
     Attributes:
         cluster: What the scheduler sees.
         jobs: By number.
+        numbers: Theirs, ascending; after a restored backup there are gaps.
         job_of_seq: Live jobs, by their number in `cluster`.
         number_of_seq: Job number of every job that has been in `cluster`.
         tokens: Submission token -> job number.
@@ -77,6 +78,7 @@ class Book:
         self.cluster.stops_take_time = True
         self.predictions = predictions
         self.jobs: dict[int, Job] = {}
+        self.numbers: list[int] = []
         self.job_of_seq: dict[int, Job] = {}
         self.number_of_seq: dict[int, int] = {}
         self.tokens: dict[str, int] = {}
@@ -200,6 +202,7 @@ class Book:
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
             self.outcomes["rejected"] = self.outcomes.get("rejected", 0) + 1
+            job.forget_start()
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
             job.seq = self.cluster.add_job(
@@ -217,6 +220,7 @@ class Book:
             self.job_of_seq[job.seq] = job
             self.number_of_seq[job.seq] = job.number
         self.jobs[job.number] = job
+        self.numbers.append(job.number)
         self.last_number = max(self.last_number, job.number)
         self.tokens[entry.token] = job.number
         self.predictions.submitted(entry, now_s)
@@ -324,3 +328,4 @@ class Book:
         self.clocks.gone(job.number)
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
+        job.forget_start()

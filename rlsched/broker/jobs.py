@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
+
+import msgspec
 
 from rlsched.broker.entries import JobSubmitted
 
+_NOBODY: set[tuple[int, int]] = set()
+"""Of attempts that are over; never added to."""
 LIVE = ("queued", "launching", "running")
 """States of a job that is not over; the others are completed, failed, cancelled, rejected."""
 
@@ -99,7 +104,7 @@ class Job:
 
     Attributes:
         number: What people call it; never used twice in a journal.
-        spec: As submitted, with its prediction.
+        spec: As submitted, with its prediction; once it is over, without command, environment and directory.
         seq: Its number in the `ClusterState`, -1 if it was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
@@ -124,6 +129,22 @@ class Job:
     end_s: float | None = None  # of its last rank
     exit_code: int | None = None
     reason: str = ""
+
+    def forget_start(self) -> None:
+        """Over: let go of what only a start needs, and share the strings that many jobs have."""
+        self.spec = msgspec.structs.replace(
+            self.spec,
+            command=[],
+            env={},
+            cwd="",
+            name=sys.intern(self.spec.name),
+            user=sys.intern(self.spec.user),
+            vc=sys.intern(self.spec.vc),
+            workload=sys.intern(self.spec.workload),
+            predicted_by=sys.intern(self.spec.predicted_by),
+        )
+        if self.attempt is not None:
+            self.attempt.leaving = _NOBODY
 
     @property
     def live(self) -> bool:

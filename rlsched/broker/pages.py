@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TypeVar
 
 from rlsched.broker.book import Book
@@ -63,13 +62,11 @@ class Pages:
         return live[first:end][::-1], first
 
     def _of_all(self, before: int | None, limit: int) -> tuple[list[Job], int]:
-        """The latest jobs, and how many numbers there are below them."""
-        jobs = self._book.jobs
-        oldest, last = next(iter(jobs), 1), next(reversed(jobs), 0)
-        end = last + 1 if before is None else min(before, last + 1)
-        found = islice((jobs[number] for number in range(end - 1, oldest - 1, -1) if number in jobs), limit)
-        latest = list(found)
-        return latest, latest[-1].number - oldest if latest else 0
+        """The latest jobs, and how many older ones there are."""
+        numbers = self._book.numbers
+        end = len(numbers) if before is None else bisect_left(numbers, before)
+        first = max(0, end - limit)
+        return [self._book.jobs[number] for number in reversed(numbers[first:end])], first
 
     def _row(self, job: Job) -> JobInfo:
         return job_info(job, self._reasons, MAX_JOB_NODES)

@@ -200,3 +200,21 @@ def test_cancel_takes_a_waiting_job_out(broker: HandBroker) -> None:
     assert state(broker, 1) == "cancelled"
     assert broker.ask(Cancel(job=1)) == Ok(), "a repeated request is harmless"
     assert isinstance(broker.ask(Cancel(job=5)), Refused)
+
+
+def test_a_job_that_is_over_keeps_nothing_that_only_a_start_needs(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(1, env={"A": "b" * 1_000}, cwd="/tmp", name="train"))
+    broker.ask(submit(99, env={"A": "b" * 1_000}))
+    broker.ask(submit(1, env={"A": "b" * 1_000}))
+    broker.ask(Cancel(job=3))
+    launches = of_kind([message for _, message in broker.sent.orders], Launch)
+    assert [(launch.job, launch.cwd) for launch in launches] == [(1, "/tmp"), (3, "")]
+    broker.says("n0", launched(1), ended(1))
+    broker.says("n0", ended(3, exit_code=143, reason="killed"))
+    assert [broker.book.jobs[job].state for job in (1, 2, 3)] == ["completed", "rejected", "cancelled"]
+    for job in broker.book.jobs.values():
+        assert (job.spec.command, job.spec.env, job.spec.cwd) == ([], {}, "")
+    assert broker.book.jobs[1].spec.name == "train"
+    again = make(journal)
+    assert [job.spec for job in again.book.jobs.values()] == [job.spec for job in broker.book.jobs.values()]
