@@ -43,6 +43,7 @@ from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
 from rlsched.broker.troubles import Troubles
@@ -59,8 +60,6 @@ TICK_S = 0.25
 FLUSH_S = 5.0
 QUESTIONS_S = 0.005
 """Time for questions in a turn of the loop; those that it is too short for wait for the next."""
-AHEAD_S = 60.0
-"""A journal whose last time is so far ahead of this machine's clock is worth a line in the log."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,36 +92,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     min_free_mib: int = 256
     seed: int = 0
-
-
-class Clock:
-    """Unix time in whole milliseconds that grows with every reading, across restarts and clock jumps.
-
-    Args:
-        after_s: The first reading is later than this.
-        wall: Unix time, read once.
-        elapsed: A clock that never jumps, seconds.
-    """
-
-    def __init__(
-        self,
-        after_s: float,
-        *,
-        wall: Callable[[], float] = time.time,
-        elapsed: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._last_s = after_s
-        self._elapsed = elapsed
-        self._offset_s = max(wall(), after_s) - elapsed()
-
-    def read(self) -> float:
-        """Now, later than the reading before by 1 ms at least."""
-        self._last_s = self.peek()
-        return self._last_s
-
-    def peek(self) -> float:
-        """What `read` would return."""
-        return round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
 
 
 class SendsMessages(Protocol):
@@ -210,7 +179,7 @@ class Broker:
             self._fits = Fits(book.predictions, self._troubles.say)
             opened.callback(self._fits.close)
             self._clock = Clock(book.now_s)
-            self._clock_line = _clock_line(self._journal.path, book.now_s - time.time())
+            self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
             started = BrokerStarted(
                 epoch=book.epoch + 1,
                 cluster=book.identity or secrets.token_hex(8),
@@ -364,17 +333,6 @@ class Broker:
             },
             connections=dict(self._transport.counts),
         )
-
-
-def _clock_line(journal: Path, ahead_s: float) -> str:
-    if ahead_s <= AHEAD_S:
-        return ""
-    by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"
-    return (
-        f"warning: the last time in {journal} is {by} ahead of this machine's clock: set the clock "
-        "(`timedatectl`) if it is wrong. If it was wrong before, times shown stay ahead until it has caught "
-        "up; what was predicted and measured of run times is right"
-    )
 
 
 def _event(heard: Heard) -> Event:

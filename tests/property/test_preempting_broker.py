@@ -28,8 +28,9 @@ from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage, SayHello
-from rlsched_node import shim, steps
+from rlsched_node import steps
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.lease_file import LOOK_S
 from rlsched_node.machine import NodeMachine
 from tests.unit.broker_machine.hand import submit
 
@@ -275,7 +276,7 @@ class World:
                 self.exits(name, key, 137)
         for name, key in [one for one in self.processes if one in self.fenced]:
             lease = self.leases[name]
-            if lease.until_s + shim.LEASE_LOOK_S + lease.grace_s <= now_s:
+            if lease.until_s + LOOK_S + lease.grace_s <= now_s:
                 self.exits(name, key, 137, "fenced")
         for name, until_s in list(self.away.items()):
             if until_s <= now_s:

@@ -15,7 +15,8 @@ from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.journal import Journal, read_journal
 from rlsched.broker.replay import journal_events
 from rlsched.broker.rows import checksum
-from rlsched.broker.serve import Clock, perform
+from rlsched.broker.serve import perform
+from rlsched.broker.timekeeping import Clock
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError

@@ -1,0 +1,52 @@
+"""The broker's time: it grows with every reading, whatever this machine's clock does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+AHEAD_S = 60.0
+"""A journal whose last time is so far ahead of this machine's clock is worth a line in the log."""
+
+
+class Clock:
+    """Unix time in whole milliseconds that grows with every reading, across restarts and clock jumps.
+
+    Args:
+        after_s: The first reading is later than this.
+        wall: Unix time, read once.
+        elapsed: A clock that never jumps, seconds.
+    """
+
+    def __init__(
+        self,
+        after_s: float,
+        *,
+        wall: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._last_s = after_s
+        self._elapsed = elapsed
+        self._offset_s = max(wall(), after_s) - elapsed()
+
+    def read(self) -> float:
+        """Now, later than the reading before by 1 ms at least."""
+        self._last_s = self.peek()
+        return self._last_s
+
+    def peek(self) -> float:
+        """What `read` would return."""
+        return round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
+
+
+def ahead_line(journal: Path, ahead_s: float) -> str:
+    """What to say of a journal whose last time is so many seconds ahead of this machine's clock."""
+    if ahead_s <= AHEAD_S:
+        return ""
+    by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"
+    return (
+        f"warning: the last time in {journal} is {by} ahead of this machine's clock: set the clock "
+        "(`timedatectl`) if it is wrong. If it was wrong before, times shown stay ahead until it has caught "
+        "up; what was predicted and measured of run times is right"
+    )
