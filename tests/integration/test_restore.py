@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from rlsched.broker.entries import RankEnded
+from rlsched.broker.journal import read_journal
 from tests.integration.cluster import RLSCHED, Cluster, all_up, until
 
 
@@ -50,9 +52,13 @@ def test_a_cluster_goes_on_after_a_backup_is_taken_up(tmp_path: Path) -> None:
             client.resume_node("n0")
             assert client.wait(waiting).exit_code == 0
             assert client.wait(later).exit_code == 0
-            assert [node.state for node in client.nodes()] == ["up"]
+            [node] = client.nodes()
+            assert node.state == "up"
+            assert node.clock_skew_s is not None
         assert cluster.running["n0"].poll() is None
         lines = ran.read_text().splitlines()
+        ends = [row.entry for row in read_journal(cluster.journal) if isinstance(row.entry, RankEnded)]
+        assert {end.job for end in ends if end.ran_s is not None} == {known, waiting, later}
         assert sorted(lines) == sorted(f"{gate}{end}" for gate in gates for end in ("", " over"))
     finally:
         cluster.close()
