@@ -50,8 +50,8 @@ from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
-from rlsched.errors import InputError, JournalError, JournalFullError
-from rlsched.wire.messages import BrokerToNode, ClientReply
+from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
+from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SetPolicy
 
 ADDRESS_FILE = "address"
 MAX_BATCH = 1_000
@@ -168,43 +168,67 @@ class Broker:
             self._commits = TimedCommits(patient)
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
-            scheduler, fallback = load_policy(
-                Policy.of(settings.policy),
-                None if settings.fallback is None else Policy.of(settings.fallback),
-                settings.decision_budget_ms,
-                seed=settings.seed,
-                chooses_clocks=settings.speed_energy > 0.0,
-            )
-            book = self._recovered(scheduler)
-            self._fits = Fits(book.predictions, self._troubles.say)
-            opened.callback(self._fits.close)
-            self._clock = Clock(book.now_s)
-            self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
-            started = BrokerStarted(
-                epoch=book.epoch + 1,
-                cluster=book.identity or secrets.token_hex(8),
-                policy=scheduler.name,
-                fallback=fallback,
-                version=rlsched.__version__,
-                order=scheduler.order.name,
-                speed_energy=settings.speed_energy,
-            )
-            self._machine = Machine(
-                book,
-                scheduler,
-                started,
-                self._clock.read(),
-                limits=settings.limits,
-                memory=RecordMemory(self._log.last),
-                troubles=self._troubles,
-                vitals=self._vitals,
-            )
-            self._held = Held(book.tokens, _event)
+            self._machine, self._fits, self._held = self._begun(settings)
+            opened.callback(lambda: self._fits.close())
             self._transport = Transport(settings.address, KeyHome(settings.keys))
             opened.callback(self._transport.close)
             self._step([])
             self._publish_address()
             self._opened = opened.pop_all()
+
+    def _begun(self, settings: Settings) -> tuple[Machine, Fits, Held]:
+        """A state machine over the journal as it is, in an epoch of its own."""
+        scheduler, fallback = load_policy(
+            Policy.of(settings.policy),
+            None if settings.fallback is None else Policy.of(settings.fallback),
+            settings.decision_budget_ms,
+            seed=settings.seed,
+            chooses_clocks=settings.speed_energy > 0.0,
+        )
+        book = self._recovered(scheduler)
+        self._clock = Clock(book.now_s)
+        self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
+        started = BrokerStarted(
+            epoch=book.epoch + 1,
+            cluster=book.identity or secrets.token_hex(8),
+            policy=scheduler.name,
+            fallback=fallback,
+            version=rlsched.__version__,
+            order=scheduler.order.name,
+            speed_energy=settings.speed_energy,
+        )
+        machine = Machine(
+            book,
+            scheduler,
+            started,
+            self._clock.read(),
+            limits=settings.limits,
+            memory=RecordMemory(self._log.last),
+            troubles=self._troubles,
+            vitals=self._vitals,
+        )
+        return machine, Fits(book.predictions, self._troubles.say), Held(book.tokens, _event)
+
+    def _set_policy(self, asked: SetPolicy) -> ClientReply:
+        """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
+        if self._intake:
+            return Refused(message=f"another policy cannot be set now: {self._intake}")
+        try:
+            settings = msgspec.structs.replace(
+                self.settings,
+                policy=Policy.parse(asked.policy, name=asked.name),
+                fallback=Policy.parse(asked.fallback, name=asked.fallback_name) if asked.fallback else None,
+            )
+            self._log.flush()
+            machine, fits, held = self._begun(settings)
+        except RlschedError as error:
+            return Refused(message=str(error))
+        self._fits.close()
+        self.settings, self._machine, self._fits, self._held = settings, machine, fits, held
+        self._transport.drop_nodes()
+        self._step([])
+        self._troubles.say(self.ready_line())
+        return Ok()
 
     def _recovered(self, scheduler: Scheduler) -> Book:
         book = Book(Predictions(self.settings.prediction), scheduler.order)
@@ -254,7 +278,10 @@ class Broker:
         pauses = ShortPauses()
         while not self._stopping:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
-            events: list[Event] = [*self._held.take(), *(_event(message) for message in heard)]
+            events: list[Event] = [
+                *self._held.take(),
+                *(_event(one) for one in heard if not _sets_policy(one)),
+            ]
             if self._disk.refusal() != self._intake:
                 self._intake = self._disk.refusal()
                 events.append(Intake(self._intake))
@@ -265,6 +292,9 @@ class Broker:
             if events or self._clock.peek() >= self._machine.due_s():
                 self._step(events)
             self._answer()
+            for one in filter(_sets_policy, heard):
+                answer = self._set_policy(one.envelope.message)  # type: ignore[arg-type]
+                self._transport.reply(one.route, one.envelope.request, answer)
             self._fits.step(self._machine.now_s)
             pauses.step()
 
@@ -333,6 +363,10 @@ class Broker:
             },
             connections=dict(self._transport.counts),
         )
+
+
+def _sets_policy(heard: Heard) -> bool:
+    return isinstance(heard.envelope.message, SetPolicy)
 
 
 def _event(heard: Heard) -> Event:

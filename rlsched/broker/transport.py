@@ -220,6 +220,10 @@ class Transport:
         """The node's connection is to say hello again."""
         self._routes.pop(node, None)
 
+    def drop_nodes(self) -> None:
+        """All nodes are to say hello again."""
+        self._routes.clear()
+
     def _refuse(self, route: bytes, request: int, message: str) -> None:
         self._send(route, encode(Refused(message=message), request))
 

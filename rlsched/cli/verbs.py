@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cancel": "Cancel a job.",
         "nodes": "List the nodes and what is free on them.",
         "top": "Say how the broker does: queue, decisions, predictions.",
+        "policy": "Change who decides in a broker that runs.",
         "doctor": "Say what is wrong on this machine, and what to do.",
         "metrics": "Serve the broker's figures to Prometheus.",
         "status": "Say whether the broker is all right; an exit code for monitoring.",

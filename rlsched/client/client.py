@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rlsched.broker.keys import KeyHome
 from rlsched.client.connection import Connection, nobody_answers
@@ -34,12 +34,16 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    SetPolicy,
     Stats,
     StatsReport,
     Submit,
     Submitted,
     Why,
 )
+
+if TYPE_CHECKING:
+    from rlsched.decide.policy import Policy
 
 POLL_S = 0.25
 LATEST_JOBS = 2_000
@@ -221,6 +225,19 @@ class Client:
             InputError: there is no such node, or its daemon is there.
         """
         self._ask(RemoveNode(node=node, reason=reason), Ok)
+
+    def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
+        """Let another policy decide from now on, until the broker is started again.
+
+        Args:
+            policy: Who decides.
+            fallback: The rule behind it; None: the one that it follows.
+
+        Raises:
+            InputError: the broker cannot serve it, in one line; the one before goes on.
+        """
+        behind, name = ("", "") if fallback is None else (fallback.toml, fallback.name)
+        self._ask(SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name), Ok)
 
     def why(self, job: int) -> Explanation:
         """Why a job waits, or runs where it does."""

@@ -114,5 +114,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
     """Ask who decided what since the journal began, and the broker's own state."""
 
 
+class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
+    """Let another policy decide from now on, until the broker is started again."""
+
+    policy: str
+    """As TOML."""
+    name: str
+    fallback: str = ""
+    """The rule behind it, likewise; "": the one that it follows."""
+    fallback_name: str = ""
+
+
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-ClientRequest = Submit | Cancel | NodeOrder | ListJobs | ListNodes | Why | ReadLog | Stats
+ClientRequest = Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats

@@ -1,0 +1,67 @@
+"""`rlsched policy set`: another policy decides in a broker that runs, and jobs go on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.broker.entries import BrokerStarted
+from rlsched.broker.journal import read_journal
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError
+from tests.integration.cluster import Cluster, all_up, until
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("set"), broker_options=("--policy", "fifo-backfill"))
+    yield cluster
+    cluster.close()
+
+
+def test_a_policy_is_set_while_jobs_run_and_wait(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        all_up(client)
+        gate = cluster.directory / "gate"
+        held = client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done"], num_gpus=8)
+        until(lambda: client.job(held).state == "running", "it runs")
+        waits = client.submit(["true"], num_gpus=3)
+        said = subprocess.run(
+            [
+                *(sys.executable, "-c", "from rlsched.cli.policy import policy; policy()"),
+                *("set", "easy", "--set", "order=area"),
+                *("--broker", cluster.address, "--keys", str(cluster.keys)),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        assert said.stdout == "policy easy* decides\n"
+        assert client.stats().policy == "easy*"
+        gate.touch()
+        assert (client.wait(held).exit_code, client.wait(held).attempt) == (0, 1)
+        assert client.wait(waits).state == "completed"
+        all_up(client)
+    starts = [row.entry for row in read_journal(cluster.journal) if isinstance(row.entry, BrokerStarted)]
+    assert [start.policy for start in starts] == ["fifo-backfill", "easy*"]
+    assert [start.epoch for start in starts] == [1, 2]
+
+
+def test_one_that_cannot_be_served_is_refused_and_the_one_before_goes_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with cluster.client() as client:
+        before = client.stats()
+        with pytest.raises(InputError, match="true run times"):
+            client.set_policy(Policy("srtf"))
+        with pytest.raises(InputError, match="no/such"):
+            client.set_policy(Policy("ppo", checkpoint=str(tmp_path / "no" / "such")))
+        after = client.stats()
+        assert (after.policy, after.epoch) == (before.policy, before.epoch)
+        all_up(client)
+        assert client.wait(client.submit(["true"])).state == "completed"
