@@ -50,6 +50,7 @@ class Strangers:
         send: Callable[..., None],
     ) -> None:
         self._book, self._attempts, self._limits, self._note, self._send = book, attempts, limits, note, send
+        self._drained: set[str] = set()  # whom an operator has resumed since is not drained again
         self._running: dict[str, dict[tuple[int, int, int], AttemptReport]] = {}
 
     def settled_s(self) -> float:
@@ -117,7 +118,8 @@ class Strangers:
             jobs = ", ".join(str(job) for job in sorted({key[0] for key in running}))
             reason = f"{_MINE} jobs {jobs} run on, `rlsched cancel` ends them; no others meanwhile"
             until_s = math.inf
-        elif now_s < self.settled_s():
+        elif now_s < self.settled_s() and (node.drained or name not in self._drained):
+            self._drained.add(name)
             reason = f"{_MINE} no new jobs before all is known that still runs, or `rlsched node resume`"
             until_s = self.settled_s()
         else:

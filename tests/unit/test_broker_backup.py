@@ -194,6 +194,8 @@ def test_an_operator_need_not_wait(directory: Path) -> None:
     assert of_kind([order for _, order in broker.sent.orders], Launch) == []
     assert broker.ask(ResumeNode(node="n0")) == Ok()
     assert [one.job for one in of_kind([order for _, order in broker.sent.orders], Launch)] == [2]
+    node_says_hello(broker, "n0")  # its connection was lost for a moment
+    assert broker.book.nodes["n0"].state == "up"
     broker.journal.close()
 
 
