@@ -76,7 +76,7 @@ PRESETS: Final[dict[str, Preset]] = {
                 "when": "better",
                 "max_jobs": 4,
                 "min_speed": 0.5,
-                "min_gain": 0.3,
+                "min_gain": 0.15,
                 "by_hold": 5.0,
             },
             "clock": {"rule": "weighed"},

@@ -23,8 +23,8 @@ LEAST_JOBS: Final = 250
 MIXED_FRAC: Final = 0.5
 """Share of windows on clusters of several GPU types where a trace's cluster has several."""
 SETTINGS_TRIED: Final = (
-    "share.min_gain=0.2",
-    "share.min_gain=0.4",
+    "share.min_gain=0.05",
+    "share.min_gain=0.3",
     "share.min_gain_more=0.5",
     "share.min_speed=0.6",
     "share.max_jobs=2",
