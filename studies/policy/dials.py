@@ -1,6 +1,7 @@
 """What dials are worth: static settings, an evolution strategy and PPO, on windows that taught them nothing.
 
     .venv/bin/python -m studies.policy.dials static             # experiment 1: settings of the gate
+    .venv/bin/python -m studies.policy.dials static --part train    # the same on the windows that choose
     .venv/bin/python -m studies.policy.dials linear --seed 1    # experiment 2: an evolution strategy
     .venv/bin/python -m studies.policy.dials ppo --seed 1       # experiment 3: PPO on the same dials
 
@@ -42,7 +43,7 @@ SCALES: Final = (0.7, 1.0, 1.3)
 POLICY: Final = Policy("tuned")
 DRAWN: Final = Drawn()
 FOUR: Final = {"when": "better", "max_jobs": 4, "min_speed": 0.5, "by_hold": 5.0}
-BLOCKED: Final = {**FOUR, "when": "blocked", "min_gain": 0.3}
+BLOCKED: Final = {**FOUR, "when": "blocked", "min_gain": 0.15}
 """Sharing where no GPUs are free, and nowhere else."""
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "2 tenants, speed 0.85": {"share": {}},
@@ -50,8 +51,8 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "4 tenants, speed 0.6": {"share": {**FOUR, "min_speed": 0.6}},
     "4 tenants, speed 0.7": {"share": {**FOUR, "min_speed": 0.7}},
     "4 tenants, gain 0.3, speed 0.6": {"share": {**FOUR, "min_speed": 0.6, "min_gain": 0.3}},
-    "no price of large gangs": {"share": {**FOUR, "min_gain": 0.3, "by_hold": 0.0}},
-    "4 tenants, gain 0.15": {"share": {**FOUR, "min_gain": 0.15}},
+    "no price of large gangs": {"share": {**FOUR, "min_gain": 0.15, "by_hold": 0.0}},
+    "4 tenants, gain 0.3": {"share": {**FOUR, "min_gain": 0.3}},
     "4 tenants, gain 0.4": {"share": {**FOUR, "min_gain": 0.4}},
     "4 tenants, gain 0.3, of a third 0.5": {"share": {**FOUR, "min_gain": 0.3, "min_gain_more": 0.5}},
     "seven numbers of the prototype": {
@@ -64,6 +65,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "fastest first": {"types": {"price": 0.0}, "share": BLOCKED},
     "fastest first, plans compared": {"types": {"price": 0.0, "later": 2.0}},
     "types one after another": {"types": {"price": 0.3}, "share": BLOCKED},
+    "types one after another, gain 0.3": {"types": {"price": 0.3}, "share": {**BLOCKED, "min_gain": 0.3}},
     "types, no job waits": {"types": {"price": 0.3}},
     "types, price 0.5": {"types": {"price": 0.5, "later": 2.0}},
     "comparative advantage (price 1)": {"types": {"price": 1.0}, "share": BLOCKED},
@@ -178,6 +180,12 @@ def main(words: Sequence[str] | None = None) -> int:
         "--mixed", type=float, default=0.5, help="share of windows on clusters of several types"
     )
     parser.add_argument("--rollouts", type=int, default=40, help="rollouts of PPO")
+    parser.add_argument(
+        "--part",
+        choices=("train", "validation"),
+        default="validation",
+        help="static: what the windows are cut from; `train` leaves out the clusters that teach nothing",
+    )
     add_common(parser, out=Path("runs/dials"))
     return reported(_dials, parser.parse_args(words))
 
@@ -185,11 +193,12 @@ def main(words: Sequence[str] | None = None) -> int:
 def _dials(arguments: argparse.Namespace) -> int:
     folder, out = arguments.traces, arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    judges = [source(folder, name, "validation") for name in (*TRACES, *UNSEEN)]
-    fresh = windows(judges, arguments.judged, 77, arguments.mixed)
+    part = arguments.part if arguments.what == "static" else "validation"
+    names = TRACES if part == "train" else (*TRACES, *UNSEEN)
+    fresh = windows([source(folder, name, part) for name in names], arguments.judged, 77, arguments.mixed)
     if arguments.what == "static":
         print(HEAD, flush=True)
-        (out / f"static-{arguments.mixed:g}.md").write_text(
+        (out / f"static-{part}-{arguments.mixed:g}.md").write_text(
             "\n".join([HEAD, *static(fresh)]) + "\n", encoding="utf-8"
         )
         return 0

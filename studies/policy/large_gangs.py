@@ -46,8 +46,8 @@ SHARES: Final[dict[str, dict[str, dict[str, Any] | None]]] = {
     },
     "tuned": {
         "no sharing": None,
-        "gain 0.3": {"by_hold": 0.0},
-        "gain 0.3, priced (as shipped)": {},
+        "no price": {"by_hold": 0.0},
+        "priced (as shipped)": {},
     },
 }
 """By rule and label: settings of sharing. The first of each is what the others are compared with."""

@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 def test_what_ships_is_what_is_said_to_ship() -> None:
     found = large_gangs.policies()
-    assert found["tuned", "gain 0.3, priced (as shipped)"].settings.share is not None
+    assert found["tuned", "priced (as shipped)"].settings.share is not None
     assert PRESETS["tuned"].settings["share"]["by_hold"] > 0
     for (_, label), policy in found.items():
         share = policy.settings.share
@@ -60,7 +60,7 @@ def test_a_row_is_a_ratio_to_the_same_rule_without_sharing() -> None:
     lines = large_gangs.lines_of("two", runs)
     assert "| `pack`, no sharing | 1.000 | 1.000 | 1.000 | 0 | 1.00 | 1 |" in lines
     assert "| `pack`, speed 0.7 | 1.000 | 1.050 | 1.000 | 2 | 1.00 | 1 |" in lines
-    assert "| `tuned`, gain 0.3 | 2.000 | 0.500 | 3.000 | 0 | 2.00 | 3 |" in lines
+    assert "| `tuned`, no price | 2.000 | 0.500 | 3.000 | 0 | 2.00 | 3 |" in lines
 
 
 @pytest.mark.slow
