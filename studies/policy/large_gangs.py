@@ -47,6 +47,7 @@ SHARES: Final[dict[str, dict[str, dict[str, Any] | None]]] = {
     "tuned": {
         "no sharing": None,
         "no price": {"by_hold": 0.0},
+        "gain 0.3, priced": {"min_gain": 0.3},
         "priced (as shipped)": {},
     },
 }
