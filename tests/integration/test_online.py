@@ -7,9 +7,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,19 +21,7 @@ from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError
-
-RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
-DEADLINE_S = 60.0
-
-
-def until(look: Callable[[], object], what: str) -> None:
-    """Poll until something is true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if look():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"waited in vain until {what}")
+from tests.integration.cluster import DEADLINE_S, RLSCHED, until
 
 
 def clear(directory: Path) -> str:
