@@ -407,8 +407,9 @@ def test_a_broker_whose_disk_is_full_acknowledges_nothing_and_loses_nothing(tmp_
         opened[0].fail_from = opened[0].commits
         with pytest.raises(BrokerUnavailableError):
             client.submit(["true"], token="second")
+    broker.stop()
     thread.join(DEADLINE_S)
-    assert len(failures) == 1
+    assert len(failures) == 1, "told to stop, it says what it could not commit"
     assert "free space" in str(failures[0])
 
     broker = Broker(settings)
