@@ -165,9 +165,7 @@ def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Noted)
         info = client.wait(job)
         assert info.state == "completed"
         assert info.end_s is not None
-        assert opened_s - 5.0 <= info.end_s <= back_s, (
-            "from its start by what it ran, so its launch is left out"
-        )
+        assert opened_s - 5.0 <= info.end_s <= back_s, "its start and what it ran, without its launch"
 
 
 def test_a_second_broker_on_the_same_journal_is_refused(cluster: Noted) -> None:
