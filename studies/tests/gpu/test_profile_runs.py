@@ -82,7 +82,8 @@ def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: py
         assert speed.readings >= 5
     power = power_w(measurement.samples, span)
     assert power is not None
-    assert power.value == pytest.approx(POWER_BUSY_W), "the simulated GPU's, by its energy counter"
+    # a reading's time and its energy are taken one after the other, on a machine with other work
+    assert power.value == pytest.approx(POWER_BUSY_W, rel=0.05), "the simulated GPU's, by its energy counter"
     assert memory_mib(measurement, 0) is None, "the simulated GPU shows no processes"
     with pytest.raises(ProcessLookupError):
         os.kill(measurement.runs[0].warm.pid, 0)
