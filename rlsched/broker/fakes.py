@@ -14,6 +14,7 @@ from rlsched.broker.journal import Journal, clear_error
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.priorities import Ranks
 from rlsched.broker.roles import Peer
 from rlsched.broker.serve import perform
 from rlsched.decide.scheduler import Scheduler
@@ -93,12 +94,14 @@ class HandBroker:
         now_s: float = 1_000.0,
         prediction: str = RUNNING_MEAN,
         speed_energy: float = 0.0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.journal = journal
         self.sent = RecordingTransport()
         self.records: list[Records] = []
         self.has_time: Callable[[], bool] = lambda: True
-        self.book = Book(Predictions(prediction), scheduler.order)
+        ranks = ranks or Ranks()
+        self.book = Book(Predictions(prediction), scheduler.order, ranks.half_life_s)
         self.book.replay(journal.rows(), scheduler)
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(
@@ -110,7 +113,7 @@ class HandBroker:
             order=scheduler.order.name,
             speed_energy=speed_energy,
         )
-        self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits)
+        self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits, ranks=ranks)
         self._requests = itertools.count(1)
         self.batch([])
 

@@ -41,6 +41,7 @@ from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.priorities import Ranks
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.timekeeping import Clock, ahead_line
@@ -76,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
+        ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
         seed: Seed of the policy's draws.
     """
@@ -90,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
+    ranks: Ranks = Ranks()
     min_free_mib: int = 256
     seed: int = 0
 
@@ -203,6 +206,7 @@ class Broker:
             started,
             self._clock.read(),
             limits=settings.limits,
+            ranks=settings.ranks,
             memory=RecordMemory(self._log.last),
             troubles=self._troubles,
             vitals=self._vitals,
@@ -231,7 +235,8 @@ class Broker:
         return Ok()
 
     def _recovered(self, scheduler: Scheduler) -> Book:
-        book = Book(Predictions(self.settings.prediction), scheduler.order)
+        half_life_s = self.settings.ranks.half_life_s
+        book = Book(Predictions(self.settings.prediction), scheduler.order, half_life_s)
         try:
             book.replay(self._journal.rows(), scheduler)
         except JournalError as error:
