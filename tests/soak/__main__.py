@@ -1,4 +1,4 @@
-"""`python -m tests.soak sweep --rounds 100`: exit code 1 where anything was found."""
+"""`python -m tests.soak --rounds 100`: exit code 1 where anything was found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.soak.slurm import Slurm, lacking
 from tests.soak.sweep import Sweep
+from tests.soak.systems import Ours, System
 
 
 def main() -> int:
@@ -18,14 +20,21 @@ def main() -> int:
     parser.add_argument(
         "--dir", type=Path, help="where to keep everything; left out: a folder, removed after"
     )
+    parser.add_argument("--slurm", action="store_true", help="shoot at a Slurm of this machine instead")
     args = parser.parse_args()
+    if args.slurm and lacking():
+        print(f"skipped: no Slurm here: {lacking()}", file=sys.stderr)
+        return 0
     with tempfile.TemporaryDirectory() as made:
-        sweep = Sweep(args.dir or Path(made), args.seed, say=lambda line: print(line, flush=True))
+        directory = args.dir or Path(made)
+        directory.mkdir(parents=True, exist_ok=True)
+        system: System = Slurm(directory) if args.slurm else Ours(directory)
         try:
+            sweep = Sweep(directory, system, args.seed, say=lambda line: print(line, flush=True))
             for number in range(args.rounds):
                 sweep.round(number)
         finally:
-            sweep.close()
+            system.close()
     found = sweep.outcome
     print(f"{found.shots} shots, {found.jobs} jobs acknowledged, {len(found.faults)} faults")
     return int(bool(found.faults))
