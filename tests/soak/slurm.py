@@ -150,12 +150,12 @@ class Slurm:
         with (self._directory / "submitter.log").open("ab") as log:
             return subprocess.Popen([sys.executable, *words], stderr=log, env=self._environment)
 
-    def over(self) -> bool:
-        """Whether every job is; false where nobody answers."""
+    def live(self) -> set[int]:
+        """Jobs that are not over."""
         try:
-            return not any(state in _LIVE for _, _, state, _, _ in self._all())
+            return {number for number, _, state, _, _ in self._all() if state in _LIVE}
         except subprocess.CalledProcessError:
-            return False
+            return {-1}
 
     def up(self) -> bool:
         """Whether both nodes are."""

@@ -32,7 +32,6 @@ TARGETS = (
     ("stopped controller",),
 )
 JOBS = 10
-OVER = ("completed", "failed", "cancelled")
 
 
 @dataclass
@@ -73,6 +72,7 @@ class Sweep:
         self._shot: set[int] = set()
         self._plans: dict[str, Planned] = {}
         self._told: set[str] = set()
+        self._stuck: set[int] = set()
         until(system.up, "all nodes are up")
 
     def round(self, number: int) -> None:
@@ -115,10 +115,11 @@ class Sweep:
 
     def _look(self, number: int, targets: tuple[str, ...]) -> None:
         try:
-            until(self._system.over, "all jobs are over")
+            until(lambda: not self._system.live() - self._stuck, "all jobs are over")
         except AssertionError as error:
-            live = {job: found for job, found in self._system.jobs().items() if found.state not in OVER}
-            self._fault(number, f"{error}: {live}")
+            late = self._system.live() - self._stuck
+            self._stuck |= late
+            self._fault(number, f"{error}: { {job: self._system.jobs().get(job) for job in late} }")
         try:
             until(self._system.up, "all nodes are up")
         except AssertionError as error:
@@ -150,7 +151,8 @@ class Sweep:
             self._fault(number, f"two attempts of job {job} were at work at once")
         for job, found in jobs.items():
             planned = self._plans.get(found.token)
-            if planned is None or not found.token.startswith(f"r{number}-") or job in self._shot:
+            mine = found.token.startswith(f"r{number}-")
+            if planned is None or not mine or job in self._shot or job in self._stuck:
                 continue
             if found.state == "cancelled" and planned.cancelled:
                 continue

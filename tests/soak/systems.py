@@ -55,8 +55,8 @@ class System(Protocol):
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
         """Begin to submit a round's jobs; each that is acknowledged is a line `token number`."""
 
-    def over(self) -> bool:
-        """Whether every job is."""
+    def live(self) -> set[int]:
+        """Jobs that are not over; of nobody who answers, job -1."""
 
     def up(self) -> bool:
         """Whether both nodes are."""
@@ -114,13 +114,13 @@ class Ours:
         with (self._directory / "submitter.log").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", "tests.soak.submitter", *words], stderr=log)
 
-    def over(self) -> bool:
-        """Whether every job is."""
+    def live(self) -> set[int]:
+        """Jobs that are not over."""
         try:
             with self._cluster.client(60.0) as client:
-                return not client.jobs()
+                return {job.job for job in client.jobs()}
         except RlschedError:
-            return False
+            return {-1}
 
     def up(self) -> bool:
         """Whether both nodes are."""
