@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.soak.endurance import endure
 from tests.soak.slurm import Slurm, lacking
 from tests.soak.sweep import Sweep
 from tests.soak.systems import Ours, System
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument(
         "--dir", type=Path, help="where to keep everything; left out: a folder, removed after"
     )
+    parser.add_argument("--short-jobs", type=int, default=0, help="instead, run so many short jobs")
     parser.add_argument("--slurm", action="store_true", help="shoot at a Slurm of this machine instead")
     args = parser.parse_args()
     if args.slurm and lacking():
@@ -28,6 +30,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         directory = args.dir or Path(made)
         directory.mkdir(parents=True, exist_ok=True)
+        if args.short_jobs:
+            return _short_jobs(directory, args.short_jobs)
         system: System = Slurm(directory) if args.slurm else Ours(directory)
         try:
             sweep = Sweep(directory, system, args.seed, say=lambda line: print(line, flush=True))
@@ -38,6 +42,18 @@ def main() -> int:
     found = sweep.outcome
     print(f"{found.shots} shots, {found.jobs} jobs acknowledged, {len(found.faults)} faults")
     return int(bool(found.faults))
+
+
+def _short_jobs(directory: Path, jobs: int) -> int:
+    """Run them, and print what they left."""
+    found = endure(directory, jobs, say=lambda line: print(line, flush=True))
+    print(f"{found.jobs} jobs, {found.failed} did not complete, {found.per_s:.0f} a second")
+    for name in found.readings[-1].rss_mib:
+        print(
+            f"{name}: {found.growth_mib(name):+.1f} MiB, {found.growth_files(name):+d} files since the first third"
+        )
+    print(f"journal {found.readings[-1].journal_mib:.1f} MiB, compacted {found.compacted_mib:.1f}")
+    return int(bool(found.failed) or found.jobs < jobs)
 
 
 if __name__ == "__main__":
