@@ -55,7 +55,8 @@ from rlsched.errors import InputError, JournalError, JournalFullError, RlschedEr
 from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SetPolicy
 
 ADDRESS_FILE = "address"
-MAX_BATCH = 1_000
+MAX_BATCH = 128
+"""Messages that a turn takes; of a flood of them others wait for a turn."""
 POLL_MS = 100
 TICK_S = 0.25
 FLUSH_S = 5.0
