@@ -7,7 +7,7 @@ import msgspec
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
-from rlsched.wire.messages import OnLost
+from rlsched.wire.messages import OnLost, PartyKind
 
 
 class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
@@ -134,6 +134,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     on_lost: OnLost = "requeue"
     """What becomes of it when a node of its is lost."""
+    account: str = ""
+    """What it is charged to beside its user; "": nothing."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -228,6 +230,21 @@ class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over")
     reason: str
 
 
+class QuotaSet(msgspec.Struct, frozen=True, kw_only=True, tag="quota_set"):
+    """These are all limits of a user, an account or a VC from now on; None: there is none."""
+
+    kind: PartyKind
+    name: str
+    """`default`: all that have no limit of their own."""
+    gpus: int | None = None
+    jobs: int | None = None
+    gpu_hours: float | None = None
+
+
+class EligibilityReviewed(msgspec.Struct, frozen=True, kw_only=True, tag="eligibility_reviewed"):
+    """Time has passed, and with it who is eligible may be others: a month began, GPU-hours were used up."""
+
+
 Entry = (
     BrokerStarted
     | Restored
@@ -246,6 +263,8 @@ Entry = (
     | RankEnded
     | AttemptEnding
     | AttemptOver
+    | QuotaSet
+    | EligibilityReviewed
 )
 
 _encoder = msgspec.msgpack.Encoder()

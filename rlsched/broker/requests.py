@@ -20,6 +20,8 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
+from rlsched.broker.quota_orders import changed_quota, quotas_page
+from rlsched.broker.quotas import owner_of
 from rlsched.broker.report import Reports
 from rlsched.broker.roles import Peer, rules_over, signed
 from rlsched.broker.submissions import name_of, wrong
@@ -32,6 +34,7 @@ from rlsched.wire.messages import (
     FetchLog,
     ListJobs,
     ListNodes,
+    ListQuotas,
     LogChunk,
     LogData,
     Ok,
@@ -39,13 +42,14 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    SetQuota,
     Stats,
     Submit,
     Submitted,
     Why,
 )
 
-CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode)
+CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode, SetQuota)
 """What changes something, and is done before the decisions of its batch; all else is a question."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = Cancel | ReadLog
@@ -122,6 +126,8 @@ class Requests:
         for one in asked:
             try:
                 reply = self._changed(one, predicted)
+            except InputError as error:
+                reply = Refused(message=str(error))
             except Exception as error:
                 reply = _set_aside(one, error)
             if reply is not None:
@@ -136,6 +142,9 @@ class Requests:
             case DrainNode() | ResumeNode() | RemoveNode() as order:
                 refusal = self._members.order(order)
                 return Refused(message=refusal) if refusal else Ok()
+            case SetQuota() as order:
+                self._note(changed_quota(self._book.quotas, order))
+                return Ok()
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
@@ -168,8 +177,11 @@ class Requests:
             entry = predicted.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
-            number = entry.job
-            self._note(entry)
+            over = self._book.quotas.refusal(owner_of(entry), entry.num_gpus)
+            if over:
+                return Refused(message=over)
+            number = self._book.last_number + 1  # a job before it may have been refused
+            self._note(msgspec.structs.replace(entry, job=number))
         job = self._book.jobs[number]
         if job.state == "rejected":
             return Refused(message=f"job {number} is rejected: {job.reason}")
@@ -260,6 +272,8 @@ class Requests:
                 self._reply(asked.peer, asked.request, self._pages.job(number))
             case ListNodes() as wanted:
                 self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
+            case ListQuotas(first=first):
+                self._reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
             case Why(job=number) if number in self._book.jobs:
                 job = self._book.jobs[number]
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())

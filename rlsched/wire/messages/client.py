@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 
 OnLost = Literal["requeue", "wait"]
+PartyKind = Literal["user", "account", "vc"]
+"""Whom jobs are charged to."""
 
 
 class Submit(
@@ -114,6 +116,33 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
     """Ask who decided what since the journal began, and the broker's own state."""
 
 
+class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbid_unknown_fields=True):
+    """Limit what a user, an account or a VC has; what is not sent stays as it is, None lifts a limit."""
+
+    kind: PartyKind
+    name: str
+    """`default`: all that have no limit of their own."""
+    gpus: int | msgspec.UnsetType | None = msgspec.UNSET
+    """GPUs at once."""
+    jobs: int | msgspec.UnsetType | None = msgspec.UNSET
+    """Waiting and running jobs."""
+    gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    """In a calendar month, UTC."""
+
+
+class ListQuotas(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="list_quotas",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Ask for a page of the quotas, from this place in their order on."""
+
+    first: int = 0
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Let another policy decide from now on, until the broker is started again."""
 
@@ -126,4 +155,5 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
 
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-ClientRequest = Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats
+AdminOrder = NodeOrder | SetPolicy | SetQuota
+ClientRequest = Submit | Cancel | AdminOrder | ListJobs | ListNodes | ListQuotas | Why | ReadLog | Stats

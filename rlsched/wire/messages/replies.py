@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.wire.messages.client import PartyKind
 from rlsched.wire.messages.report import StatsReport
 
 
@@ -98,6 +99,32 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
     """Nodes that were left out; ask for those after the last of `nodes`."""
 
 
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a user, an account or a VC, None where there is none, and what it has beside each."""
+
+    kind: PartyKind
+    name: str
+    """`default`: what holds for all that have no limit of their own."""
+    gpus: int | None
+    jobs: int | None
+    gpu_hours: float | None
+    by_default: list[str]
+    """Those among `gpus`, `jobs`, `gpu_hours` that are the default's."""
+    gpus_now: float
+    jobs_now: int
+    """Waiting and running."""
+    gpu_hours_used: float
+    """In this calendar month, UTC."""
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):
+    """A page of the quotas."""
+
+    quotas: list[QuotaInfo]
+    omitted: int = 0
+    """Quotas that follow these."""
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     """Why, in words and in data."""
 
@@ -128,4 +155,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
+ClientReply = Submitted | Ok | Jobs | Nodes | Quotas | Explanation | LogChunk | StatsReport | Refused
