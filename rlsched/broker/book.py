@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from rlsched.broker.accounts import Accounts
 from rlsched.broker.clocks import Clocks, workload_number
 from rlsched.broker.eligibility import Eligibility
 from rlsched.broker.entries import (
@@ -18,6 +19,7 @@ from rlsched.broker.entries import (
     Entry,
     JobCancelled,
     JobSubmitted,
+    MemberSet,
     NodeAway,
     NodeDown,
     NodeDrained,
@@ -77,6 +79,7 @@ class Book:
         clocks: Whether SM clocks are chosen.
         eligibility: Which waiting jobs are kept out of the queue, and why.
         quotas: Limits of users, accounts and VCs, and what they have.
+        accounts: Who may charge jobs to what.
     """
 
     def __init__(self, predictions: Predictions, order: Order) -> None:
@@ -105,6 +108,7 @@ class Book:
         self.clocks = Clocks(self.cluster)
         self.eligibility = Eligibility(self.cluster)
         self.quotas = Quotas(self.eligibility)
+        self.accounts = Accounts()
         self._can_run: dict[tuple[str, int], bool] = {}
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
@@ -178,6 +182,8 @@ class Book:
                 self._attempt_over(entry, now_s)
             case QuotaSet():
                 self.quotas.set(entry, now_s)
+            case MemberSet():
+                self.accounts.set(entry)
             case EligibilityReviewed():
                 self.quotas.review(now_s)
 

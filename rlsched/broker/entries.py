@@ -241,6 +241,14 @@ class QuotaSet(msgspec.Struct, frozen=True, kw_only=True, tag="quota_set"):
     gpu_hours: float | None = None
 
 
+class MemberSet(msgspec.Struct, frozen=True, kw_only=True, tag="member_set"):
+    """A person may charge jobs to an account, or no longer. The first account of a person is the default."""
+
+    account: str
+    person: str
+    member: bool
+
+
 class EligibilityReviewed(msgspec.Struct, frozen=True, kw_only=True, tag="eligibility_reviewed"):
     """Time has passed, and with it who is eligible may be others: a month began, GPU-hours were used up."""
 
@@ -264,6 +272,7 @@ Entry = (
     | AttemptEnding
     | AttemptOver
     | QuotaSet
+    | MemberSet
     | EligibilityReviewed
 )
 

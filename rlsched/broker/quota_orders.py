@@ -1,4 +1,4 @@
-"""What operators order about quotas, checked, and what everybody may see of them."""
+"""What operators order about quotas and accounts, checked, and what everybody may see of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from rlsched.broker.entries import QuotaSet
+from rlsched.broker.accounts import Accounts
+from rlsched.broker.entries import MemberSet, QuotaSet
 from rlsched.broker.quotas import Quotas
 from rlsched.broker.roles import MAX_PERSON_CHARACTERS
 from rlsched.errors import InputError
 from rlsched.terminal import CONTROL, visible
+from rlsched.wire.messages import Accounts as AccountsPage
 from rlsched.wire.messages import Quotas as QuotasPage
-from rlsched.wire.messages import SetQuota
+from rlsched.wire.messages import SetMember, SetQuota
 
+Row = TypeVar("Row")
 Limit = TypeVar("Limit", int | None, float | None)
 MAX_PAGE_ROWS = 500
 MAX_COUNT = 1_000_000_000
@@ -40,6 +43,22 @@ def changed_quota(quotas: Quotas, order: SetQuota) -> QuotaSet:
     )
 
 
+def changed_member(accounts: Accounts, order: SetMember) -> MemberSet | None:
+    """The fact that an order makes true; None where it is true already.
+
+    Raises:
+        InputError: a name cannot be, or who is to leave is no member.
+    """
+    check_party("account", order.account)
+    check_party("user", order.person)
+    is_member = accounts.has(order.account, order.person)
+    if not order.member and not is_member:
+        raise InputError(f"{order.person} is no member of account {order.account}")
+    if order.member == is_member:
+        return None
+    return MemberSet(account=order.account, person=order.person, member=order.member)
+
+
 def check_party(kind: str, name: str) -> None:
     """Whether there can be such a user, account or VC.
 
@@ -55,10 +74,21 @@ def check_party(kind: str, name: str) -> None:
 
 def quotas_page(quotas: Quotas, first: int, now_s: float) -> QuotasPage:
     """A page of the quotas from a place in their order on."""
-    rows = quotas.rows(now_s)
+    page, omitted = _page(quotas.rows(now_s), first)
+    return QuotasPage(quotas=page, omitted=omitted)
+
+
+def accounts_page(accounts: Accounts, first: int) -> AccountsPage:
+    """A page of the members of accounts from a place in their order on."""
+    page, omitted = _page(accounts.members(), first)
+    return AccountsPage(members=page, omitted=omitted)
+
+
+def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
+    """(some rows, how many follow)."""
     first = max(first, 0)
     page = rows[first : first + MAX_PAGE_ROWS]
-    return QuotasPage(quotas=page, omitted=max(len(rows) - first - len(page), 0))
+    return page, max(len(rows) - first - len(page), 0)
 
 
 def _checked(option: str, limit: Limit) -> Limit:

@@ -20,7 +20,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
-from rlsched.broker.quota_orders import changed_quota, quotas_page
+from rlsched.broker.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
 from rlsched.broker.quotas import owner_of
 from rlsched.broker.report import Reports
 from rlsched.broker.roles import Peer, rules_over, signed
@@ -32,6 +32,7 @@ from rlsched.wire.messages import (
     ClientReply,
     DrainNode,
     FetchLog,
+    ListAccounts,
     ListJobs,
     ListNodes,
     ListQuotas,
@@ -42,6 +43,7 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    SetMember,
     SetQuota,
     Stats,
     Submit,
@@ -49,7 +51,7 @@ from rlsched.wire.messages import (
     Why,
 )
 
-CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode, SetQuota)
+CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode, SetQuota, SetMember)
 """What changes something, and is done before the decisions of its batch; all else is a question."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = Cancel | ReadLog
@@ -145,6 +147,11 @@ class Requests:
             case SetQuota() as order:
                 self._note(changed_quota(self._book.quotas, order))
                 return Ok()
+            case SetMember() as order:
+                joined = changed_member(self._book.accounts, order)
+                if joined is not None:
+                    self._note(joined)
+                return Ok()
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
@@ -177,11 +184,13 @@ class Requests:
             entry = predicted.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
+            number = self._book.last_number + 1  # a job before it may have been refused
+            account = self._book.accounts.charged(message.user, message.account)
+            entry = msgspec.structs.replace(entry, job=number, account=account)
             over = self._book.quotas.refusal(owner_of(entry), entry.num_gpus)
             if over:
                 return Refused(message=over)
-            number = self._book.last_number + 1  # a job before it may have been refused
-            self._note(msgspec.structs.replace(entry, job=number))
+            self._note(entry)
         job = self._book.jobs[number]
         if job.state == "rejected":
             return Refused(message=f"job {number} is rejected: {job.reason}")
@@ -274,6 +283,8 @@ class Requests:
                 self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case ListQuotas(first=first):
                 self._reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
+            case ListAccounts(first=first):
+                self._reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
             case Why(job=number) if number in self._book.jobs:
                 job = self._book.jobs[number]
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())

@@ -37,6 +37,8 @@ class Submit(
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     on_lost: OnLost = "requeue"
     """When a node of its is silent for too long: queue it again, or wait until the node is back."""
+    account: str = ""
+    """What it is charged to beside its user; "": the user's first account, where there is one."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -143,6 +145,23 @@ class ListQuotas(
     first: int = 0
 
 
+class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member", forbid_unknown_fields=True):
+    """Let a person charge jobs to an account, or no longer."""
+
+    account: str
+    person: str
+    member: bool = True
+
+
+class ListAccounts(
+    msgspec.Struct, frozen=True, kw_only=True, tag="list_accounts", forbid_unknown_fields=True
+):
+    """Ask who may charge what."""
+
+    first: int = 0
+    """The place in the order from which on they are told."""
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Let another policy decide from now on, until the broker is started again."""
 
@@ -155,5 +174,6 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
 
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-AdminOrder = NodeOrder | SetPolicy | SetQuota
-ClientRequest = Submit | Cancel | AdminOrder | ListJobs | ListNodes | ListQuotas | Why | ReadLog | Stats
+AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember
+Question = ListJobs | ListNodes | ListQuotas | ListAccounts | Why | ReadLog | Stats
+ClientRequest = Submit | Cancel | AdminOrder | Question

@@ -14,6 +14,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     job: int
     name: str
     user: str
+    account: str = ""
     vc: str
     state: str
     """queued | launching | running | completed | failed | cancelled | rejected"""
@@ -125,6 +126,23 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):
     """Quotas that follow these."""
 
 
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A person who may charge jobs to an account."""
+
+    account: str
+    person: str
+    default: bool
+    """Of the accounts of this person, the one for jobs that name none."""
+
+
+class Accounts(msgspec.Struct, frozen=True, kw_only=True, tag="accounts"):
+    """A page of the members of accounts, by account."""
+
+    members: list[Member]
+    omitted: int = 0
+    """Members that follow these."""
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     """Why, in words and in data."""
 
@@ -155,4 +173,5 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-ClientReply = Submitted | Ok | Jobs | Nodes | Quotas | Explanation | LogChunk | StatsReport | Refused
+Listing = Jobs | Nodes | Quotas | Accounts
+ClientReply = Submitted | Ok | Listing | Explanation | LogChunk | StatsReport | Refused
