@@ -182,7 +182,8 @@ def test_a_job_too_many_is_refused_in_one_line_and_takes_no_number(journal: Jour
     limit(broker, "user", "alice", jobs=2)
     replies = ask(broker, ALICE, *(submit(4) for _ in range(3)))
     assert replies[2] == Refused(
-        message="quota: alice has 2 jobs, waiting and running, and may have 2 at once; submit when one is over"
+        message="quota: alice has 2 jobs, waiting and running, and may have 2 at once; "
+        "submit when one is over"
     )
     assert ask(broker, BOB, submit(4)) == [Submitted(job=3)]
     end(broker, 1)
