@@ -162,7 +162,7 @@ class Book:
             case JobCancelled():
                 job = self.jobs[entry.job]
                 self.cluster.remove_waiting(job.seq)
-                self.quotas.gone(job.seq)
+                self.quotas.gone(job.seq, now_s)
                 self.predictions.gone(job.number)
                 self._close(job, "cancelled", None, entry.reason, now_s)
             case Decided():

@@ -20,7 +20,6 @@ from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
 """The name of what holds for all that have no limit of their own."""
-NEVER_MS = 1 << 62
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
 _Key = tuple[PartyKind, str]
@@ -76,8 +75,7 @@ class Party:
         held_milli: GPUs that its processes have.
         charged_milli: GPUs whose time is charged now.
         used: GPU time charged in the month of `since_ms`, up to then.
-        groups: Its waiting jobs.
-        due_ms: When its GPU-hours of the month may be used up, or begin anew; kept while jobs wait.
+        groups: Those of its jobs of which some wait.
     """
 
     kind: PartyKind
@@ -88,8 +86,7 @@ class Party:
     charged_milli: int = 0
     used: int = 0
     since_ms: int = 0
-    groups: dict[tuple[Owner, int], Group] = field(default_factory=dict)
-    due_ms: int = NEVER_MS
+    groups: dict[Group, None] = field(default_factory=dict)
 
     def settle(self, now_ms: int, month_ms: int) -> None:
         """Charge up to now; `month_ms`: when this month began."""
@@ -109,9 +106,13 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Waiting jobs of the same parties that ask for as many GPUs: all of them are eligible, or none is."""
+    """Jobs of the same parties that ask for as many GPUs: all that wait are eligible, or none is.
 
-    owner: Owner
+    Attributes:
+        seqs: Those that wait, by their number in the ledger.
+        barred: Whether they are not eligible; of no meaning while none waits.
+    """
+
     gpu_milli: int
     parties: list[Party]
     seqs: dict[int, None] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Quotas:
         self._groups: dict[tuple[Owner, int], Group] = {}
         self._group_of: dict[int, Group] = {}
         self._charged: set[int] = set()
-        self._timed: dict[_Key, Party] = {}
+        self._timed: dict[Party, int] = {}
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
         """When `review` may change something though nothing happens until then, Unix seconds."""
@@ -141,10 +142,15 @@ class Quotas:
 
     def submitted(self, seq: int, owner: Owner, num_gpus: int, now_s: float) -> None:
         """A job has come to the ledger and waits."""
-        parties = [self._party(key) for key in owner.parties()]
-        for party in parties:
+        gpu_milli = num_gpus * 1000
+        group = self._groups.get((owner, gpu_milli))
+        if group is None:
+            parties = [self._party(key) for key in owner.parties()]
+            group = self._groups[owner, gpu_milli] = Group(gpu_milli, parties)
+        for party in group.parties:
             party.jobs += 1
-        self._wait(seq, Group(owner, num_gpus * 1000, parties), now_s)
+        self._group_of[seq] = group
+        self._wait(seq, group, now_s)
 
     def decided(self, action: Action, now_s: float) -> None:
         """An action has been applied to the ledger."""
@@ -155,7 +161,7 @@ class Quotas:
 
     def started(self, seq: int, now_s: float) -> None:
         """GPUs have been allocated to a waiting job."""
-        group = self._wait_no_longer(seq)
+        group = self._wait_no_longer(seq, now_s)
         self._charged.add(seq)
         self._change(group, group.gpu_milli, group.gpu_milli, now_s)
 
@@ -176,9 +182,9 @@ class Quotas:
         else:
             self._forget(seq, group)
 
-    def gone(self, seq: int) -> None:
+    def gone(self, seq: int, now_s: float) -> None:
         """A waiting job has been cancelled."""
-        self._forget(seq, self._wait_no_longer(seq))
+        self._forget(seq, self._wait_no_longer(seq, now_s))
 
     # ---- limits, and time -------------------------------------------------------------------------
 
@@ -193,14 +199,12 @@ class Quotas:
             if known == key or (entry.name == DEFAULT and known[0] == entry.kind):
                 party.quota = self._in_force(known)
                 self._look_at(party, now_s)
-        self._next_due()
 
     def review(self, now_s: float) -> None:
         """A month has begun, or somebody's GPU-hours may be used up: see who is eligible now."""
         now_ms = round(now_s * 1000)
-        for party in [party for party in self._timed.values() if party.due_ms <= now_ms]:
+        for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
             self._look_at(party, now_s)
-        self._next_due()
 
     # ---- words ------------------------------------------------------------------------------------
 
@@ -210,9 +214,8 @@ class Quotas:
 
     def refusal(self, owner: Owner, num_gpus: int) -> str:
         """Why a job cannot be submitted; "" where it can."""
-        for key in owner.parties():
-            known = self._parties.get(key)
-            party = known or Party(*key, self._in_force(key))
+        for key in owner.parties() if self._own else ():
+            party = self._parties.get(key) or Party(*key, self._in_force(key))
             quota = party.quota
             if quota.jobs is not None and party.jobs >= quota.jobs:
                 return (
@@ -283,34 +286,25 @@ class Quotas:
             party = self._parties[key] = Party(*key, self._in_force(key))
         return party
 
-    def _wait(self, seq: int, like: Group, now_s: float) -> None:
+    def _wait(self, seq: int, group: Group, now_s: float) -> None:
         """A job waits, as those of its group do."""
-        key = (like.owner, like.gpu_milli)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(*key, like.parties)
+        if not group.seqs:
             for party in group.parties:
-                party.groups[key] = group
+                party.groups[group] = None
                 self._plan(party, now_s)
-            self._next_due()
             group.barred = self._has_no_room(group, now_s)
         group.seqs[seq] = None
-        self._group_of[seq] = group
         if group.barred:
             self._eligibility.bar([seq], "Quota")
 
-    def _wait_no_longer(self, seq: int) -> Group:
+    def _wait_no_longer(self, seq: int, now_s: float) -> Group:
         group = self._group_of[seq]
         del group.seqs[seq]
         self._eligibility.gone(seq)
         if not group.seqs:
-            key = (group.owner, group.gpu_milli)
-            del self._groups[key]
             for party in group.parties:
-                del party.groups[key]
-                if not party.groups and (party.kind, party.name) in self._timed:
-                    del self._timed[party.kind, party.name]
-                    self._next_due()
+                del party.groups[group]
+                self._plan(party, now_s)
         return group
 
     def _forget(self, seq: int, group: Group) -> None:
@@ -331,11 +325,10 @@ class Quotas:
         if limited:
             for party in group.parties:
                 self._look_at(party, now_s)
-            self._next_due()
 
     def _look_at(self, party: Party, now_s: float) -> None:
         """See which waiting jobs of a party are eligible now, and when to look again."""
-        for group in party.groups.values():
+        for group in party.groups:
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
                 group.barred = barred
@@ -362,22 +355,20 @@ class Quotas:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """When a party's GPU-hours are used up, or begin anew."""
-        key = (party.kind, party.name)
-        if party.quota.gpu_hours is None or not party.groups:
-            self._timed.pop(key, None)
+        """When a party's GPU-hours are used up, or begin anew; of those without such a limit never."""
+        if party.quota.gpu_hours is None and party not in self._timed:
             return
-        now_ms = round(now_s * 1000)
-        self._turn_month(now_ms)
-        left = math.ceil(party.quota.gpu_hours * _HOUR) - party.used_by(now_ms, self._month_ms)
-        party.due_ms = self._next_month_ms
-        if left > 0 and party.charged_milli > 0:
-            party.due_ms = min(party.due_ms, now_ms - -left // party.charged_milli)
-        self._timed[key] = party
-
-    def _next_due(self) -> None:
-        due_ms = min((party.due_ms for party in self._timed.values()), default=NEVER_MS)
-        self.due_s = due_ms / 1000 if due_ms < NEVER_MS else math.inf
+        if party.quota.gpu_hours is None or not party.groups:
+            self._timed.pop(party, None)
+        else:
+            now_ms = round(now_s * 1000)
+            self._turn_month(now_ms)
+            left = math.ceil(party.quota.gpu_hours * _HOUR) - party.used_by(now_ms, self._month_ms)
+            due_ms = self._next_month_ms
+            if left > 0 and party.charged_milli > 0:
+                due_ms = min(due_ms, now_ms - -left // party.charged_milli)
+            self._timed[party] = due_ms
+        self.due_s = min(self._timed.values()) / 1000 if self._timed else math.inf
 
     def _turn_month(self, now_ms: int) -> None:
         if not self._month_ms <= now_ms < self._next_month_ms:

@@ -166,7 +166,7 @@ def _happen(
             quotas.submitted(seq, owner_of(change), change.num_gpus, now_s)
         case JobCancelled(job=job):
             state.remove_waiting(seq_of[job])
-            quotas.gone(seq_of[job])
+            quotas.gone(seq_of[job], now_s)
             clocks.gone(job)
         case QuotaSet():
             quotas.set(change, now_s)

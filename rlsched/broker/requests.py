@@ -186,7 +186,8 @@ class Requests:
                 raise RlschedError("it cannot be numbered and predicted")
             number = self._book.last_number + 1  # a job before it may have been refused
             account = self._book.accounts.charged(message.user, message.account)
-            entry = msgspec.structs.replace(entry, job=number, account=account)
+            if (entry.job, entry.account) != (number, account):
+                entry = msgspec.structs.replace(entry, job=number, account=account)
             over = self._book.quotas.refusal(owner_of(entry), entry.num_gpus)
             if over:
                 return Refused(message=over)
