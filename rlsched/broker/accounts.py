@@ -39,7 +39,7 @@ class Accounts:
         may = f"may charge jobs to {', '.join(accounts)}" if accounts else "is a member of no account"
         raise InputError(
             f"account {wanted!r}: {person or 'nobody'} {may}; an admin adds members with "
-            "`rlsched account add`"
+            "`rlsched quota account add`"
         )
 
     def members(self) -> list[Member]:

@@ -75,7 +75,6 @@ class Party:
         held_milli: GPUs that its processes have.
         charged_milli: GPUs whose time is charged now.
         used: GPU time charged in the month of `since_ms`, up to then.
-        groups: Those of its jobs of which some wait.
     """
 
     kind: PartyKind
@@ -86,7 +85,6 @@ class Party:
     charged_milli: int = 0
     used: int = 0
     since_ms: int = 0
-    groups: dict[Group, None] = field(default_factory=dict)
 
     def settle(self, now_ms: int, month_ms: int) -> None:
         """Charge up to now; `month_ms`: when this month began."""
@@ -133,7 +131,8 @@ class Quotas:
         self._groups: dict[tuple[Owner, int], Group] = {}
         self._group_of: dict[int, Group] = {}
         self._charged: set[int] = set()
-        self._timed: dict[Party, int] = {}
+        self._waiting: dict[Party, dict[Group, None]] = {}  # those of its groups of which some jobs wait
+        self._timed: dict[Party, int] = {}  # when to look at it again, ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
         """When `review` may change something though nothing happens until then, Unix seconds."""
@@ -290,7 +289,7 @@ class Quotas:
         """A job waits, as those of its group do."""
         if not group.seqs:
             for party in group.parties:
-                party.groups[group] = None
+                self._waiting.setdefault(party, {})[group] = None
                 self._plan(party, now_s)
             group.barred = self._has_no_room(group, now_s)
         group.seqs[seq] = None
@@ -303,7 +302,7 @@ class Quotas:
         self._eligibility.gone(seq)
         if not group.seqs:
             for party in group.parties:
-                del party.groups[group]
+                del self._waiting[party][group]
                 self._plan(party, now_s)
         return group
 
@@ -328,7 +327,7 @@ class Quotas:
 
     def _look_at(self, party: Party, now_s: float) -> None:
         """See which waiting jobs of a party are eligible now, and when to look again."""
-        for group in party.groups:
+        for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
                 group.barred = barred
@@ -358,7 +357,7 @@ class Quotas:
         """When a party's GPU-hours are used up, or begin anew; of those without such a limit never."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
-        if party.quota.gpu_hours is None or not party.groups:
+        if party.quota.gpu_hours is None or not self._waiting.get(party):
             self._timed.pop(party, None)
         else:
             now_ms = round(now_s * 1000)

@@ -1,4 +1,4 @@
-"""`rlsched quota` and `rlsched account`: limits of users, accounts and VCs, and who may charge what."""
+"""`rlsched quota`: limits of users, accounts and VCs, and who may charge jobs to which account."""
 
 from __future__ import annotations
 
@@ -141,13 +141,13 @@ def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
     return f"{has_words} of {most}{by_default}" if limit is not None else has_words
 
 
-@click.group()
+@quota.group()
 def account() -> None:
     """Say who may charge jobs to which account. An account is there while it has members.
 
     \b
     Example:
-      rlsched account add vision --user alice
+      rlsched quota account add vision --user alice
       rlsched submit --account vision -- python train.py
     """
 
@@ -161,7 +161,7 @@ def add(name: str, persons: tuple[str, ...], broker: str | None, keys: Path | No
 
     \b
     Example:
-      rlsched account add vision --user alice --user bob
+      rlsched quota account add vision --user alice --user bob
     """
     _set_members(name, persons, True, broker, keys, timeout_s)
 
@@ -177,7 +177,7 @@ def remove(
 
     \b
     Example:
-      rlsched account remove vision --user bob
+      rlsched quota account remove vision --user bob
     """
     _set_members(name, persons, False, broker, keys, timeout_s)
 
@@ -202,7 +202,7 @@ def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_
 
     \b
     Example:
-      rlsched account list
+      rlsched quota account list
     """
     from rlsched.terminal import visible
 
@@ -220,4 +220,4 @@ def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_
     for name, persons in by_account.items():
         click.echo(visible(f"{name}: {', '.join(persons)}"))
     if not found:
-        click.echo("no accounts; `rlsched account add` makes one")
+        click.echo("no accounts; `rlsched quota account add` makes one")

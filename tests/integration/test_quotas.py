@@ -37,7 +37,7 @@ def as_person(cluster: Cluster, name: str) -> Path:
 
 
 def verb(cluster: Cluster, keys: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A verb of `rlsched quota` or `rlsched account`, in a process of its own."""
+    """A verb of `rlsched quota`, in a process of its own."""
     return subprocess.run(
         [*RLSCHED, *words, "--broker", cluster.address, "--keys", str(keys)],
         capture_output=True,
@@ -94,8 +94,8 @@ def test_users_see_quotas_and_change_none(cluster: Cluster) -> None:
     assert verb(cluster, bob, "quota", "list").stdout == "no quotas; `rlsched quota set` makes one\n"
     for words in (
         ("quota", "set", "user", "bob", "--gpus", "100"),
-        ("account", "add", "ml", "--user", "bob"),
-        ("account", "remove", "ml", "--user", "bob"),
+        ("quota", "account", "add", "ml", "--user", "bob"),
+        ("quota", "account", "remove", "ml", "--user", "bob"),
     ):
         said = verb(cluster, bob, *words)
         assert said.returncode == 2
@@ -109,11 +109,11 @@ def test_users_see_quotas_and_change_none(cluster: Cluster) -> None:
 
 def test_accounts_are_charged_by_their_members_alone(cluster: Cluster) -> None:
     alice, bob = as_person(cluster, "alice"), as_person(cluster, "bob")
-    assert verb(cluster, cluster.keys, "account", "add", "ml", "--user", "alice").returncode == 0
-    assert verb(cluster, cluster.keys, "account", "add", "hep", "--user", "alice").returncode == 0
+    assert verb(cluster, cluster.keys, "quota", "account", "add", "ml", "--user", "alice").returncode == 0
+    assert verb(cluster, cluster.keys, "quota", "account", "add", "hep", "--user", "alice").returncode == 0
     said = verb(cluster, cluster.keys, "quota", "set", "account", "ml", "--gpu-hours", "0.5", "--jobs", "1")
     assert "0.0 of 0.5" in said.stdout
-    assert verb(cluster, alice, "account", "list").stdout == "hep: alice\nml: alice (default)\n"
+    assert verb(cluster, alice, "quota", "account", "list").stdout == "hep: alice\nml: alice (default)\n"
     with Client(cluster.address, home=alice) as client:
         first = client.submit(["true"])
         assert client.job(first).account == "ml"
@@ -138,7 +138,7 @@ def test_accounts_are_charged_by_their_members_alone(cluster: Cluster) -> None:
         (("quota", "set", "user", "bob"), "expected a limit: --gpus, --jobs or --gpu-hours"),
         (("quota", "set", "gpu", "bob", "--gpus", "1"), "'gpu' is not one of"),
         (("quota", "set", "vc", "", "--gpus", "1"), "vc '': expected 1 to 64 characters"),
-        (("account", "remove", "ml", "--user", "zoe"), "zoe is no member of account ml"),
+        (("quota", "account", "remove", "ml", "--user", "zoe"), "zoe is no member of account ml"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], expected: str, shared: Cluster) -> None:

@@ -60,7 +60,7 @@ def test_who_is_no_member_is_refused_in_one_line(journal: Journal) -> None:
     broker = make(journal)
     assert ask(broker, submit(account="ml")) == Refused(
         message="account 'ml': alice is a member of no account; an admin adds members with "
-        "`rlsched account add`"
+        "`rlsched quota account add`"
     )
     join(broker, "hep")
     reply = ask(broker, submit(account="ml"))
