@@ -25,31 +25,32 @@ class Eligibility:
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
-        self._reasons: dict[int, set[Reason]] = {}
+        self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
         """These waiting jobs are kept out for this reason, which none of them has yet."""
-        leave = [seq for seq in seqs if seq not in self._reasons]
-        for seq in seqs:
-            self._reasons.setdefault(seq, set()).add(reason)
+        leave = self._without_other(seqs, reason)
+        self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """This reason is gone for these jobs; those that have no other come to the queue."""
-        enter = []
-        for seq in seqs:
-            self._reasons[seq].remove(reason)
-            if not self._reasons[seq]:
-                del self._reasons[seq]
-                enter.append(seq)
+        """This reason is gone for these jobs, which have it; those that have no other come to the queue."""
+        self._barred[reason].difference_update(seqs)
+        enter = self._without_other(seqs, reason)
         if enter:
             self._cluster.make_eligible(enter, now_s)
 
     def gone(self, seq: int) -> None:
         """A job waits no longer."""
-        self._reasons.pop(seq, None)
+        for barred in self._barred.values():
+            barred.discard(seq)
 
     def of(self, seq: int) -> frozenset[Reason]:
         """Why this job is kept out of the queue; empty where it is a candidate, or does not wait."""
-        return frozenset(self._reasons.get(seq, ()))
+        return frozenset(reason for reason, barred in self._barred.items() if seq in barred)
+
+    def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
+        """Those of these jobs that no other reason keeps out."""
+        others = [barred for other, barred in self._barred.items() if other != reason and barred]
+        return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs
