@@ -50,6 +50,10 @@ class Eligibility:
         """Why this job is kept out of the queue; empty where it is a candidate, or does not wait."""
         return frozenset(reason for reason, barred in self._barred.items() if seq in barred)
 
+    def counts(self) -> dict[str, int]:
+        """Jobs that are kept out, by reason."""
+        return {reason: len(barred) for reason, barred in self._barred.items() if barred}
+
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
         """Those of these jobs that no other reason keeps out."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]

@@ -37,7 +37,7 @@ def as_person(cluster: Cluster, name: str) -> Path:
 
 
 def verb(cluster: Cluster, keys: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A verb of `rlsched quota`, in a process of its own."""
+    """A verb, in a process of its own."""
     return subprocess.run(
         [*RLSCHED, *words, "--broker", cluster.address, "--keys", str(keys)],
         capture_output=True,
@@ -63,6 +63,8 @@ def test_a_quota_holds_for_real_jobs_through_a_broker_that_is_killed(cluster: Cl
         assert [client.job(job).state for job in jobs[2:]] == ["queued"] * 2
         assert client.job(jobs[2]).reason == "Quota: alice has 2 of 2 GPUs at once"
         assert client.why(jobs[3]).summary == "Quota: alice has 2 of 2 GPUs at once"
+        assert client.stats().ineligible == {"Quota": 2}
+        assert "jobs: 2 queued (2 Quota), 2 running, 0 over" in verb(cluster, alice, "status").stdout
         with pytest.raises(InputError, match="quota: alice has 4 jobs, waiting and running, and may have 4"):
             client.submit(["true"])
 
