@@ -8,6 +8,7 @@ others. All counts are whole numbers: thousandths of a GPU, milliseconds.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,13 +17,14 @@ from typing import NamedTuple
 from rlsched.broker.eligibility import Eligibility
 from rlsched.broker.entries import JobSubmitted, QuotaSet
 from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
 """The name of what holds for all that have no limit of their own."""
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
-_Key = tuple[PartyKind, str]
+PartyKey = tuple[PartyKind, str]
 
 
 class Owner(NamedTuple):
@@ -32,7 +34,7 @@ class Owner(NamedTuple):
     account: str
     vc: str
 
-    def parties(self) -> Iterator[_Key]:
+    def parties(self) -> Iterator[PartyKey]:
         """Kind and name of each."""
         yield "user", self.user
         if self.account:
@@ -126,8 +128,8 @@ class Quotas:
 
     def __init__(self, eligibility: Eligibility) -> None:
         self._eligibility = eligibility
-        self._own: dict[_Key, Quota] = {}
-        self._parties: dict[_Key, Party] = {}
+        self._own: dict[PartyKey, Quota] = {}
+        self._parties: dict[PartyKey, Party] = {}
         self._groups: dict[tuple[Owner, int], Group] = {}
         self._group_of: dict[int, Group] = {}
         self._charged: set[int] = set()
@@ -211,21 +213,26 @@ class Quotas:
         """The limits that were set for this name."""
         return self._own.get((kind, name), UNLIMITED)
 
-    def refusal(self, owner: Owner, num_gpus: int) -> str:
-        """Why a job cannot be submitted; "" where it can."""
+    def check(self, owner: Owner, num_gpus: int, beside: Counter[PartyKey]) -> None:
+        """See whether a job may be submitted, after those of `beside`, which counts the jobs of each party.
+
+        Raises:
+            InputError: it may not.
+        """
         for key in owner.parties() if self._own else ():
             party = self._parties.get(key) or Party(*key, self._in_force(key))
-            quota = party.quota
-            if quota.jobs is not None and party.jobs >= quota.jobs:
-                return (
-                    f"quota: {party} has {party.jobs} jobs, waiting and running, and may have {quota.jobs} "
-                    "at once; submit when one is over"
+            quota, jobs = party.quota, party.jobs + beside[key]
+            if quota.jobs is not None and jobs >= quota.jobs:
+                raise InputError(
+                    f"quota: {party} has {jobs} of {quota.jobs} jobs, waiting and running; "
+                    "submit when one is over"
                 )
             if quota.gpus is not None and num_gpus > quota.gpus:
-                return f"quota: {party} may have {quota.gpus} GPUs at once, and this job asks for {num_gpus}"
+                raise InputError(
+                    f"quota: {party} may have {quota.gpus} GPUs at once, and this job asks for {num_gpus}"
+                )
             if quota.gpu_hours == 0:
-                return f"quota: {party} may use no GPU-hours"
-        return ""
+                raise InputError(f"quota: {party} may use no GPU-hours")
 
     def reasons(self, seq: int, now_s: float) -> list[str]:
         """Why a waiting job is not eligible, a line for each limit."""
@@ -241,7 +248,7 @@ class Quotas:
         )
         return [self._row(key, now_s) for key in order]
 
-    def _row(self, key: _Key, now_s: float) -> QuotaInfo:
+    def _row(self, key: PartyKey, now_s: float) -> QuotaInfo:
         own, party = self._own.get(key, UNLIMITED), self._parties.get(key, Party(*key))
         quota = own if key[1] == DEFAULT else self._in_force(key)
         return QuotaInfo(
@@ -275,11 +282,11 @@ class Quotas:
 
     # ---- within -----------------------------------------------------------------------------------
 
-    def _in_force(self, key: _Key) -> Quota:
+    def _in_force(self, key: PartyKey) -> Quota:
         quota = self._own.get(key, UNLIMITED).or_else(self._own.get((key[0], DEFAULT), UNLIMITED))
         return quota if quota != UNLIMITED else UNLIMITED
 
-    def _party(self, key: _Key) -> Party:
+    def _party(self, key: PartyKey) -> Party:
         party = self._parties.get(key)
         if party is None:
             party = self._parties[key] = Party(*key, self._in_force(key))

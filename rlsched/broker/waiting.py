@@ -61,7 +61,7 @@ def ineligible(book: Book, job: Job) -> list[str]:
     if "Quota" not in book.eligibility.of(job.seq):
         return []
     lines = book.quotas.reasons(job.seq, book.now_s) or ["there is room again, and it is about to be queued"]
-    return [f"Quota: {line}" for line in lines]
+    return [f"Quota: {'; '.join(lines)}"]
 
 
 class WaitingReasons:

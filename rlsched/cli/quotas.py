@@ -57,9 +57,16 @@ def quota() -> None:
 @quota.command(name="set")
 @click.argument("kind", type=click.Choice(["user", "account", "vc"]))
 @click.argument("name")
-@click.option("--gpus", type=_Limit(int), help="GPUs at once; jobs beyond wait.")
-@click.option("--jobs", type=_Limit(int), help="Waiting and running jobs; more are refused.")
-@click.option("--gpu-hours", type=_Limit(float), help="GPU-hours in a calendar month, UTC; then jobs wait.")
+@click.option("--gpus", type=_Limit(int), metavar="N|none", help="GPUs at once; jobs over it wait.")
+@click.option(
+    "--jobs", type=_Limit(int), metavar="N|none", help="Waiting and running jobs; more are refused."
+)
+@click.option(
+    "--gpu-hours",
+    type=_Limit(float),
+    metavar="H|none",
+    help="GPU-hours in a calendar month, UTC; then jobs wait.",
+)
 @asking
 def set_quota(
     kind: PartyKind,

@@ -182,8 +182,7 @@ def test_a_job_too_many_is_refused_in_one_line_and_takes_no_number(journal: Jour
     limit(broker, "user", "alice", jobs=2)
     replies = ask(broker, ALICE, *(submit(4) for _ in range(3)))
     assert replies[2] == Refused(
-        message="quota: alice has 2 jobs, waiting and running, and may have 2 at once; "
-        "submit when one is over"
+        message="quota: alice has 2 of 2 jobs, waiting and running; submit when one is over"
     )
     assert ask(broker, BOB, submit(4)) == [Submitted(job=3)]
     end(broker, 1)
@@ -201,6 +200,39 @@ def test_a_refusal_between_others_leaves_no_gap_in_their_numbers(journal: Journa
     assert replies[::2] == [Submitted(job=1), Submitted(job=2)]
     assert isinstance(replies[1], Refused)
     assert sorted(broker.book.jobs) == [1, 2]
+
+
+def test_what_is_refused_is_not_predicted_and_what_comes_next_is(journal: Journal) -> None:
+    """The hedge knows every job that it has been asked about until that is over."""
+    pytest.importorskip("sklearn")
+    broker = HandBroker(load_scheduler("tuned"), journal, limits=LIMITS, prediction="hedge")
+    limit(broker, "user", "alice", jobs=1)
+    for _ in range(2):
+        ask(broker, ALICE, submit())
+    assert ask(broker, BOB, submit()) == [Submitted(job=2)]
+    assert ask(broker, ALICE, submit()) == [
+        Refused(message="quota: alice has 1 of 1 jobs, waiting and running; submit when one is over")
+    ]
+
+
+def test_what_changes_before_a_submission_of_the_same_batch_counts(journal: Journal) -> None:
+    broker = make(journal)
+    limit(broker, "user", "alice", jobs=1)
+    ask(broker, ALICE, submit())
+    before = len(broker.sent.replies)
+    admin = Peer("admin", "root", "root")
+    broker.batch(
+        [
+            ClientAsked(b"a", 1, submit(), ALICE),
+            ClientAsked(b"a", 2, Cancel(job=1), ALICE),
+            ClientAsked(b"a", 3, submit(), ALICE),
+            ClientAsked(b"a", 4, submit(), ALICE),
+            ClientAsked(b"r", 5, SetQuota(kind="user", name="alice", jobs=2), admin),
+            ClientAsked(b"a", 6, submit(), ALICE),
+        ]
+    )
+    replies = [message for _, _, message in broker.sent.replies[before:]]
+    assert [type(reply) for reply in replies] == [Refused, Ok, Submitted, Refused, Ok, Submitted]
 
 
 # ---- GPU-hours ------------------------------------------------------------------------------------
