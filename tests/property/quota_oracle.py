@@ -53,11 +53,7 @@ class QuotaOracle:
                 case QuotaSet():
                     self.limits[entry.kind, entry.name] = entry
                 case JobSubmitted(rejected=""):
-                    for party in parties_of(entry):
-                        most = self.limit(party, "jobs")
-                        assert most is None or self.num_live(party) < most, f"a job too many of {party}"
-                        most = self.limit(party, "gpus")
-                        assert most is None or entry.num_gpus <= most
+                    assert not self.refuses(parties_of(entry), entry.num_gpus), f"job {entry.job} is too many"
                     self.jobs[entry.job] = entry
                     self.seqs.append(entry.job)
                     self.live.add(entry.job)
@@ -112,6 +108,14 @@ class QuotaOracle:
                 until_ms = now_ms if held.charged_until_ms is None else held.charged_until_ms
                 gpu_ms += held.gpus * max(until_ms - max(held.since_ms, month_ms), 0)
         return Fraction(gpu_ms, 3_600_000)
+
+    def refuses(self, parties: list[Party], gpus: int) -> bool:
+        """Whether a job is refused when it is submitted."""
+        for party in parties:
+            jobs, most = self.limit(party, "jobs"), self.limit(party, "gpus")
+            if (jobs is not None and self.num_live(party) >= jobs) or (most is not None and gpus > most):
+                return True
+        return any(self.limit(party, "gpu_hours") == 0 for party in parties)
 
     def blocked(self, spec: JobSubmitted, now_ms: int) -> bool:
         for party in parties_of(spec):

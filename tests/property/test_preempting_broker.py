@@ -36,6 +36,7 @@ from rlsched.wire.messages import (
     Hello,
     Launch,
     NodeMessage,
+    Refused,
     SayHello,
     SetMember,
     SetQuota,
@@ -243,18 +244,7 @@ class World:
         chance = self.chance
         match chance.choices(list(self.weights), list(self.weights.values()))[0]:
             case "submit":
-                on_lost = "wait" if chance.random() < 0.2 else "requeue"
-                account = chance.choice(ACCOUNTS)
-                self.broker.ask(
-                    submit(
-                        chance.randint(1, 6),
-                        preemptible=chance.random() < 0.8,
-                        on_lost=on_lost,
-                        user=(user := chance.choice(USERS)),
-                        account=account if self.broker.book.accounts.has(account, user) else "",
-                    )
-                )
-                self.post()
+                self.submit()
             case "quota":
                 self.limit()
                 self.post()
@@ -283,6 +273,24 @@ class World:
             case _:
                 self.deliver(chance.choice(list(self.nodes)))
 
+    def submit(self) -> None:
+        """A job comes, and is refused if and only if a quota says so."""
+        chance, accounts = self.chance, self.broker.book.accounts
+        user, account = chance.choice(USERS), chance.choice(ACCOUNTS)
+        message = submit(
+            chance.randint(1, 6),
+            preemptible=chance.random() < 0.8,
+            on_lost="wait" if chance.random() < 0.2 else "requeue",
+            user=user,
+            account=account if accounts.has(account, user) else "",
+        )
+        charged = [("user", user), ("account", accounts.charged(user, message.account))]
+        expected = self.oracle.refuses([party for party in charged if party[1]], message.num_gpus)
+        reply = self.broker.ask(message)
+        refused = isinstance(reply, Refused) and reply.message.startswith("quota: ")
+        assert refused == expected, reply
+        self.post()
+
     def limit(self) -> None:
         """Somebody's quotas change, or who may charge what."""
         chance = self.chance
@@ -295,7 +303,7 @@ class World:
             chance.choice(("gpus", "gpus", "jobs", "gpu_hours")): chance.choice((0, 1, 2, 4, 6, None))
         }
         if "gpu_hours" in limits:
-            limits["gpu_hours"] = chance.choice((0.01, 0.05, 0.2, None))
+            limits["gpu_hours"] = chance.choice((0, 0.01, 0.05, 0.2, None))
         self.broker.ask(SetQuota(kind=kind, name=name, **limits))  # type: ignore[arg-type]
 
     def lift(self) -> None:
