@@ -7,16 +7,20 @@ from collections.abc import Iterable
 
 import msgspec
 
+from rlsched.broker.accounts import Accounts
 from rlsched.broker.clocks import Clocks, workload_number
+from rlsched.broker.eligibility import Eligibility
 from rlsched.broker.entries import (
     AttemptEnding,
     AttemptOver,
     BrokerStarted,
     Decided,
+    EligibilityReviewed,
     Entry,
     JobCancelled,
     JobsRanked,
     JobSubmitted,
+    MemberSet,
     NodeAway,
     NodeDown,
     NodeDrained,
@@ -24,6 +28,7 @@ from rlsched.broker.entries import (
     NodeResumed,
     NodeUp,
     NumbersTaken,
+    QuotaSet,
     RankClocked,
     RankEnded,
     RankLaunched,
@@ -34,6 +39,7 @@ from rlsched.broker.jobs import Attempt, Job, Rank
 from rlsched.broker.nodes import Node, change_node
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.priorities import Priorities
+from rlsched.broker.quotas import Quotas, owner_of
 from rlsched.broker.rows import Row
 from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.state import ClusterState
@@ -77,6 +83,9 @@ class Book:
         clocks: Whether SM clocks are chosen.
         priorities: Levels and weights of live jobs.
         usage: What users have used.
+        eligibility: Which waiting jobs are kept out of the queue, and why.
+        quotas: Limits of users, accounts and VCs, and what they have.
+        accounts: Who may charge jobs to what.
     """
 
     def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
@@ -105,6 +114,9 @@ class Book:
         self.clocks = Clocks(self.cluster)
         self.priorities = Priorities(self.cluster)
         self.usage = Usage(half_life_s)
+        self.eligibility = Eligibility(self.cluster)
+        self.quotas = Quotas(self.eligibility)
+        self.accounts = Accounts()
         self._can_run: dict[tuple[str, int], bool] = {}
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
@@ -158,6 +170,7 @@ class Book:
             case JobCancelled():
                 job = self.jobs[entry.job]
                 self.cluster.remove_waiting(job.seq)
+                self.quotas.gone(job.seq, now_s)
                 self.predictions.gone(job.number)
                 self._close(job, "cancelled", None, entry.reason, now_s)
             case JobsRanked():
@@ -177,6 +190,12 @@ class Book:
                 attempt.charged = entry.charged
             case AttemptOver():
                 self._attempt_over(entry, now_s)
+            case QuotaSet():
+                self.quotas.set(entry, now_s)
+            case MemberSet():
+                self.accounts.set(entry)
+            case EligibilityReviewed():
+                self.quotas.review(now_s)
 
     def can_ever_run(self, vc: str, num_gpus: int) -> bool:
         """Whether a gang would fit the idle cluster, with every node that has registered up."""
@@ -233,6 +252,7 @@ class Book:
             self.priorities.came(entry, job.seq)
             self.job_of_seq[job.seq] = job
             self.number_of_seq[job.seq] = job.number
+            self.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, now_s)
         self.jobs[job.number] = job
         self.numbers.append(job.number)
         self.last_number = max(self.last_number, job.number)
@@ -250,6 +270,7 @@ class Book:
             self.interventions[kind] = self.interventions.get(kind, 0) + 1
         if entry.contested:
             self.contested[entry.source] = self.contested.get(entry.source, 0) + 1
+        self.quotas.decided(entry.action, now_s)
         match entry.action:
             case Start():
                 self._started(entry, entry.action, now_s)
@@ -327,11 +348,13 @@ class Book:
                     job.moves, job.last_move = job.moves + 1, attempt.ending_reason
                 job.earlier_s += run_s
             self.cluster.requeue(job.seq, now_s)
+            self.quotas.over(job.seq, now_s, waits=True)
             if attempt.seated_s < math.inf:
                 self.predictions.stopped(job.number, now_s)
             job.state, job.reason = "queued", entry.reason
             return
         self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
+        self.quotas.over(job.seq, now_s, waits=False)
         if attempt.ending in ("", "failed", PREEMPTED):
             self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
         else:

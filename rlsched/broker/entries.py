@@ -7,7 +7,7 @@ import msgspec
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
-from rlsched.wire.messages import OnLost, Priority
+from rlsched.wire.messages import OnLost, PartyKind, Priority
 
 
 class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
@@ -136,6 +136,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """What becomes of it when a node of its is lost."""
     priority: Priority = "normal"
     """As it was submitted."""
+    account: str = ""
+    """What it is charged to beside its user; "": nothing."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -239,6 +241,29 @@ class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over")
     reason: str
 
 
+class QuotaSet(msgspec.Struct, frozen=True, kw_only=True, tag="quota_set"):
+    """These are all limits of a user, an account or a VC from now on; None: there is none."""
+
+    kind: PartyKind
+    name: str
+    """`default`: all that have no limit of their own."""
+    gpus: int | None = None
+    jobs: int | None = None
+    gpu_hours: float | None = None
+
+
+class MemberSet(msgspec.Struct, frozen=True, kw_only=True, tag="member_set"):
+    """A person may charge jobs to an account, or no longer. The first account of a person is the default."""
+
+    account: str
+    person: str
+    member: bool
+
+
+class EligibilityReviewed(msgspec.Struct, frozen=True, kw_only=True, tag="eligibility_reviewed"):
+    """Time has passed, and with it who is eligible may be others: a month began, GPU-hours were used up."""
+
+
 Entry = (
     BrokerStarted
     | Restored
@@ -258,6 +283,9 @@ Entry = (
     | RankEnded
     | AttemptEnding
     | AttemptOver
+    | QuotaSet
+    | MemberSet
+    | EligibilityReviewed
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -11,7 +11,7 @@ from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job
 from rlsched.broker.priorities import LEVELS
 from rlsched.broker.views import place_of, seat_reason, shortened
-from rlsched.broker.waiting import Room, asked_again_s, fits_now, rooms
+from rlsched.broker.waiting import Room, asked_again_s, fits_now, ineligible, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.holds import is_held
@@ -80,6 +80,10 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if revised_s != job.spec.predicted_s:
         tail.append(f"by what jobs like it have done since, predicted to run {span(revised_s)}")
     tail += _rank(book, job)
+    barred = ineligible(book, job)
+    if barred:
+        more = "it is in no queue until then; `rlsched quota list` shows limits, and what is used of them"
+        return [*barred, more, *tail]
     if not book.nodes:
         return ["no node has registered yet", *tail]
     never = never_runs(book, job.spec.vc, need)

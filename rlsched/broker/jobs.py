@@ -140,6 +140,7 @@ class Job:
             name=sys.intern(self.spec.name),
             user=sys.intern(self.spec.user),
             vc=sys.intern(self.spec.vc),
+            account=sys.intern(self.spec.account),
             workload=sys.intern(self.spec.workload),
             predicted_by=sys.intern(self.spec.predicted_by),
         )

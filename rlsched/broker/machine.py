@@ -13,6 +13,7 @@ from rlsched.broker.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
+    EligibilityReviewed,
     Entry,
     JobCancelled,
     JobsRanked,
@@ -23,6 +24,7 @@ from rlsched.broker.entries import (
     NodeRemoved,
     NodeResumed,
     NodeUp,
+    QuotaSet,
 )
 from rlsched.broker.events import (
     ClientAsked,
@@ -183,6 +185,8 @@ class Machine:
         elif any(isinstance(event, Due) for event in events):
             self._dirty = self._dirty or now_s >= self._ask_again_s
         self._launch_seated()
+        if now_s >= self.book.quotas.due_s:
+            self._note(EligibilityReviewed())
         if self._dirty:
             self._decide()
         head: list[Effect] = [Journal(self._entries)] if self._entries else []
@@ -412,8 +416,10 @@ _CHANGES = (
     JobCancelled,
     JobsRanked,
     AttemptOver,
+    QuotaSet,
+    EligibilityReviewed,
 )
-"""Facts after which the scheduler is asked: arrivals, ends, nodes. The simulator's decision points."""
+"""Facts after which the scheduler is asked: arrivals, ends, nodes as in the simulator; who is eligible."""
 
 
 def _rank(event: NodeSaid) -> int:

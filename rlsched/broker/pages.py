@@ -102,7 +102,7 @@ def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
 
 
 def _job_bytes(row: JobInfo) -> int:
-    texts = row.name, row.user, row.vc, row.workload, row.reason, *row.nodes
+    texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes
     return 400 + sum(map(_text_bytes, texts)) + 4 * sum(map(len, row.gpus))
 
 

@@ -101,6 +101,8 @@ def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
         for gpus in (1, 3, 2, 8, 4, 1, 2)
     }
     state.stops_take_time = True
+    state.make_ineligible(sorted(seqs)[:1])  # for quotas
+    state.make_eligible(sorted(seqs)[:1], 0.0)
     for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass

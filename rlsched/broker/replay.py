@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlsched.broker.clocks import Clocks, workload_number
+from rlsched.broker.eligibility import Eligibility
 from rlsched.broker.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
+    EligibilityReviewed,
     JobCancelled,
     JobsRanked,
     JobSubmitted,
@@ -20,10 +22,12 @@ from rlsched.broker.entries import (
     NodeRemoved,
     NodeResumed,
     NodeUp,
+    QuotaSet,
 )
 from rlsched.broker.journal import read_journal
 from rlsched.broker.nodes import Node, NodeChange, change_node
 from rlsched.broker.priorities import Priorities
+from rlsched.broker.quotas import Quotas, owner_of
 from rlsched.broker.records import RECORDS_FILE
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.loop import decide_all
@@ -32,7 +36,7 @@ from rlsched.decide.record import DecisionRecord, read_records
 from rlsched.decide.scheduler import Scheduler, permit
 
 JOURNAL_FILE = "journal.sqlite"
-Change = NodeChange | JobSubmitted | JobCancelled | JobsRanked | AttemptOver
+Change = NodeChange | JobSubmitted | JobCancelled | JobsRanked | AttemptOver | QuotaSet | EligibilityReviewed
 
 
 @dataclass
@@ -118,7 +122,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)
     state.stops_take_time = True
-    clocks, priorities = Clocks(state), Priorities(state)
+    clocks, priorities, quotas = Clocks(state), Priorities(state), Quotas(Eligibility(state))
     names = {seq: str(job) for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
     records: list[DecisionRecord] = []
@@ -126,11 +130,13 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
         if instant.speed_energy is not None:
             clocks.weigh(instant.speed_energy)
         for change in instant.changes:
-            _happen(state, clocks, priorities, nodes, events.seq_of, change, instant.now_s)
+            _happen(state, clocks, priorities, quotas, nodes, events.seq_of, change, instant.now_s)
         rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
         if instant.decisions or not all(rejected):
             made = decide_all(state, scheduler, instant.now_s, record=True, job_name=names.__getitem__)
-            records += [decision.record for _, decision in made if decision.record]
+            for _, decision in made:
+                quotas.decided(decision.action, instant.now_s)
+                records += [decision.record] if decision.record else []
     return records
 
 
@@ -138,6 +144,7 @@ def _happen(
     state: ClusterState,
     clocks: Clocks,
     priorities: Priorities,
+    quotas: Quotas,
     nodes: dict[str, Node],
     seq_of: dict[int, int],
     change: Change,
@@ -163,15 +170,23 @@ def _happen(
             )
             clocks.came(change.job, change.speed_energy)
             priorities.came(change, seq)
+            quotas.submitted(seq, owner_of(change), change.num_gpus, now_s)
         case JobsRanked():
             priorities.rank(change, now_s)
         case JobCancelled(job=job):
             state.remove_waiting(seq_of[job])
+            quotas.gone(seq_of[job], now_s)
             clocks.gone(job)
             priorities.gone(job)
+        case QuotaSet():
+            quotas.set(change, now_s)
+        case EligibilityReviewed():
+            quotas.review(now_s)
         case AttemptOver(job=job, outcome="queued"):
             state.requeue(seq_of[job], now_s)
+            quotas.over(seq_of[job], now_s, waits=True)
         case AttemptOver(job=job, outcome=outcome):
             state.release(seq_of[job], now_s, ended=outcome != "cancelled")
+            quotas.over(seq_of[job], now_s, waits=False)
             clocks.gone(job)
             priorities.gone(job)

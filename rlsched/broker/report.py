@@ -112,6 +112,7 @@ class Reports:
                 troubles=dict(self._troubles.present),
             ),
             gpus=gpus_by_type(book.cluster),
+            ineligible=book.eligibility.counts(),
             queued_gpus=sum(job.spec.num_gpus for job in live if job.state == "queued"),
             oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == "queued"), default=0.0),
             outcomes=dict(book.outcomes),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +23,8 @@ from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
 from rlsched.broker.priorities import Ranks
+from rlsched.broker.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
+from rlsched.broker.quotas import PartyKey, owner_of
 from rlsched.broker.report import Reports
 from rlsched.broker.roles import Peer, rules_over, signed
 from rlsched.broker.submissions import name_of, wrong
@@ -31,8 +35,10 @@ from rlsched.wire.messages import (
     ClientReply,
     DrainNode,
     FetchLog,
+    ListAccounts,
     ListJobs,
     ListNodes,
+    ListQuotas,
     LogChunk,
     LogData,
     Ok,
@@ -40,13 +46,15 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    SetMember,
+    SetQuota,
     Stats,
     Submit,
     Submitted,
     Why,
 )
 
-CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode)
+CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode, SetQuota, SetMember)
 """What changes something, and is done before the decisions of its batch; all else is a question."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = Cancel | ReadLog
@@ -58,6 +66,13 @@ class SendNow(Protocol):
     """Tells a node, with a request number where an answer is expected."""
 
     def __call__(self, node: str, message: BrokerToNode, request: int = 0) -> None: ...
+
+
+class _Drafts(NamedTuple):
+    """What becomes of the submissions of a batch, by token."""
+
+    entries: dict[str, JobSubmitted]
+    refused: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -115,30 +130,44 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Carry out `CHANGES`, in order; the new jobs among them are predicted together."""
-        asked = [one for one in map(self._signed, asked) if one is not None]
+        """Carry out `CHANGES`, in order; new jobs that follow each other are predicted together."""
+        signed = [one for one in map(self._signed, asked) if one is not None]
+        for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
+            self._change_run(list(run), now_s)
+
+    def _change_run(self, asked: Sequence[ClientAsked], now_s: float) -> None:
         submitted = [one.message for one in asked if isinstance(one.message, Submit)]
         try:
-            predicted = self._predicted(submitted, now_s)
+            drafts = self._predicted(submitted, now_s)
         except Exception:
-            predicted = self._predicted_one_by_one(submitted, now_s)
+            drafts = self._predicted_one_by_one(submitted, now_s)
         for one in asked:
             try:
-                reply = self._changed(one, predicted)
+                reply = self._changed(one, drafts)
+            except InputError as error:
+                reply = Refused(message=str(error))
             except Exception as error:
                 reply = _set_aside(one, error)
             if reply is not None:
                 self._reply(one.peer, one.request, reply)
 
-    def _changed(self, one: ClientAsked, predicted: dict[str, JobSubmitted]) -> ClientReply | None:
+    def _changed(self, one: ClientAsked, drafts: _Drafts) -> ClientReply | None:
         match one.message:
             case Submit() as submit:
-                return self._submit(submit, predicted)
+                return self._submit(submit, drafts)
             case Cancel(job=job):
                 return self._not_theirs(one) or self._cancel(job, one.by)
             case DrainNode() | ResumeNode() | RemoveNode() as order:
                 refusal = self._members.order(order)
                 return Refused(message=refusal) if refusal else Ok()
+            case SetQuota() as order:
+                self._note(changed_quota(self._book.quotas, order))
+                return Ok()
+            case SetMember() as order:
+                joined = changed_member(self._book.accounts, order)
+                if joined is not None:
+                    self._note(joined)
+                return Ok()
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
@@ -164,13 +193,13 @@ class Requests:
             "admins may read its output and cancel it"
         )
 
-    def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
+    def _submit(self, message: Submit, drafts: _Drafts) -> ClientReply:
         number = self._book.tokens.get(message.token)
         if number is None:
-            refusal = wrong(message) or self.refusal
+            refusal = wrong(message) or self.refusal or drafts.refused.get(message.token)
             if refusal:
                 return Refused(message=refusal)
-            entry = predicted.get(message.token)
+            entry = drafts.entries.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
             number = entry.job
@@ -180,36 +209,57 @@ class Requests:
             return Refused(message=f"job {number} is rejected: {job.reason}")
         return Submitted(job=number)
 
-    def _predicted(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
-        """By token: the submissions among these that are new and make sense, numbered and predicted."""
-        drafts: dict[str, JobSubmitted] = {}
+    def _predicted(
+        self, messages: Sequence[Submit], now_s: float, beside: Counter[PartyKey] | None = None
+    ) -> _Drafts:
+        """The submissions among these that are new and make sense, numbered and predicted.
+
+        `beside`: jobs of each party that will be submitted before these.
+        """
+        found, beside = _Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
             token = message.token
-            if token not in self._book.tokens and token not in drafts and not wrong(message):
-                drafts[token] = self._draft(self._book.last_number + 1 + len(drafts), message)
-        if not drafts:
-            return {}
-        predicted = self._book.predictions.predict(list(drafts.values()), now_s)
-        return {entry.token: entry for entry in predicted}
-
-    def _predicted_one_by_one(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
-        """One of them raises: the others get their predictions all the same."""
-        predicted: dict[str, JobSubmitted] = {}
-        number = self._book.last_number
-        for message in messages:
+            if token in self._book.tokens or token in found.entries or token in found.refused:
+                continue
+            if wrong(message):
+                continue
             try:
-                found = self._predicted([message], now_s)
+                draft = self._draft(self._book.last_number + 1 + len(found.entries), message)
+                self._book.quotas.check(owner_of(draft), draft.num_gpus, beside)
+            except InputError as error:
+                found.refused[token] = str(error)
+                continue
+            found.entries[token] = draft
+            if not draft.rejected:
+                beside.update(owner_of(draft).parties())
+        if found.entries:
+            predicted = self._book.predictions.predict(list(found.entries.values()), now_s)
+            found.entries.update((entry.token, entry) for entry in predicted)
+        return found
+
+    def _predicted_one_by_one(self, messages: Sequence[Submit], now_s: float) -> _Drafts:
+        """One of them raises: the others get their predictions all the same."""
+        found, beside = _Drafts({}, {}), Counter[PartyKey]()
+        for message in messages:
+            if message.token in found.entries:
+                continue
+            try:
+                drafts = self._predicted([message], now_s, beside)
             except Exception:
                 _log.exception("a submission of %d GPUs cannot be predicted", message.num_gpus)
                 continue
-            for token, entry in found.items():
-                if token not in predicted:
-                    number += 1
-                    predicted[token] = msgspec.structs.replace(entry, job=number)
-        return predicted
+            found.refused.update(drafts.refused)
+            for token, entry in drafts.entries.items():
+                number = self._book.last_number + 1 + len(found.entries)
+                found.entries[token] = msgspec.structs.replace(entry, job=number)
+        return found
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
-        """A submission as it will be journalled, not predicted yet."""
+        """A submission as it will be journalled, not predicted yet.
+
+        Raises:
+            InputError: its user may not charge it to its account.
+        """
         return JobSubmitted(
             job=number,
             token=message.token,
@@ -227,6 +277,7 @@ class Requests:
             workload=message.workload,
             speed_energy=message.speed_energy,
             on_lost=message.on_lost,
+            account=self._book.accounts.charged(message.user, message.account),
             predicted_s=math.nan,
             spread=math.nan,
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",
@@ -266,6 +317,10 @@ class Requests:
                 self._reply(asked.peer, asked.request, self._pages.job(number))
             case ListNodes() as wanted:
                 self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
+            case ListQuotas(first=first):
+                self._reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
+            case ListAccounts(first=first):
+                self._reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
             case Why(job=number) if number in self._book.jobs:
                 job = self._book.jobs[number]
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())

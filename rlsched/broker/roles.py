@@ -1,7 +1,7 @@
 """Who may say what. A role belongs to a key, and is read with every message. A routing id proves nothing.
 
 user     submits, asks, and rules over the jobs of the key's own person
-admin    rules over all jobs, nodes and the policy, and may submit in another's name
+admin    rules over all jobs, nodes, quotas and the policy, and may submit in another's name
 node     speaks for the node of its name
 joining  a one-time key, which may send one `Join`
 """
@@ -13,12 +13,12 @@ from typing import Literal
 import msgspec
 
 from rlsched.errors import InputError
-from rlsched.wire.messages import ClientRequest, Join, Message, NodeMessage, NodeOrder, SetPolicy, Submit
+from rlsched.wire.messages import AdminOrder, ClientRequest, Join, Message, NodeMessage, Submit
 
 Role = Literal["user", "admin", "node", "joining"]
 MAX_PERSON_CHARACTERS = 64
 _MAY_SEND: dict[Role, tuple[type, ...]] = {
-    "user": tuple(kind for kind in ClientRequest.__args__ if kind not in (*NodeOrder.__args__, SetPolicy)),
+    "user": tuple(kind for kind in ClientRequest.__args__ if kind not in AdminOrder.__args__),
     "admin": ClientRequest.__args__,
     "node": NodeMessage.__args__,
     "joining": (Join,),

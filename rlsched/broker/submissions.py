@@ -16,6 +16,7 @@ _MAX_CHARACTERS = {
     "name": MAX_NAME_CHARACTERS,
     "user": 64,
     "vc": 64,
+    "account": 64,
     "cwd": 4096,
     "token": 128,
     "workload": 64,

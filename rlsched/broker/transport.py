@@ -151,7 +151,8 @@ class Transport:
         if not may_send(peer.role, message):
             self._count("unauthorised")
             kind = message.__struct_config__.tag
-            self._refuse(route, envelope.request, f"a key of role {peer.role!r} may not send {kind!r}")
+            more = ": that takes an admin's key" if peer.role == "user" and may_send("admin", message) else ""
+            self._refuse(route, envelope.request, f"a key of role {peer.role!r} may not send {kind!r}{more}")
             return None
         if isinstance(message, Join):
             self._send(route, encode(self._admit(key, message), envelope.request))

@@ -54,6 +54,7 @@ def job_info(job: Job, reasons: WaitingReasons, max_nodes: int) -> JobInfo:
         job=job.number,
         name=shortened(job.spec.name),
         user=shortened(job.spec.user),
+        account=shortened(job.spec.account),
         vc=shortened(job.spec.vc),
         state=job.state,
         num_gpus=job.spec.num_gpus,

@@ -56,6 +56,14 @@ def fits_now(book: Book, num_gpus: int, room: Room) -> bool:
     return bool(fits(book.cluster.arrays, room.partition, num_gpus))
 
 
+def ineligible(book: Book, job: Job) -> list[str]:
+    """Why a queued job is no candidate, a line for each reason that keeps it out of the queue."""
+    if "Quota" not in book.eligibility.of(job.seq):
+        return []
+    lines = book.quotas.reasons(job.seq, book.now_s) or ["there is room again, and it is about to be queued"]
+    return [f"Quota: {'; '.join(lines)}"]
+
+
 class WaitingReasons:
     """One line on why a queued job waits; `explain` says more.
 
@@ -72,7 +80,8 @@ class WaitingReasons:
     def of(self, job: Job) -> str:
         """Why this queued job waits."""
         again = f"{job.reason}; queued again; " if job.reason else ""
-        return again + self._of_class(job.spec.vc, job.spec.num_gpus)
+        barred = ineligible(self._book, job)
+        return again + "; ".join(barred) if barred else again + self._of_class(job.spec.vc, job.spec.num_gpus)
 
     def _of_class(self, vc: str, num_gpus: int) -> str:
         if self._of_s != self._book.now_s:  # every batch of entries has a time of its own

@@ -68,6 +68,9 @@ def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
     help="Jobs of a higher one go first; who may ask for which, the broker says.",
 )
 @click.option("--user", default="", metavar="NAME", help="In whose name, for admins  [default: your key's]")
+@click.option(
+    "--account", default="", metavar="NAME", help="What to charge it to  [default: your first account]"
+)
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @asking
@@ -84,6 +87,7 @@ def submit(
     on_lost: OnLost,
     priority: Priority,
     user: str,
+    account: str,
     wait_for_it: bool,
     command: tuple[str, ...],
     broker: str | None,
@@ -120,6 +124,7 @@ def submit(
             workload=workload,
             on_lost=on_lost,
             priority=priority,
+            account=account,
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0

@@ -98,6 +98,8 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     yield _gauge("epoch", "Brokers that have started on this journal.", report.epoch)
     live = [(["queued"], report.queued), (["running"], report.running)]
     yield _gauges("jobs", "Jobs that are not over.", ["state"], live)
+    kept_out = [([reason], count) for reason, count in {"Quota": 0, **report.ineligible}.items()]
+    yield _gauges("ineligible_jobs", "Queued jobs that no policy sees.", ["reason"], kept_out)
     yield _counters("jobs_over", "Jobs that are over.", "state", report.outcomes)
     yield _gauge("queued_gpus", "GPUs that the waiting jobs ask for.", report.queued_gpus)
     yield _gauge("oldest_queued_seconds", "How long the first of them has waited.", report.oldest_queued_s)

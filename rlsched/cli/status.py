@@ -76,7 +76,8 @@ def _lines(report: StatsReport) -> list[str]:
     lines = [
         f"broker {' '.join([*known, f'epoch {report.epoch}' if report.epoch else ''])}".rstrip()
         + f", up for {in_words(report.uptime_s)}",
-        f"jobs: {report.queued:,} queued, {report.running:,} running, {report.ended:,} over",
+        f"jobs: {report.queued:,} queued{kept_out(report)}, {report.running:,} running, "
+        f"{report.ended:,} over",
         f"nodes: {', '.join(f'{count:,} {state}' for state, count in _nodes(report)) or 'none yet'}",
         *(f"  {name} is {why}" for name, why in report.absent_nodes.items()),
         f"policy {report.policy}" + (f", fallback {report.fallback}" if report.fallback else ""),
@@ -94,6 +95,12 @@ def _lines(report: StatsReport) -> list[str]:
             f"{asked.failed:,} failed"
         )
     return lines
+
+
+def kept_out(report: StatsReport) -> str:
+    """How many of the queued jobs no policy sees, and why: ` (12 Quota)`; "" where there are none."""
+    by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.ineligible.items()))
+    return f" ({by_reason})" if by_reason else ""
 
 
 def guard_line(guard: GuardReport) -> str:

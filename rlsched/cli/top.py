@@ -10,7 +10,7 @@ import click
 
 from rlsched.cli.options import asking
 from rlsched.cli.show import in_words, percent, print_json, print_table
-from rlsched.cli.status import guard_line, records_line
+from rlsched.cli.status import guard_line, kept_out, records_line
 from rlsched.terminal import visible
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def top(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) 
 
 def _print_report(report: StatsReport, now_s: float) -> None:
     click.echo(
-        f"policy {report.policy}, up for {in_words(report.uptime_s)}: {report.queued:,} jobs queued, "
-        f"{report.running:,} running, {report.ended:,} over"
+        f"policy {report.policy}, up for {in_words(report.uptime_s)}: {report.queued:,} jobs queued"
+        f"{kept_out(report)}, {report.running:,} running, {report.ended:,} over"
     )
     decided = [f"{count:,} by {source}" for source, count in sorted(report.decisions.items())]
     contested = sum(report.contested.values())

@@ -18,6 +18,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "up": "Start a whole local cluster in the foreground.",
         "broker": "Run the broker, which decides.",
         "node": "Run a node daemon, which starts processes; drain, resume, remove nodes.",
+        "quota": "Limit what users, accounts and VCs have, and show what they use.",
         "keys": "Make, list and revoke keys, and join from another machine.",
         "journal": "Check, export, back up, restore and compact the broker's journal.",
     },

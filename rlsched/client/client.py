@@ -11,11 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from rlsched.broker.keys import KeyHome
 from rlsched.client.connection import Connection, nobody_answers
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.wire.dealer import broker_address
 from rlsched.wire.messages import (
+    Accounts,
     Cancel,
     ClientReply,
     ClientRequest,
@@ -23,19 +26,27 @@ from rlsched.wire.messages import (
     Explanation,
     JobInfo,
     Jobs,
+    ListAccounts,
     ListJobs,
     ListNodes,
+    ListQuotas,
     LogChunk,
+    Member,
     NodeInfo,
     Nodes,
     Ok,
     OnLost,
+    PartyKind,
     Priority,
+    QuotaInfo,
+    Quotas,
     ReadLog,
     Refused,
     RemoveNode,
     ResumeNode,
+    SetMember,
     SetPolicy,
+    SetQuota,
     Stats,
     StatsReport,
     Submit,
@@ -109,6 +120,7 @@ class Client:
         workload: str = "",
         on_lost: OnLost = "requeue",
         priority: Priority = "normal",
+        account: str = "",
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -133,6 +145,7 @@ class Client:
                 queues it again; `wait` lets it go on, and waits for the node.
             priority: `low`, `normal`, `high` or `urgent`: jobs of a higher one go first. What somebody who is
                 no admin may ask for, the broker says.
+            account: What it is charged to beside its user; "": the user's first account, if any.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -154,6 +167,7 @@ class Client:
             workload=workload,
             on_lost=on_lost,
             priority=priority,
+            account=account,
         )
         return self._ask(submit, Submitted).job
 
@@ -230,6 +244,53 @@ class Client:
             InputError: there is no such node, or its daemon is there.
         """
         self._ask(RemoveNode(node=node, reason=reason), Ok)
+
+    def set_quota(
+        self,
+        kind: PartyKind,
+        name: str,
+        *,
+        gpus: int | UnsetType | None = UNSET,
+        jobs: int | UnsetType | None = UNSET,
+        gpu_hours: float | UnsetType | None = UNSET,
+    ) -> None:
+        """Limit what a user, an account or a VC has. Takes an admin's key; no running job is ended.
+
+        What is not given stays as it is; None lifts a limit.
+
+        Args:
+            kind: `user`, `account` or `vc`.
+            name: Of which; `default`: all of this kind that have no limit of their own.
+            gpus: GPUs at once.
+            jobs: Waiting and running jobs.
+            gpu_hours: GPU-hours in a calendar month, UTC.
+
+        Raises:
+            InputError: the name cannot be, a limit is out of range, or none is given.
+        """
+        self._ask(SetQuota(kind=kind, name=name, gpus=gpus, jobs=jobs, gpu_hours=gpu_hours), Ok)
+
+    def quotas(self) -> list[QuotaInfo]:
+        """All limits, with what is had and used beside each."""
+        found: list[QuotaInfo] = []
+        while True:
+            page = self._ask(ListQuotas(first=len(found)), Quotas)
+            found += page.quotas
+            if not page.quotas or not page.omitted:
+                return found
+
+    def set_member(self, account: str, person: str, *, member: bool = True) -> None:
+        """Let a person charge jobs to an account, or no longer. Takes an admin's key."""
+        self._ask(SetMember(account=account, person=person, member=member), Ok)
+
+    def members(self) -> list[Member]:
+        """Who may charge jobs to which accounts."""
+        found: list[Member] = []
+        while True:
+            page = self._ask(ListAccounts(first=len(found)), Accounts)
+            found += page.members
+            if not page.members or not page.omitted:
+                return found
 
     def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
         """Let another policy decide from now on, until the broker is started again.

@@ -33,6 +33,8 @@ WAITING: Final = 1
 RUNNING: Final = 2
 LEAVING: Final = 3
 """Preempted, and not gone yet (`ClusterState.stops_take_time`): it holds no GPU, and is in no queue."""
+INELIGIBLE: Final = 4
+"""It would wait, and something keeps it out of the queues (`rlsched/broker/eligibility.py`): no candidate."""
 
 CLOCKS_ALONE: Final = 2
 """`config.modelled` where models choose clocks, and nothing else, as in a broker: jobs have their
@@ -208,7 +210,7 @@ JOB: Final = np.dtype(
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
-        ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING
+        ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING, INELIGIBLE
         ("vc", np.int32),  # number of the VC's name, -1 where none
         ("own_partition", np.int32),  # partition of its VC's own nodes, -1 where it has none
         ("shared_partition", np.int32),  # partition of the nodes that serve every VC, -1 where none

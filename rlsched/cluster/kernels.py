@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import (
+    INELIGIBLE,
     MAX_TENANTS,
     NODE_UP,
     RUNNING,
@@ -448,6 +449,14 @@ def wait_again(s: StateArrays, slot: int) -> None:
     s.job.generation[slot] += 1
     s.job.rate[slot] = s.job.sm_clock_frac[slot] = 1.0
     s.job.cpu_milli_each[slot] = s.demand.cpu_milli_each[s.job.demand[slot]]
+
+
+@kernel
+def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
+    """Waiting slots leave the queues, and are nobody's candidates."""
+    for slot in slots:
+        dequeue(s, slot)
+        s.job.status[slot] = INELIGIBLE
 
 
 @kernel

@@ -68,6 +68,9 @@ class Queue(Protocol):
     def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
         """A released job waits as its next attempt."""
 
+    def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
+        """Ineligible slots wait again."""
+
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """A job that has ended and been released is about to be forgotten."""
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
+    INELIGIBLE,
     LEAVING,
     NODE_DOWN,
     NODE_DRAINED,
@@ -120,14 +122,33 @@ class ClusterState(ClusterShape):
             self.ordering.rank(self.arrays, slot, now_s)
 
     def remove_waiting(self, seq: int) -> None:
-        """A waiting job leaves.
+        """A waiting job leaves, one that is not eligible too.
 
         Raises:
             AllocationError: it does not wait.
         """
-        slot = self._in_status(seq, WAITING, "waiting")
-        kernels.dequeue(self.arrays, slot)
+        slot = self.slot_of(seq)
+        if self.arrays.job.status[slot] != INELIGIBLE:
+            self._in_status(seq, WAITING, "waiting")
+            kernels.dequeue(self.arrays, slot)
         kernels.forget(self.arrays, slot)
+
+    def make_ineligible(self, seqs: Sequence[int]) -> None:
+        """Waiting jobs leave the queues until `make_eligible`: no rule, plan or policy sees them.
+
+        Raises:
+            AllocationError: one of them does not wait.
+        """
+        kernels.make_ineligible(self.arrays, self._all_in_status(seqs, WAITING, "waiting"))
+
+    def make_eligible(self, seqs: Sequence[int], now_s: float) -> None:
+        """Ineligible jobs are back in the queues, in the order of their submission where keys are equal.
+
+        Raises:
+            AllocationError: one of them is not ineligible.
+        """
+        slots = self._all_in_status(seqs, INELIGIBLE, "ineligible")
+        self.ordering.make_eligible(self.arrays, slots, now_s)
 
     def start(
         self,
@@ -268,6 +289,14 @@ class ClusterState(ClusterShape):
         if self.arrays.job.status[slot] != status:
             raise AllocationError(f"job {seq} is not {word}")
         return slot
+
+    def _all_in_status(self, seqs: Sequence[int], status: int, word: str) -> NDArray[np.int64]:
+        """(len(seqs),) slots of jobs that all have this status, ascending."""
+        job = self.arrays.job.view(np.ndarray)
+        slots = np.flatnonzero((job["status"] == status) & np.isin(job["seq"], np.array(seqs, np.int64)))
+        if len(slots) != len(seqs):
+            raise AllocationError(f"only {len(slots)} of these {len(seqs)} jobs are {word}")
+        return slots
 
     # ---- nodes ------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ def test_prometheus_reads_what_the_broker_has_done(cluster: Cluster) -> None:
     assert found["rlsched_jobs_over_total", "failed"] == 1.0
     assert (found["rlsched_jobs", "running"], found["rlsched_jobs", "queued"]) == (1.0, 1.0)
     assert found["rlsched_queued_gpus",] == 3.0
+    assert found["rlsched_ineligible_jobs", "Quota"] == 0.0
     assert found["rlsched_gpus", "generic", "held"] == 8.0
     assert found["rlsched_nodes", "up"] == 2.0
     assert found["rlsched_decision_seconds_count",] >= 3.0

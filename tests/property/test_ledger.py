@@ -47,6 +47,7 @@ class Job:
     attempt: int = 1
     attempts: list[float] = field(default_factory=list)
     """GPU-seconds of each attempt that is over."""
+    eligible: bool = True
 
     def key(self, order: str) -> float:
         return {
@@ -94,7 +95,10 @@ class Ledger(RuleBasedStateMachine):
         ]
 
     def numbers(self, *, running: bool) -> list[int]:
-        return [seq for seq, job in self.jobs.items() if bool(job.held) == running]
+        return [seq for seq, job in self.jobs.items() if job.eligible and bool(job.held) == running]
+
+    def ineligible(self) -> list[int]:
+        return [seq for seq, job in self.jobs.items() if not job.eligible]
 
     def refused(self, call: Callable[[], object], match: str) -> None:
         before, arrays = self.state.digest(), self.state.arrays
@@ -165,6 +169,32 @@ class Ledger(RuleBasedStateMachine):
     @rule(data=st.data())
     def remove_waiting(self, data: st.DataObject) -> None:
         seq = data.draw(st.sampled_from(self.numbers(running=False)))
+        self.state.remove_waiting(seq)
+        self.ended_gpu_s += sum(self.jobs[seq].attempts)
+        del self.jobs[seq]
+
+    @precondition(lambda self: self.numbers(running=False))
+    @rule(data=st.data())
+    def make_ineligible(self, data: st.DataObject) -> None:
+        seqs = data.draw(st.lists(st.sampled_from(self.numbers(running=False)), unique=True))
+        self.state.make_ineligible(seqs)
+        for seq in seqs:
+            self.jobs[seq].eligible = False
+
+    @precondition(lambda self: self.ineligible())
+    @rule(data=st.data())
+    def make_eligible(self, data: st.DataObject) -> None:
+        seqs = data.draw(st.lists(st.sampled_from(self.ineligible()), unique=True))
+        self.state.make_eligible(seqs, self.now_s)
+        for seq in seqs:
+            self.jobs[seq].eligible = True
+
+    @precondition(lambda self: self.ineligible())
+    @rule(data=st.data())
+    def remove_ineligible(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(self.ineligible()))
+        self.refused(lambda: self.state.start(seq, [0], self.now_s), "not waiting")
+        self.refused(lambda: self.state.make_ineligible([seq]), "only 0 of these 1 jobs are waiting")
         self.state.remove_waiting(seq)
         self.ended_gpu_s += sum(self.jobs[seq].attempts)
         del self.jobs[seq]

@@ -1,7 +1,8 @@
 """Brokers and nodes as they are, over a world of chance: orders are lost, brokers and node daemons die, are
 paused, and are cut off for longer than their leases; ranks cannot be started, jobs heed and do not.
 
-No process ever meets another on a GPU, no job runs twice at a time, and every job comes to its end.
+No process ever meets another on a GPU, no job runs twice at a time, nobody exceeds a quota, and every job
+comes to its end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -24,14 +26,26 @@ from rlsched.broker.rows import Row
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
-from rlsched.wire.messages import BrokerToNode, Cancel, Hello, Launch, NodeMessage, SayHello
+from rlsched.wire.messages import (
+    BrokerToNode,
+    Cancel,
+    Hello,
+    Launch,
+    NodeMessage,
+    Refused,
+    SayHello,
+    SetMember,
+    SetQuota,
+)
 from rlsched_node import steps
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.lease_file import LOOK_S
 from rlsched_node.machine import NodeMachine
+from tests.property.quota_oracle import QuotaOracle
 from tests.unit.broker_machine.hand import submit
 
 LIMITS = Limits(
@@ -44,6 +58,24 @@ LIMITS = Limits(
     grace_s=8.0,
 )
 NODES, GPUS = 2, 4
+BEFORE_FEBRUARY_S = 1_769_904_000.0 - 100.0
+WEIGHTS = {
+    "deliver": 40,
+    "time": 30,
+    "submit": 10,
+    "cancel": 2,
+    "end": 10,
+    "cut": 2,
+    "broker": 2,
+    "daemon": 2,
+    "partition": 1.5,
+    "pause": 1,
+    "freeze": 1,
+    "quota": 5,
+}
+QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze"), 0.2)
+USERS, ACCOUNTS = ("ada", "bob", "cyd"), ("", "ml", "hep")
+PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"), ("account", "default"))
 
 
 class Restless(Scheduler):
@@ -84,8 +116,8 @@ class MemoryJournal:
     def commit(self, entries: Sequence[Entry], now_s: float) -> None:
         self._rows += [(now_s, encode_entry(entry)) for entry in entries]
 
-    def rows(self) -> Iterator[Row]:
-        for n, (now_s, payload) in enumerate(self._rows):
+    def rows(self, first: int = 0) -> Iterator[Row]:
+        for n, (now_s, payload) in enumerate(self._rows[first:], start=first):
             yield Row(n, now_s, decode_entry(payload))
 
 
@@ -102,10 +134,12 @@ class World:
         paused: Nodes whose daemon stands still, and until when; what happened there meanwhile.
     """
 
-    def __init__(self, chance: Random, journal: MemoryJournal) -> None:
+    def __init__(self, chance: Random, journal: MemoryJournal, scheduler: Scheduler | None = None) -> None:
         self.chance, self.journal = chance, journal
-        self.scheduler = Restless(chance)
-        self.broker = HandBroker(self.scheduler, journal, limits=LIMITS)  # type: ignore[arg-type]
+        self.scheduler = scheduler or Restless(chance)
+        self.weights = dict(WEIGHTS)
+        self.oracle, self.followed, self.most_barred = QuotaOracle(), 0, 0
+        self.broker = HandBroker(self.scheduler, journal, limits=LIMITS, now_s=BEFORE_FEBRUARY_S)  # type: ignore[arg-type]
         self.sent = 0
         self.processes: dict[tuple[str, AttemptKey], set[int]] = {}
         self.told: dict[tuple[str, AttemptKey], float] = {}
@@ -169,6 +203,12 @@ class World:
 
     def post(self) -> None:
         """Ways to nodes; one that is cut off, or whose connection was dropped, loses what is sent."""
+        for row in self.journal.rows(self.followed):
+            self.oracle.follow([row.entry], row.now_s)
+            self.followed += 1
+        self.most_barred = max(
+            self.most_barred, self.oracle.agrees_with(self.broker.book, self.broker.machine.now_s)
+        )
         sent = self.broker.sent
         for (name, order), request in zip(sent.orders[self.sent :], sent.requests[self.sent :], strict=True):
             if name not in self.away:
@@ -202,18 +242,11 @@ class World:
 
     def step(self) -> None:
         chance = self.chance
-        match chance.choices(
-            (
-                *("deliver", "time", "submit", "cancel", "end", "cut", "broker", "daemon"),
-                *("partition", "pause", "freeze"),
-            ),
-            (40, 30, 10, 2, 10, 2, 2, 2, 1.5, 1, 1),
-        )[0]:
+        match chance.choices(list(self.weights), list(self.weights.values()))[0]:
             case "submit":
-                on_lost = "wait" if chance.random() < 0.2 else "requeue"
-                self.broker.ask(
-                    submit(chance.randint(1, 6), preemptible=chance.random() < 0.8, on_lost=on_lost)
-                )
+                self.submit()
+            case "quota":
+                self.limit()
                 self.post()
             case "cancel":
                 if self.broker.book.jobs:
@@ -239,6 +272,45 @@ class World:
                 self.time(chance.choice((0.001, 0.5, 1.0, 5.0)))
             case _:
                 self.deliver(chance.choice(list(self.nodes)))
+
+    def submit(self) -> None:
+        """A job comes, and is refused if and only if a quota says so."""
+        chance, accounts = self.chance, self.broker.book.accounts
+        user, account = chance.choice(USERS), chance.choice(ACCOUNTS)
+        message = submit(
+            chance.randint(1, 6),
+            preemptible=chance.random() < 0.8,
+            on_lost="wait" if chance.random() < 0.2 else "requeue",
+            user=user,
+            account=account if accounts.has(account, user) else "",
+        )
+        charged = [("user", user), ("account", accounts.charged(user, message.account))]
+        expected = self.oracle.refuses([party for party in charged if party[1]], message.num_gpus)
+        reply = self.broker.ask(message)
+        refused = isinstance(reply, Refused) and reply.message.startswith("quota: ")
+        assert refused == expected, reply
+        self.post()
+
+    def limit(self) -> None:
+        """Somebody's quotas change, or who may charge what."""
+        chance = self.chance
+        if chance.random() < 0.4:
+            account, person = chance.choice(ACCOUNTS[1:]), chance.choice(USERS)
+            self.broker.ask(SetMember(account=account, person=person, member=chance.random() < 0.8))
+            return
+        kind, name = chance.choice(PARTIES)
+        limits: dict[str, float | None] = {
+            chance.choice(("gpus", "gpus", "jobs", "gpu_hours")): chance.choice((0, 1, 2, 4, 6, None))
+        }
+        if "gpu_hours" in limits:
+            limits["gpu_hours"] = chance.choice((0, 0.01, 0.05, 0.2, None))
+        self.broker.ask(SetQuota(kind=kind, name=name, **limits))  # type: ignore[arg-type]
+
+    def lift(self) -> None:
+        """No quota is left."""
+        for kind, name in PARTIES:
+            self.broker.ask(SetQuota(kind=kind, name=name, gpus=None, jobs=None, gpu_hours=None))  # type: ignore[arg-type]
+        self.post()
 
     def end(self) -> None:
         """A process ends: by itself, or told to, with 0, with an error, by the signal."""
@@ -319,7 +391,7 @@ class World:
 
     def restart(self) -> None:
         """kill -9: the journal stays. The next one may keep other times."""
-        assert shape(replayed(self.journal)) == shape(self.broker.book)
+        assert shape(replayed(self.journal, self.broker.book.order)) == shape(self.broker.book)
         limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((10.0, 16.0, 40.0)))
         self.broker = HandBroker(self.scheduler, self.journal, limits=limits, now_s=self.broker.now_s)  # type: ignore[arg-type]
         self.sent = 0
@@ -335,18 +407,21 @@ def shape(book: Book) -> list[object]:
         [msgspec.json.encode(job.attempt) for job in book.jobs.values()],
         [(name, node.up, sorted(node.live_jobs)) for name, node in book.nodes.items()],
         dict(book.decisions),
+        [sorted(book.eligibility.of(job.seq)) for job in book.jobs.values()],
+        book.quotas.rows(book.now_s),
+        book.accounts.members(),
     ]
 
 
-def replayed(journal: MemoryJournal) -> Book:
-    book = Book(Predictions(RUNNING_MEAN), Order())
+def replayed(journal: MemoryJournal, order: Order) -> Book:
+    book = Book(Predictions(RUNNING_MEAN), order)
     book.replay(journal.rows())
     return book
 
 
 def rounds(world: World) -> Iterator[int]:
     """Until every job is over."""
-    for number in range(400):
+    for number in range(300):
         if not any(job.live for job in world.broker.book.jobs.values()):
             return
         yield number
@@ -358,11 +433,11 @@ def rounds(world: World) -> Iterator[int]:
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> None:
-    chance = Random(seed)
-    world = World(chance, MemoryJournal())
+    world = World(Random(seed), MemoryJournal())
     for _ in range(150):
         world.step()
-    world.scheduler.calm = True
+    world.scheduler.calm = True  # type: ignore[attr-defined]
+    world.lift()
     world.time(61.0)
     for _ in rounds(world):
         for name in world.nodes:
@@ -370,7 +445,21 @@ def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> N
                 world.deliver(name)
         world.end()
         world.time(2.0)
-    assert shape(replayed(world.journal)) == shape(world.broker.book)
+    assert shape(replayed(world.journal, Order())) == shape(world.broker.book)
     assert world.processes == {}
     jobs = world.broker.book.jobs.values()
     event(f"preempted: {sum(job.preemptions > 0 for job in jobs) > 3}")
+    event(f"barred by quotas: {world.most_barred > 0}")
+
+
+@pytest.mark.parametrize("policy", ["fifo-backfill", "easy", "tuned", "gittins", "tiresias", "ppo"])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=8, deadline=None)
+def test_no_policy_exceeds_a_quota(policy: str, seed: int) -> None:
+    world = World(Random(seed), MemoryJournal(), load_scheduler(policy))
+    world.weights |= QUIET | {"submit": 30, "end": 30, "quota": 8}
+    for _ in range(300):
+        world.step()
+    assert shape(replayed(world.journal, world.broker.book.order)) == shape(world.broker.book)
+    event(f"starts under a quota: {world.oracle.starts_under_quota > 10}")
+    event(f"barred by quotas: {world.most_barred > 0}")

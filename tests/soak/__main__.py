@@ -49,9 +49,8 @@ def _short_jobs(directory: Path, jobs: int) -> int:
     found = endure(directory, jobs, say=lambda line: print(line, flush=True))
     print(f"{found.jobs} jobs, {found.failed} did not complete, {found.per_s:.0f} a second")
     for name in found.readings[-1].rss_mib:
-        print(
-            f"{name}: {found.growth_mib(name):+.1f} MiB, {found.growth_files(name):+d} files since the first third"
-        )
+        grown = f"{found.growth_mib(name):+.1f} MiB, {found.growth_files(name):+d} files"
+        print(f"{name}: {grown} since the first third")
     print(f"journal {found.readings[-1].journal_mib:.1f} MiB, compacted {found.compacted_mib:.1f}")
     return int(bool(found.failed) or found.jobs < jobs)
 

@@ -6,6 +6,7 @@ Simulator and broker call these where a job arrives, starts, is queued again and
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import WAITING, OrderArrays, StateArrays
@@ -63,6 +64,16 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
+
+
+@kernel
+def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
+    """Ineligible slots wait again: in their old places, or where what is known by now puts them."""
+    for slot in slots:
+        s.job.status[slot] = WAITING
+        if s.order.code[0].revises:
+            _predict_again(s, slot, now_s)
+        ledger.enqueue(s, slot, order_key(s, slot, now_s))
 
 
 @kernel
@@ -141,6 +152,10 @@ class OrderedQueue:
     def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
         """A released job waits as its next attempt."""
         requeue(s, slot, now_s)
+
+    def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
+        """Ineligible slots wait again."""
+        make_eligible(s, slots, now_s)
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """A job that has ended and been released is about to be forgotten."""

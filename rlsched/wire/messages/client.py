@@ -8,6 +8,8 @@ import msgspec
 
 OnLost = Literal["requeue", "wait"]
 Priority = Literal["low", "normal", "high", "urgent"]
+PartyKind = Literal["user", "account", "vc"]
+"""Whom jobs are charged to."""
 
 
 class Submit(
@@ -38,6 +40,8 @@ class Submit(
     """When a node of its is silent for too long: queue it again, or wait until the node is back."""
     priority: Priority = "normal"
     """Jobs of a higher one go first."""
+    account: str = ""
+    """What it is charged to beside its user; "": the user's first account, where there is one."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -117,6 +121,50 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
     """Ask who decided what since the journal began, and the broker's own state."""
 
 
+class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbid_unknown_fields=True):
+    """Limit what a user, an account or a VC has; what is not sent stays as it is, None lifts a limit."""
+
+    kind: PartyKind
+    name: str
+    """`default`: all that have no limit of their own."""
+    gpus: int | msgspec.UnsetType | None = msgspec.UNSET
+    """GPUs at once."""
+    jobs: int | msgspec.UnsetType | None = msgspec.UNSET
+    """Waiting and running jobs."""
+    gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    """In a calendar month, UTC."""
+
+
+class ListQuotas(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="list_quotas",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Ask for a page of the quotas, from this place in their order on."""
+
+    first: int = 0
+
+
+class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member", forbid_unknown_fields=True):
+    """Let a person charge jobs to an account, or no longer."""
+
+    account: str
+    person: str
+    member: bool = True
+
+
+class ListAccounts(
+    msgspec.Struct, frozen=True, kw_only=True, tag="list_accounts", forbid_unknown_fields=True
+):
+    """Ask who may charge what."""
+
+    first: int = 0
+    """The place in the order from which on they are told."""
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Let another policy decide from now on, until the broker is started again."""
 
@@ -129,4 +177,6 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
 
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-ClientRequest = Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats
+AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember
+Question = ListJobs | ListNodes | ListQuotas | ListAccounts | Why | ReadLog | Stats
+ClientRequest = Submit | Cancel | AdminOrder | Question

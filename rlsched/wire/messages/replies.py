@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.wire.messages.client import PartyKind
 from rlsched.wire.messages.report import StatsReport
 
 
@@ -13,6 +14,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     job: int
     name: str
     user: str
+    account: str = ""
     vc: str
     state: str
     """queued | launching | running | completed | failed | cancelled | rejected"""
@@ -100,6 +102,49 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
     """Nodes that were left out; ask for those after the last of `nodes`."""
 
 
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a user, an account or a VC, None where there is none, and what it has beside each."""
+
+    kind: PartyKind
+    name: str
+    """`default`: what holds for all that have no limit of their own."""
+    gpus: int | None
+    jobs: int | None
+    gpu_hours: float | None
+    by_default: list[str]
+    """Those among `gpus`, `jobs`, `gpu_hours` that are the default's."""
+    gpus_now: float
+    jobs_now: int
+    """Waiting and running."""
+    gpu_hours_used: float
+    """In this calendar month, UTC."""
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):
+    """A page of the quotas."""
+
+    quotas: list[QuotaInfo]
+    omitted: int = 0
+    """Quotas that follow these."""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A person who may charge jobs to an account."""
+
+    account: str
+    person: str
+    default: bool
+    """Of the accounts of this person, the one for jobs that name none."""
+
+
+class Accounts(msgspec.Struct, frozen=True, kw_only=True, tag="accounts"):
+    """A page of the members of accounts, by account."""
+
+    members: list[Member]
+    omitted: int = 0
+    """Members that follow these."""
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     """Why, in words and in data."""
 
@@ -130,4 +175,5 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
+Listing = Jobs | Nodes | Quotas | Accounts
+ClientReply = Submitted | Ok | Listing | Explanation | LogChunk | StatsReport | Refused

@@ -113,6 +113,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     records: RecordsReport | None = None
     gpus: dict[str, GpusReport] = {}
     """By GPU type."""
+    ineligible: dict[str, int] = {}
+    """Those among the queued that are kept out of the queue, by reason."""
     queued_gpus: int = 0
     """What the waiting jobs ask for."""
     oldest_queued_s: float = 0.0

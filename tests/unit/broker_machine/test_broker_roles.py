@@ -17,11 +17,14 @@ from rlsched.wire.messages import (
     Jobs,
     Join,
     ListJobs,
+    ListQuotas,
     Message,
     Ok,
     ReadLog,
     Refused,
     RemoveNode,
+    SetMember,
+    SetQuota,
     Submitted,
     Why,
 )
@@ -30,6 +33,7 @@ from tests.unit.broker_machine.hand import hello, make, state, submit
 ADA = Peer("user", "laptop", "ada")
 BOB = Peer("user", "bob", "bob")
 ROOT = Peer("admin", "default", "root")
+QUOTA, MEMBER = SetQuota(kind="user", name="bob", gpus=9), SetMember(account="ml", person="bob")
 
 
 def ask(broker: HandBroker, by: Peer, message: ClientRequest) -> ClientReply | None:
@@ -92,8 +96,12 @@ def test_an_admin_may_cancel_what_nobody_owns(broker: HandBroker) -> None:
 @pytest.mark.parametrize(
     ("role", "may", "may_not"),
     [
-        ("user", [submit(), Cancel(job=1)], [DrainNode(node="n0"), RemoveNode(node="n0"), hello("n")]),
-        ("admin", [submit(), DrainNode(node="n0"), RemoveNode(node="n0")], [hello("n"), Join(public="")]),
+        ("user", [submit(), Cancel(job=1), ListQuotas()], [DrainNode(node="n0"), QUOTA, MEMBER, hello("n")]),
+        (
+            "admin",
+            [submit(), DrainNode(node="n0"), RemoveNode(node="n0"), QUOTA, MEMBER],
+            [hello("n"), Join(public="")],
+        ),
         ("node", [hello("n")], [submit(), ListJobs(), Join(public="")]),
         ("joining", [Join(public="")], [submit(), ListJobs(), hello("n")]),
     ],
