@@ -74,9 +74,10 @@ class Party:
     Attributes:
         quota: Limits in force.
         jobs: Waiting and running ones.
-        held_milli: GPUs that its processes have.
-        charged_milli: GPUs whose time is charged now.
-        used: GPU time charged in the month of `since_ms`, up to then.
+        held_milli: GPUs that its processes have, thousandths.
+        charged_milli: GPUs whose time is charged now, thousandths.
+        used: GPU time charged in the month of `since_ms`, up to then; thousandths of a GPU times ms.
+        since_ms: Unix time.
     """
 
     kind: PartyKind

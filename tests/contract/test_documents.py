@@ -137,8 +137,9 @@ def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
             continue
         assert verb in VERBS, f"rlsched {' '.join(words)}"
         command = VERBS[verb].load()
-        if isinstance(command, click.Group) and len(words) > 1:
-            command = command.commands.get(words[1], command)
+        for word in words[1:]:
+            if isinstance(command, click.Group):
+                command = command.commands.get(word, command)
         own = words[: words.index("--")] if "--" in words else words
         known = {name for option in command.params for name in option.opts} | {"--help"}
         unknown = [word for word in own if word.startswith("-") and word.partition("=")[0] not in known]
