@@ -82,6 +82,17 @@ Example:
     "--run-as", metavar="USER", help="Run jobs as this user; for a node that is root. Default: as its own."
 )
 @click.option(
+    "--run-as-owner",
+    is_flag=True,
+    help="Run each job as the account of the person who submitted it; for a node that is root.",
+)
+@click.option(
+    "--users",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Lines `person = "account"`, where an account has another name; for --run-as-owner.',
+)
+@click.option(
     "--allow-root",
     is_flag=True,
     envvar="RLSCHED_ALLOW_ROOT",
@@ -104,6 +115,8 @@ def node(
     keep_output_days: float,
     pass_env: tuple[str, ...],
     run_as: str | None,
+    run_as_owner: bool,
+    users: Path | None,
     allow_root: bool,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
@@ -122,6 +135,7 @@ def node(
     from rlsched.wire.dealer import broker_address
     from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus
+    from rlsched_node.user import read_users
 
     home = keys if keys is not None else default_home()
     address = broker_address(broker)
@@ -139,6 +153,8 @@ def node(
         keep_output_days=keep_output_days,
         pass_env=pass_env,
         run_as=run_as,
+        run_as_owner=run_as_owner,
+        accounts=None if users is None else read_users(users),
         allow_root=allow_root,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")

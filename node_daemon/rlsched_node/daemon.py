@@ -62,12 +62,14 @@ from rlsched_node.steps import (
     Tick,
 )
 from rlsched_node.store import AttemptStore
-from rlsched_node.user import check_reachable, job_user
+from rlsched_node.user import JobUsers, OwnerError
 
 DEFAULT_MAX_OUTPUT_MIB = 1024
 DEFAULT_KEEP_OUTPUT_DAYS = 30.0
 CLEAN_EVERY_S = 86400.0
 CLEAN_LOOK_S = 1.0
+CLEAN_SLICE_S = 0.2
+"""How long the daemon removes old output before it looks after its jobs again."""
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
 """How long a node that ends its jobs waits for the broker to acknowledge their ends."""
@@ -91,6 +93,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         keep_output_days: How long the output of a job stays that is over.
         pass_env: More variables of the daemon's environment that jobs get.
         run_as: As whom jobs run; None: as the daemon's own user.
+        run_as_owner: Each job runs as the account of the person whose it is.
+        accounts: Accounts by person, where they have another name; None: no file says so.
         allow_root: Jobs may run as root.
     """
 
@@ -105,6 +109,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_output_days: float = DEFAULT_KEEP_OUTPUT_DAYS
     pass_env: tuple[str, ...] = ()
     run_as: str | None = None
+    run_as_owner: bool = False
+    accounts: dict[str, str] | None = None
     allow_root: bool = False
 
 
@@ -118,12 +124,16 @@ class NodeDaemon:
     def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
         self._config = config
         self._gpus = gpus
-        user = job_user(config.run_as, allow_root=config.allow_root)
-        if user is not None:
-            check_reachable(config.directory, user)
+        self._users = JobUsers(
+            config.run_as,
+            allow_root=config.allow_root,
+            as_owner=config.run_as_owner,
+            accounts=config.accounts,
+        )
+        self._users.check_reachable(config.directory)
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
-        self._terms = Terms(str(self._home.lease), config.max_output_mib, user)
+        self._terms = Terms(str(self._home.lease), config.max_output_mib)
         self._mishaps = Mishaps(_log)
         self._cgroups = Cgroups(str(config.directory.resolve()))
         is_subreaper = shim.become_subreaper()
@@ -176,6 +186,7 @@ class NodeDaemon:
             self._config.directory,
             adopted,
         )
+        _log.info("node %s: %s", self._config.name, self._users)
         if self._cgroups.note:
             _log.info(
                 "node %s has no control groups (%s): what a job leaves is found by other marks, "
@@ -256,8 +267,11 @@ class NodeDaemon:
         if stamp.exists() and 0.0 <= now_s - stamp.stat().st_mtime < CLEAN_EVERY_S:
             self._clean_at_s = now_s + CLEAN_LOOK_S
             return
-        stamp.touch()
-        removed = self._store.clean(now_s, self._config.keep_output_days * 86400.0)
+        until_s = time.monotonic() + CLEAN_SLICE_S
+        removed, is_all = self._store.clean(now_s, self._config.keep_output_days * 86400.0, until_s)
+        if is_all:
+            stamp.touch(mode=0o600)
+        self._clean_at_s = now_s + CLEAN_LOOK_S
         if removed:
             _log.info("removed the output of %d ranks that ended long ago", removed)
 
@@ -314,6 +328,7 @@ class NodeDaemon:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
         directory = self._store.at(key)
         try:
+            user = self._users.of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
             refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
             env = rank_environment(
@@ -323,13 +338,15 @@ class NodeDaemon:
                 is_local=is_loopback(self._config.broker),
                 inherited=os.environ,
                 passed=self._config.pass_env,
-                user=self._terms.user,
+                user=user,
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
-            self._ranks.start(key, launch, env, self._terms)
+            self._ranks.start(key, launch, env, self._terms._replace(user=user))
         except LaunchError as error:
             yield StartFailed(key, str(error), is_for_now=error.is_for_now)
+        except OwnerError as error:
+            yield StartFailed(key, str(error), is_about_owner=True)
         except RlschedError as error:
             yield StartFailed(key, str(error))
         except Exception as error:

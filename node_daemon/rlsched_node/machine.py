@@ -267,9 +267,11 @@ class NodeMachine:
         self._add(attempt)
         yield from self._start_waiting()
 
-    def _refuse(self, key: AttemptKey, message: str, *, is_for_now: bool = False) -> Effect:
+    def _refuse(
+        self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
+    ) -> Effect:
         """For good: the broker gives the attempt up, and may have sent the order again before it knew."""
-        self._refused[key] = key.refused(message, is_for_now=is_for_now)
+        self._refused[key] = key.refused(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch) -> str:
@@ -367,7 +369,12 @@ class NodeMachine:
             yield from self._end_unstarted(attempt)
         else:
             self._drop(attempt)
-            yield self._refuse(failed.key, failed.message, is_for_now=failed.is_for_now)
+            yield self._refuse(
+                failed.key,
+                failed.message,
+                is_for_now=failed.is_for_now,
+                is_about_owner=failed.is_about_owner,
+            )
         yield from self._start_waiting()
 
     def _exited(self, attempt: Attempt, exited: Exited, now_s: float) -> Iterator[Effect]:

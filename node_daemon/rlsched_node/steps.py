@@ -44,6 +44,8 @@ class StartFailed:
     message: str
     is_for_now: bool = False
     """No fault of the job's: it may wait for this node."""
+    is_about_owner: bool = False
+    """The node runs no jobs of its owner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
-import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -21,6 +22,7 @@ from rlsched.broker.private import make_private
 from rlsched_node import records, shim
 from rlsched_node.attempt import VANISHED, AttemptKey
 from rlsched_node.output import read_piece
+from rlsched_node.removal import remove_tree
 from rlsched_node.user import JobUser
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -166,7 +168,7 @@ class AttemptDir:
 
     def _make_for_job(self, user: JobUser | None) -> None:
         """What stands there without a record is what an earlier job left, or made."""
-        _remove(self.job_path)
+        remove_tree(self.job_path)
         self._make(self.job_path)
         with contextlib.suppress(OSError):  # not every file system has links
             os.link(self.path / "output.log", self.job_path / "output.log")
@@ -256,8 +258,8 @@ class AttemptDir:
 
     def remove(self) -> None:
         """Remove both directories, the job's first: what has no record is nobody's."""
-        _remove(self.job_path)
-        _remove(self.path)
+        remove_tree(self.job_path)
+        remove_tree(self.path)
 
     def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
         """(a piece of the output, where it begins, whether nothing follows it): see `read_piece`."""
@@ -290,7 +292,7 @@ class AttemptStore:
             make_private(root)
         for key in _keys_below(self.attempts):
             path = self.at(key)
-            if not path.path.exists() and any((path.job_path / name).exists() for name in _EARLIER):
+            if not path.path.exists() and _is_of_earlier_layout(path.job_path):
                 make_private(path.path.parent)
                 path.path.unlink(missing_ok=True)
                 path.path.symlink_to(path.job_path.absolute(), target_is_directory=True)
@@ -304,8 +306,18 @@ class AttemptStore:
         """Every attempt on disk, in order; other names are left alone."""
         return {key: self.at(key) for key in sorted(_keys_below(self.records))}
 
-    def clean(self, now_s: float, keep_s: float) -> int:
-        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds): how many."""
+    def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
+        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds).
+
+        Args:
+            now_s: Unix seconds.
+            keep_s: How long they stay.
+            until_s: When to stop, monotonic seconds.
+
+        Returns:
+            How many were removed, and whether all were looked at. One whose job's directory cannot be removed
+            keeps its records, and is tried again.
+        """
         removed = 0
         for directory in self.scan().values():
             try:
@@ -313,13 +325,21 @@ class AttemptStore:
             except OSError:
                 continue
             if age_s > keep_s:
-                directory.remove()
-                removed += 1
-        return removed
+                removed += remove_tree(directory.job_path, until_s) and remove_tree(directory.path)
+            if time.monotonic() >= until_s:
+                return removed, False
+        return removed, True
 
 
 _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
 """What an attempt of the earlier layout has in the job's directory."""
+
+
+def _is_of_earlier_layout(job_path: Path) -> bool:
+    """Whether there are records in a job's directory. What another user owns may hold any: they are none."""
+    is_ours = job_path.lstat().st_uid == os.geteuid()
+    return is_ours and any((job_path / name).exists() for name in _EARLIER)
+
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
@@ -333,11 +353,3 @@ def _keys_below(root: Path) -> list[AttemptKey]:
             job, attempt, rank = map(int, parts)
             keys.append(AttemptKey(job, attempt, rank, path.parent.name))
     return keys
-
-
-def _remove(path: Path) -> None:
-    """Remove a directory, or a link to one, as far as that goes."""
-    with contextlib.suppress(OSError):
-        if path.is_symlink():
-            path.unlink()
-    shutil.rmtree(path, ignore_errors=True)

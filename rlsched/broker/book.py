@@ -71,6 +71,7 @@ class Book:
         outcomes: Jobs that are over, by state.
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
+        ran_on: By person: the nodes that have started a job of theirs, a bit for each node's number.
     """
 
     def __init__(self, predictions: Predictions, order: Order) -> None:
@@ -97,6 +98,7 @@ class Book:
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
+        self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, int], bool] = {}
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
@@ -276,6 +278,8 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
         rank.state, rank.pid = "running", entry.pid
+        person = self.jobs[entry.job].spec.user
+        self.ran_on[person] = self.ran_on.get(person, 0) | 1 << self.nodes[rank.node].number
         rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
         if all(other.state != "launching" for other in attempt.ranks):
             self.jobs[entry.job].state = "running"

@@ -224,6 +224,7 @@ class Machine:
                     message.rank,
                     message.message,
                     charged=not message.is_for_now,
+                    is_about_owner=message.is_about_owner,
                 )
             case Ended():
                 self._attempts.ended(

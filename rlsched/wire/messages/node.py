@@ -84,6 +84,8 @@ class LaunchRefused(
     message: str
     is_for_now: bool = False
     """No fault of the job's (the node's disk is full, say): this attempt does not count."""
+    is_about_owner: bool = False
+    """The node runs no jobs of the job's person: there is no such account, or none that may run jobs."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True):
