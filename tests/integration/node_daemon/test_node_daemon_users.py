@@ -122,7 +122,9 @@ def owners(
     users.write_text("".join(f'{person} = "{account}"\n' for person, account in ACCOUNTS.items()))
     home.chmod(0o711)
     (home / "nodes").mkdir(mode=0o711, exist_ok=True)
+    umask = os.umask(0o077)
     node = start_node(*OPTIONS, "--run-as-owner", "--users", str(users))
+    os.umask(umask)
     broker.greet()
     return node
 

@@ -14,9 +14,9 @@ ADA = Peer("user", "laptop", "ada")
 ADMIN = Peer("admin", "default", "root")
 
 
-def sent_by(broker: HandBroker, by: Peer, num_gpus: int = 1, **more: object) -> list[Launch]:
+def sent_by(broker: HandBroker, by: Peer, num_gpus: int = 1, user: str = "") -> list[Launch]:
     """What is launched on a submission."""
-    return launches(broker.batch([ClientAsked(b"peer", 1, submit(num_gpus, **more), by)]))
+    return launches(broker.batch([ClientAsked(b"peer", 1, submit(num_gpus, user=user), by)]))
 
 
 def launches(out: list[ClientReply | BrokerToNode]) -> list[Launch]:
