@@ -98,6 +98,28 @@ Example:
     envvar="RLSCHED_ALLOW_ROOT",
     help="A node that is root may run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
 )
+@click.option(
+    "--health-check",
+    default="",
+    metavar="CMD",
+    help="Run this by sh; while it fails, no new jobs come here. Its last line of output says why.",
+)
+@click.option(
+    "--health-check-every-s",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="How often.",
+)
+@click.option(
+    "--health-check-timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="One that takes longer is killed, and has failed.",
+)
 @click.pass_context
 def node(
     ctx: click.Context,
@@ -118,6 +140,9 @@ def node(
     run_as_owner: bool,
     users: Path | None,
     allow_root: bool,
+    health_check: str,
+    health_check_every_s: float,
+    health_check_timeout_s: float,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
@@ -156,6 +181,9 @@ def node(
         run_as_owner=run_as_owner,
         accounts=None if users is None else read_users(users),
         allow_root=allow_root,
+        health_check=health_check,
+        health_check_every_s=health_check_every_s,
+        health_check_timeout_s=health_check_timeout_s,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run_until_signalled(

@@ -24,6 +24,7 @@ from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.gpu.device import GpuSet
+from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import (
     LaunchError,
@@ -41,6 +42,7 @@ from rlsched_node.ranks import Ranks
 from rlsched_node.shims import Shims
 from rlsched_node.steps import (
     Acknowledge,
+    Checked,
     ClocksLocked,
     Effect,
     EndJobs,
@@ -96,6 +98,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         run_as_owner: Each job runs as the account of the person whose it is.
         accounts: Accounts by person, where they have another name; None: no file says so.
         allow_root: Jobs may run as root.
+        health_check: A command that says whether the node is fit for jobs; "" where there is none.
+        health_check_every_s: How often it is run.
+        health_check_timeout_s: How long it may take.
     """
 
     name: str
@@ -112,6 +117,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     run_as_owner: bool = False
     accounts: dict[str, str] | None = None
     allow_root: bool = False
+    health_check: str = ""
+    health_check_every_s: float = 60.0
+    health_check_timeout_s: float = 30.0
 
 
 class NodeDaemon:
@@ -137,15 +145,18 @@ class NodeDaemon:
         self._mishaps = Mishaps(_log)
         self._cgroups = Cgroups(str(config.directory.resolve()))
         is_subreaper = shim.become_subreaper()
+        check = _health_check(config)
         self._ranks = Ranks(
             self._store,
             self._mishaps,
             cgroups=self._cgroups,
             is_subreaper=is_subreaper,
             shims=Shims(forks=is_subreaper),
+            spared=check.pids if check is not None else (),
         )
         self._clocks = ClockLocks(config.directory, gpus)
-        self._machine = NodeMachine(self._hello(), self._adopted())
+        self._machine = NodeMachine(self._hello(), self._adopted(), is_checked=check is None)
+        self._health = Health(check, OwnChecks(gpus, config.directory, config.min_free_mib))
         self._link = BrokerLink(config.broker, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
@@ -228,7 +239,8 @@ class NodeDaemon:
         self._ranks.close()
         self._wake.close()
         self._waker.close()
-        self._gpus.close()
+        if self._health.close():
+            self._gpus.close()
         self._home.close()
 
     def _serve(self, is_done: Callable[[], bool]) -> None:
@@ -247,6 +259,10 @@ class NodeDaemon:
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("what the ranks did"):
                 self._feed(*self._ranks.collect())
+            with self._mishaps.set_aside("looking after the node's health"):
+                unhealthy = self._health.news()
+                if unhealthy is not None:
+                    self._feed(Checked(unhealthy))
             self._feed(Tick())
             with self._mishaps.set_aside("removing old output"):
                 self._clean()
@@ -382,7 +398,14 @@ class NodeDaemon:
             clocks_note=clocks.note,
             directory_id=self._home.state.directory_id,
             lost_after_s=lease[2] if lease else 0.0,
+            notes=["no control groups (rlsched doctor says more)"] if self._cgroups.note else [],
         )
+
+
+def _health_check(config: NodeConfig) -> HealthCheck | None:
+    if not config.health_check:
+        return None
+    return HealthCheck(config.health_check, config.health_check_every_s, config.health_check_timeout_s)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
 from rlsched_node.lease import Lease
 from rlsched_node.steps import (
     Acknowledge,
+    Checked,
     ClocksLocked,
     Connected,
     Disconnected,
@@ -72,9 +73,10 @@ class NodeMachine:
         is_connected: The connection stands.
         is_registered: The broker on this connection has answered our `Hello`.
         is_stopping: The node ends its jobs and takes no new ones.
+        is_checked: Its health is known; before that it does not register.
     """
 
-    def __init__(self, hello: Hello, attempts: Iterable[Attempt] = ()) -> None:
+    def __init__(self, hello: Hello, attempts: Iterable[Attempt] = (), *, is_checked: bool = True) -> None:
         self._hello = hello
         self._lease = Lease(hello.lost_after_s)
         self.cluster = hello.cluster
@@ -87,6 +89,7 @@ class NodeMachine:
         self.is_registered = False
         self.is_connected = False
         self.is_stopping = False
+        self.is_checked = is_checked
         self._heartbeat_s = 1.0
         self._hello_at_s: float | None = None
         self._heartbeat_at_s = self._repeat_at_s = 0.0
@@ -147,6 +150,8 @@ class NodeMachine:
                 yield from self._exited(self.attempts[key], event, now_s)
             case ClocksLocked(key):
                 yield from self._clocks_locked(self.attempts[key], event)
+            case Checked():
+                yield from self._checked(event.unhealthy, now_s)
             case Tick():
                 yield from self._tick(now_s)
             case Stopping():
@@ -409,6 +414,17 @@ class NodeMachine:
         del self._open[attempt.key]
         yield Acknowledge(attempt.key)
 
+    def _checked(self, unhealthy: str, now_s: float) -> Iterator[Effect]:
+        if unhealthy != self._hello.unhealthy:
+            yield Note(f"gets no new jobs: {unhealthy}" if unhealthy else "is healthy, and gets jobs again")
+            self._hello = msgspec.structs.replace(self._hello, unhealthy=unhealthy)
+            if self.is_registered:
+                yield self._heartbeat(now_s)
+        if not self.is_checked:
+            self.is_checked = True
+            if self.is_connected:
+                yield from self._say_hello(now_s)
+
     # ---- speaking first -----------------------------------------------------------------------------
 
     def _tick(self, now_s: float) -> Iterator[Effect]:
@@ -424,14 +440,18 @@ class NodeMachine:
             self._tells_anew = False
             yield from self._say_hello(now_s)
         if self.is_registered and now_s >= self._heartbeat_at_s:
-            self._heartbeat_at_s = now_s + self._heartbeat_s
-            yield Send(Heartbeat(name=self._hello.name), self._lease.ask(now_s))
+            yield self._heartbeat(now_s)
         if self.is_registered and now_s >= self._repeat_at_s:
             yield from self._report_ends(now_s)
         for attempt in self._open.values():
             if attempt.is_live and attempt.hard_kill_at_s is not None and now_s >= attempt.hard_kill_at_s:
                 attempt.hard_kill_at_s = now_s + HARD_KILL_AFTER_S
                 yield HardKill(attempt.key)
+
+    def _heartbeat(self, now_s: float) -> Send:
+        self._heartbeat_at_s = now_s + self._heartbeat_s
+        beat = Heartbeat(name=self._hello.name, unhealthy=self._hello.unhealthy)
+        return Send(beat, self._lease.ask(now_s))
 
     def _report_ends(self, now_s: float) -> Iterator[Effect]:
         self._repeat_at_s = now_s + ENDED_REPEAT_S
@@ -443,6 +463,8 @@ class NodeMachine:
         self.is_registered = False
         self._drop_waiting()
         self._hello_at_s = now_s + HELLO_RETRY_S
+        if not self.is_checked:
+            return
         reports = [attempt.report() for attempt in self._own() if not attempt.is_forgotten]
         hello = msgspec.structs.replace(
             self._hello,

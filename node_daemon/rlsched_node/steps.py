@@ -73,6 +73,14 @@ class ClocksLocked:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """The node's health was looked at."""
+
+    unhealthy: str
+    """Why it is to get no new jobs; "" where it may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -97,6 +105,7 @@ Event = (
     | StartFailed
     | Exited
     | ClocksLocked
+    | Checked
     | Tick
     | Stopping
     | EndJobs

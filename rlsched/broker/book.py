@@ -19,6 +19,7 @@ from rlsched.broker.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
+    NodeHealth,
     NodeRemoved,
     NodeResumed,
     NodeUp,
@@ -71,6 +72,7 @@ class Book:
         outcomes: Jobs that are over, by state.
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
+        health_failures: How often a node's own checks began to fail.
         ran_on: By person: the nodes that have started a job of theirs, a bit for each node's number.
     """
 
@@ -98,6 +100,7 @@ class Book:
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
+        self.health_failures = 0
         self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, int], bool] = {}
 
@@ -144,7 +147,17 @@ class Book:
                 self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
             case NumbersTaken():
                 self.last_number = max(self.last_number, entry.last)
-            case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
+            case (
+                NodeUp()
+                | NodeAway()
+                | NodeDown()
+                | NodeDrained()
+                | NodeResumed()
+                | NodeHealth()
+                | NodeRemoved()
+            ):
+                if isinstance(entry, NodeHealth) and entry.unhealthy:
+                    self.health_failures += not self.nodes[entry.name].unhealthy
                 change_node(self.nodes, self.cluster, self.clocks, entry)
                 self._can_run.clear()
             case JobSubmitted():

@@ -19,6 +19,7 @@ from rlsched.broker.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
+    NodeHealth,
     NodeRemoved,
     NodeResumed,
     NodeUp,
@@ -247,7 +248,7 @@ class Machine:
             case LogData():
                 self._requests.log_data(node, event.request, message)
             case Heartbeat():
-                self._members.heartbeat(node, event.request)
+                self._members.heartbeat(node, event.request, message.unhealthy)
             case Leaving():
                 self._members.leaving(node)
 
@@ -391,6 +392,7 @@ _CHANGES = (
     NodeDown,
     NodeDrained,
     NodeResumed,
+    NodeHealth,
     NodeRemoved,
     JobSubmitted,
     JobCancelled,

@@ -16,6 +16,7 @@ from rlsched.broker.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
+    NodeHealth,
     NodeRemoved,
     NodeResumed,
     NodeUp,
@@ -141,7 +142,9 @@ def _happen(
     now_s: float,
 ) -> None:
     match change:
-        case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
+        case (
+            NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeHealth() | NodeRemoved()
+        ):
             change_node(nodes, state, clocks, change)
         case JobSubmitted(rejected=""):
             state.add_job(

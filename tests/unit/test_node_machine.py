@@ -31,6 +31,7 @@ from rlsched_node.machine import (
 )
 from rlsched_node.steps import (
     Acknowledge,
+    Checked,
     Connected,
     Disconnected,
     Effect,
@@ -429,3 +430,39 @@ def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -
     assert machine.handle(Tick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO, 4)]
     machine.handle(welcome(), 22.0)
     assert Send(HELLO, 5) not in machine.handle(Tick(), 99.0)
+
+
+# ---- health ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_registers_when_its_first_check_is_over() -> None:
+    machine = NodeMachine(HELLO, is_checked=False)
+    assert machine.handle(Connected(), 0.0) == []
+    assert machine.handle(Tick(), HELLO_RETRY_S) == []
+    assert machine.handle(Received(SayHello()), 2.0) == []
+    *_, sent = machine.handle(Checked("no scratch"), 3.0)
+    assert isinstance(sent, Send)
+    assert isinstance(sent.message, Hello)
+    assert sent.message.unhealthy == "no scratch"
+
+
+def test_a_heartbeat_says_at_once_how_the_node_is() -> None:
+    machine = NodeMachine(HELLO)
+    machine.handle(Connected(), 0.0)
+    machine.handle(Received(Welcome(epoch=1, cluster=CLUSTER, heartbeat_s=10.0)), 0.0)
+
+    def beats(effects: list[Effect]) -> list[str]:
+        sent = [effect.message for effect in effects if isinstance(effect, Send)]
+        return [message.unhealthy for message in sent if isinstance(message, Heartbeat)]
+
+    assert beats(machine.handle(Checked("lost"), 1.0)) == ["lost"]
+    assert beats(machine.handle(Tick(), 10.9)) == []
+    assert beats(machine.handle(Tick(), 11.1)) == ["lost"]
+    assert machine.handle(Checked("lost"), 12.0) == []
+    assert beats(machine.handle(Checked(""), 12.0)) == [""]
+
+
+def test_a_first_check_that_passes_says_hello_once() -> None:
+    machine = NodeMachine(HELLO)
+    assert len(machine.handle(Connected(), 0.0)) == 1
+    assert machine.handle(Checked(""), 0.0) == []
