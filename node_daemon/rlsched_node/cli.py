@@ -158,7 +158,8 @@ def node(
 
     from rlsched.broker.keys import KeyHome, default_home
     from rlsched.wire.dealer import broker_address
-    from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
+    from rlsched_node.config import NodeConfig
+    from rlsched_node.daemon import NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus
     from rlsched_node.user import read_users
 

@@ -23,6 +23,7 @@ from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
+from rlsched_node.config import NodeConfig
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
@@ -66,8 +67,6 @@ from rlsched_node.steps import (
 from rlsched_node.store import AttemptStore
 from rlsched_node.user import JobUsers, OwnerError
 
-DEFAULT_MAX_OUTPUT_MIB = 1024
-DEFAULT_KEEP_OUTPUT_DAYS = 30.0
 CLEAN_EVERY_S = 86400.0
 CLEAN_LOOK_S = 1.0
 CLEAN_SLICE_S = 0.2
@@ -77,49 +76,6 @@ ACKNOWLEDGE_WAIT_S = 2.0
 """How long a node that ends its jobs waits for the broker to acknowledge their ends."""
 _POLL_WITHOUT_PIDFD_S = 0.05
 _log = logging.getLogger("rlsched.node")
-
-
-class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `rlsched node` was told.
-
-    Attributes:
-        name: The node's name, the one in its key.
-        broker: tcp://HOST:PORT.
-        directory: The node's own directory.
-        gpu_type: GPU model as the cluster's description names it.
-        vc: The VC that owns this node; "" serves every one.
-        end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
-        max_output_mib: What the output of a rank may take on disk; 0: whatever it likes.
-        min_free_mib: No rank is started with less space on the disk of `directory`; None: see
-            `refuse_on_full_disk`.
-        keep_output_days: How long the output of a job stays that is over.
-        pass_env: More variables of the daemon's environment that jobs get.
-        run_as: As whom jobs run; None: as the daemon's own user.
-        run_as_owner: Each job runs as the account of the person whose it is.
-        accounts: Accounts by person, where they have another name; None: no file says so.
-        allow_root: Jobs may run as root.
-        health_check: A command that says whether the node is fit for jobs; "" where there is none.
-        health_check_every_s: How often it is run.
-        health_check_timeout_s: How long it may take.
-    """
-
-    name: str
-    broker: str
-    directory: Path
-    gpu_type: str = "generic"
-    vc: str = ""
-    end_jobs: bool = False
-    max_output_mib: int = DEFAULT_MAX_OUTPUT_MIB
-    min_free_mib: int | None = None
-    keep_output_days: float = DEFAULT_KEEP_OUTPUT_DAYS
-    pass_env: tuple[str, ...] = ()
-    run_as: str | None = None
-    run_as_owner: bool = False
-    accounts: dict[str, str] | None = None
-    allow_root: bool = False
-    health_check: str = ""
-    health_check_every_s: float = 60.0
-    health_check_timeout_s: float = 30.0
 
 
 class NodeDaemon:
@@ -187,7 +143,7 @@ class NodeDaemon:
         Raises:
             InputError: the broker will not have this node.
         """
-        adopted = sum(attempt.phase is Phase.RUNNING for attempt in self._machine.attempts.values())
+        adopted = sum(attempt.phase is Phase.RUNNING for attempt in self._machine.attempts.known.values())
         _log.info(
             "node %s: %d %s GPUs, broker %s, directory %s, %d jobs adopted",
             self._config.name,
@@ -220,14 +176,14 @@ class NodeDaemon:
 
     def _end_jobs(self) -> None:
         self._feed(EndJobs(END_JOBS_GRACE_S))
-        self._serve(lambda: self._machine.is_idle or self._stops > 1)
-        if not self._machine.is_idle:
+        self._serve(lambda: self._machine.attempts.is_idle or self._stops > 1)
+        if not self._machine.attempts.is_idle:
             self._feed(EndJobs(0.0))
-            self._serve(lambda: self._machine.is_idle or self._stops > 2)
+            self._serve(lambda: self._machine.attempts.is_idle or self._stops > 2)
         until_s = time.monotonic() + ACKNOWLEDGE_WAIT_S
         self._serve(
             lambda: (
-                self._machine.is_drained
+                self._machine.attempts.is_drained
                 or not self._machine.is_registered
                 or self._stops > 1
                 or time.monotonic() > until_s
@@ -267,7 +223,7 @@ class NodeDaemon:
             with self._mishaps.set_aside("removing old output"):
                 self._clean()
             with self._mishaps.set_aside("following the GPUs"):
-                self._gpus.follow(self._machine.gpus_held)
+                self._gpus.follow(self._machine.attempts.gpus_held)
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()

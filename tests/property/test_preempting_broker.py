@@ -307,7 +307,7 @@ class World:
                 self.happens(name, missed)
         lost_after_s = self.leases[name].lost_after_s if name in self.leases else 0.0
         kept = []
-        for key, attempt in old.attempts.items():
+        for key, attempt in old.attempts.known.items():
             if (name, key) in self.processes:
                 kept.append(Attempt(key, attempt.gpus, Phase.RUNNING, 1))
             elif attempt.phase is Phase.ENDED:

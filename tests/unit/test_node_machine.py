@@ -21,10 +21,9 @@ from rlsched.wire.messages import (
     Welcome,
 )
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.attempts import FORGET_GRACE_S, HARD_KILL_AFTER_S
 from rlsched_node.machine import (
     ENDED_REPEAT_S,
-    FORGET_GRACE_S,
-    HARD_KILL_AFTER_S,
     HELLO_RETRY_S,
     MAX_LOG_BYTES,
     NodeMachine,
@@ -130,13 +129,13 @@ def test_hello_tells_what_runs_and_what_ended_without_acknowledgement() -> None:
 def test_an_attempt_goes_from_launch_to_acknowledged_end() -> None:
     machine = registered()
     running(machine, launch())
-    assert machine.gpus_held == {0}
+    assert machine.attempts.gpus_held == {0}
     assert silent(machine.handle(Exited(KEY, 3), 1.0)) == [ended(exit_code=3)]
-    assert machine.gpus_held == set()
-    assert not machine.is_drained
+    assert machine.attempts.gpus_held == set()
+    assert not machine.attempts.is_drained
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.0) == [Acknowledge(KEY)]
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.0) == []
-    assert machine.is_drained
+    assert machine.attempts.is_drained
 
 
 def test_when_it_ended_is_told_every_time() -> None:
@@ -192,7 +191,7 @@ def test_a_launch_that_cannot_be_obeyed_is_refused_and_not_remembered(order: Lau
     assert isinstance(effect, Send)
     assert isinstance(effect.message, LaunchRefused)
     assert line in effect.message.message
-    assert len(machine.attempts) == 1
+    assert len(machine.attempts.known) == 1
 
 
 def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
@@ -201,7 +200,7 @@ def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
     assert silent(machine.handle(StartFailed(KEY, "disk full"), 0.0)) == [
         Send(LaunchRefused(job=1, attempt=1, rank=0, message="disk full"))
     ]
-    assert machine.gpus_held == set()
+    assert machine.attempts.gpus_held == set()
     assert machine.handle(Received(launch(attempt=2)), 0.0) == [StartRank(launch(attempt=2))]
 
 
@@ -255,9 +254,9 @@ def test_a_launch_on_gpus_that_are_being_vacated_waits_for_them() -> None:
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
     order = launch(2, gpus=[1])
     assert machine.handle(Received(order), 0.0) == []
-    assert machine.gpus_held == {0, 1}
+    assert machine.attempts.gpus_held == {0, 1}
     assert StartRank(order) in machine.handle(Exited(KEY, 143, "killed"), 1.0)
-    assert machine.gpus_held == {1}
+    assert machine.attempts.gpus_held == {1}
 
 
 def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again() -> None:
@@ -268,7 +267,7 @@ def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again()
     machine.handle(Disconnected(), 0.0)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 10.0), 0.0)
-    assert [a.key.job for a in machine.attempts.values()] == [1]
+    assert [a.key.job for a in machine.attempts.known.values()] == [1]
     assert StartRank(launch(2)) not in machine.handle(Exited(KEY, 143), 1.0)
     assert machine.handle(Received(launch(2)), 2.0) == [StartRank(launch(2))]
 
@@ -373,8 +372,8 @@ def test_ending_all_jobs_takes_no_new_ones() -> None:
     assert isinstance(refusal, Send)
     assert isinstance(refusal.message, LaunchRefused)
     machine.handle(Exited(KEY, 143, "node_stopped"), 1.0)
-    assert machine.is_idle
-    assert not machine.is_drained
+    assert machine.attempts.is_idle
+    assert not machine.attempts.is_drained
 
 
 def test_log_requests_are_bounded() -> None:
@@ -410,7 +409,7 @@ def test_orders_before_the_welcome_are_ignored() -> None:
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     assert silent(machine.handle(Received(launch()), 0.0)) == []
-    assert machine.attempts == {}
+    assert machine.attempts.known == {}
 
 
 def test_a_cluster_id_that_is_no_file_name_is_refused() -> None:
