@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from rlsched.broker.space import MIN_FREE_MIB
 from rlsched.cli.options import deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
 
@@ -47,7 +48,7 @@ from rlsched.cli.policies import PolicyCommand, said
 )
 @click.option(
     "--min-free-mib",
-    default=256,
+    default=MIN_FREE_MIB,
     show_default=True,
     type=click.IntRange(min=0),
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
