@@ -146,7 +146,8 @@ class World:
         assert (name, key) not in self.ran, "a rank is started once"
         assert not any(other.job == key.job and other.attempt != key.attempt for _, other in self.processes)
         if self.chance.random() < 0.03:
-            self.happens(name, steps.StartFailed(key, "disk full"))
+            is_about_owner = self.chance.random() < 0.3
+            self.happens(name, steps.StartFailed(key, "no", is_about_owner=is_about_owner))
             return
         self.ran.add((name, key))
         self.processes[name, key] = set(launch.gpus)
@@ -205,9 +206,9 @@ class World:
         match chance.choices(
             (
                 *("deliver", "time", "submit", "cancel", "end", "cut", "broker", "daemon"),
-                *("partition", "pause", "freeze"),
+                *("partition", "pause", "freeze", "health"),
             ),
-            (40, 30, 10, 2, 10, 2, 2, 2, 1.5, 1, 1),
+            (40, 30, 10, 2, 10, 2, 2, 2, 1.5, 1, 1, 2),
         )[0]:
             case "submit":
                 on_lost = "wait" if chance.random() < 0.2 else "requeue"
@@ -235,6 +236,9 @@ class World:
                 )
             case "freeze":
                 self.freeze(chance.uniform(1.0, 60.0))
+            case "health":
+                unhealthy = chance.choice(("", "", "no scratch", "a GPU is lost"))
+                self.happens(chance.choice(list(self.nodes)), steps.Checked(unhealthy))
             case "time":
                 self.time(chance.choice((0.001, 0.5, 1.0, 5.0)))
             case _:
@@ -333,7 +337,8 @@ def shape(book: Book) -> list[object]:
         book.cluster.digest(),
         [(job.number, job.state, job.retries, job.preemptions, job.earlier_s) for job in book.jobs.values()],
         [msgspec.json.encode(job.attempt) for job in book.jobs.values()],
-        [(name, node.up, sorted(node.live_jobs)) for name, node in book.nodes.items()],
+        [(name, node.state, node.reason, sorted(node.live_jobs)) for name, node in book.nodes.items()],
+        (dict(book.ran_on), book.health_failures),
         dict(book.decisions),
     ]
 
@@ -364,6 +369,8 @@ def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> N
         world.step()
     world.scheduler.calm = True
     world.time(61.0)
+    for name in world.nodes:
+        world.happens(name, steps.Checked(""))
     for _ in rounds(world):
         for name in world.nodes:
             while world.orders[name] or world.words[name]:
