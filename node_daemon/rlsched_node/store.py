@@ -12,6 +12,8 @@ import math
 import os
 import re
 import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -29,6 +31,8 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 REASONS = frozenset({"", "killed", "time_limit", "node_stopped", "fenced", VANISHED})
 """What the record of an end may say; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
+MAX_TURNS = 1000
+"""Of one old directory in a round of removals; the rest of it waits for the next round."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -288,6 +292,7 @@ class AttemptStore:
 
     def __init__(self, directory: Path) -> None:
         self.records, self.attempts = directory / "records", directory / "attempts"
+        self._old: deque[tuple[AttemptDir, int]] = deque()
         for root in (self.records, self.attempts):
             make_private(root)
         for key in _keys_below(self.attempts):
@@ -309,26 +314,36 @@ class AttemptStore:
     def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
         """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds).
 
+        A round of them takes as many calls as it needs. One that takes long has its turn again after the
+        others. One whose job's directory cannot be removed keeps its records until the next round.
+
         Args:
             now_s: Unix seconds.
             keep_s: How long they stay.
             until_s: When to stop, monotonic seconds.
 
         Returns:
-            How many were removed, and whether all were looked at. One whose job's directory cannot be removed
-            keeps its records, and is tried again.
+            How many were removed, and whether the round is over.
         """
+        if not self._old:
+            self._old = deque((directory, 0) for directory in self._acknowledged_before(now_s - keep_s))
         removed = 0
-        for directory in self.scan().values():
-            try:
-                age_s = now_s - (directory.path / "acknowledged").stat().st_mtime
-            except OSError:
+        while self._old:
+            directory, turns = self._old.popleft()
+            is_gone = remove_tree(directory.job_path, until_s) and remove_tree(directory.path)
+            removed += is_gone
+            if time.monotonic() < until_s:
                 continue
-            if age_s > keep_s:
-                removed += remove_tree(directory.job_path, until_s) and remove_tree(directory.path)
-            if time.monotonic() >= until_s:
-                return removed, False
-        return removed, True
+            if not is_gone and turns < MAX_TURNS:
+                self._old.append((directory, turns + 1))
+            break
+        return removed, not self._old
+
+    def _acknowledged_before(self, then_s: float) -> Iterator[AttemptDir]:
+        for directory in self.scan().values():
+            with contextlib.suppress(OSError):
+                if (directory.path / "acknowledged").stat().st_mtime < then_s:
+                    yield directory
 
 
 _EARLIER = ("launch.json", "pid", "exit", "acknowledged")

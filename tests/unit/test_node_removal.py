@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import rlsched_node.store
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.removal import remove_tree
 from rlsched_node.store import AttemptStore, LaunchRecord
@@ -100,6 +101,45 @@ def test_output_whose_directory_cannot_be_removed_now_is_tried_again(tmp_path: P
     directory.acknowledge()
     later_s = time.time() + 60.0
     assert store.clean(later_s, 30.0, time.monotonic()) == (0, False)
+    assert store.clean(later_s, 30.0, time.monotonic()) == (0, False)
     assert list(store.scan()) == [KEY]
     assert store.clean(later_s, 30.0) == (1, True)
     assert not directory.job_path.exists()
+
+
+@root_alone
+def test_one_directory_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path)
+    first, second = store.at(KEY), store.at(AttemptKey(2, 1, 0, "c1"))
+    for directory in (first, second):
+        directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
+        directory.acknowledge()
+    (first.job_path / "other").mkdir()
+    (first.job_path / "other" / "file").touch()
+    os.chown(first.job_path, NOBODY, NOBODY)
+    assert store.clean(time.time() + 60.0, 30.0) == (1, True)
+    assert (first.path.exists(), second.path.exists()) == (True, False)
+    (first.job_path / "other" / "file").unlink()
+    assert store.clean(time.time() + 60.0, 30.0) == (1, True), "in the next round"
+
+
+def test_one_that_takes_long_has_its_next_turn_after_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AttemptStore(tmp_path)
+    tried: list[str] = []
+
+    def slow(path: Path, until_s: float = 0.0) -> bool:  # noqa: ARG001
+        tried.append(path.name)
+        return path.name != "1.1.0"
+
+    for job in (1, 2, 3):
+        directory = store.at(AttemptKey(job, 1, 0, "c1"))
+        directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
+        directory.acknowledge()
+    monkeypatch.setattr(rlsched_node.store, "remove_tree", slow)
+    later_s = time.time() + 60.0
+    for _ in range(4):
+        store.clean(later_s, 30.0, time.monotonic())
+    assert list(dict.fromkeys(tried)) == ["1.1.0", "2.1.0", "3.1.0"]
+    assert tried.count("1.1.0") == 2
