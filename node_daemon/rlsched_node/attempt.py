@@ -28,10 +28,17 @@ class AttemptKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.job}.{self.attempt}.{self.rank}"
 
-    def refused(self, message: str, *, is_for_now: bool = False) -> LaunchRefused:
+    def refused(
+        self, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
+    ) -> LaunchRefused:
         """This rank could not be started."""
         return LaunchRefused(
-            job=self.job, attempt=self.attempt, rank=self.rank, message=message, is_for_now=is_for_now
+            job=self.job,
+            attempt=self.attempt,
+            rank=self.rank,
+            message=message,
+            is_for_now=is_for_now,
+            is_about_owner=is_about_owner,
         )
 
 

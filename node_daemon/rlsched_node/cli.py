@@ -82,10 +82,43 @@ Example:
     "--run-as", metavar="USER", help="Run jobs as this user; for a node that is root. Default: as its own."
 )
 @click.option(
+    "--run-as-owner",
+    is_flag=True,
+    help="Run each job as the account of the person who submitted it; for a node that is root.",
+)
+@click.option(
+    "--users",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Lines `person = "account"`, where an account has another name; for --run-as-owner.',
+)
+@click.option(
     "--allow-root",
     is_flag=True,
     envvar="RLSCHED_ALLOW_ROOT",
     help="A node that is root may run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
+)
+@click.option(
+    "--health-check",
+    default="",
+    metavar="CMD",
+    help="Run this by sh; while it fails, no new jobs come here. Its last line of output says why.",
+)
+@click.option(
+    "--health-check-every-s",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="How often.",
+)
+@click.option(
+    "--health-check-timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="One that takes longer is killed, and has failed.",
 )
 @click.pass_context
 def node(
@@ -104,7 +137,12 @@ def node(
     keep_output_days: float,
     pass_env: tuple[str, ...],
     run_as: str | None,
+    run_as_owner: bool,
+    users: Path | None,
     allow_root: bool,
+    health_check: str,
+    health_check_every_s: float,
+    health_check_timeout_s: float,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
@@ -120,8 +158,10 @@ def node(
 
     from rlsched.broker.keys import KeyHome, default_home
     from rlsched.wire.dealer import broker_address
-    from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
+    from rlsched_node.config import NodeConfig
+    from rlsched_node.daemon import NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus
+    from rlsched_node.user import read_users
 
     home = keys if keys is not None else default_home()
     address = broker_address(broker)
@@ -139,7 +179,12 @@ def node(
         keep_output_days=keep_output_days,
         pass_env=pass_env,
         run_as=run_as,
+        run_as_owner=run_as_owner,
+        accounts=None if users is None else read_users(users),
         allow_root=allow_root,
+        health_check=health_check,
+        health_check_every_s=health_check_every_s,
+        health_check_timeout_s=health_check_timeout_s,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run_until_signalled(

@@ -23,7 +23,9 @@ from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
+from rlsched_node.config import NodeConfig
 from rlsched_node.gpu.device import GpuSet
+from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import (
     LaunchError,
@@ -41,6 +43,7 @@ from rlsched_node.ranks import Ranks
 from rlsched_node.shims import Shims
 from rlsched_node.steps import (
     Acknowledge,
+    Checked,
     ClocksLocked,
     Effect,
     EndJobs,
@@ -62,50 +65,17 @@ from rlsched_node.steps import (
     Tick,
 )
 from rlsched_node.store import AttemptStore
-from rlsched_node.user import check_reachable, job_user
+from rlsched_node.user import JobUsers, OwnerError
 
-DEFAULT_MAX_OUTPUT_MIB = 1024
-DEFAULT_KEEP_OUTPUT_DAYS = 30.0
 CLEAN_EVERY_S = 86400.0
 CLEAN_LOOK_S = 1.0
+CLEAN_SLICE_S = 0.2
+"""How long the daemon removes old output before it looks after its jobs again."""
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
 """How long a node that ends its jobs waits for the broker to acknowledge their ends."""
 _POLL_WITHOUT_PIDFD_S = 0.05
 _log = logging.getLogger("rlsched.node")
-
-
-class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `rlsched node` was told.
-
-    Attributes:
-        name: The node's name, the one in its key.
-        broker: tcp://HOST:PORT.
-        directory: The node's own directory.
-        gpu_type: GPU model as the cluster's description names it.
-        vc: The VC that owns this node; "" serves every one.
-        end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
-        max_output_mib: What the output of a rank may take on disk; 0: whatever it likes.
-        min_free_mib: No rank is started with less space on the disk of `directory`; None: see
-            `refuse_on_full_disk`.
-        keep_output_days: How long the output of a job stays that is over.
-        pass_env: More variables of the daemon's environment that jobs get.
-        run_as: As whom jobs run; None: as the daemon's own user.
-        allow_root: Jobs may run as root.
-    """
-
-    name: str
-    broker: str
-    directory: Path
-    gpu_type: str = "generic"
-    vc: str = ""
-    end_jobs: bool = False
-    max_output_mib: int = DEFAULT_MAX_OUTPUT_MIB
-    min_free_mib: int | None = None
-    keep_output_days: float = DEFAULT_KEEP_OUTPUT_DAYS
-    pass_env: tuple[str, ...] = ()
-    run_as: str | None = None
-    allow_root: bool = False
 
 
 class NodeDaemon:
@@ -118,24 +88,31 @@ class NodeDaemon:
     def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
         self._config = config
         self._gpus = gpus
-        user = job_user(config.run_as, allow_root=config.allow_root)
-        if user is not None:
-            check_reachable(config.directory, user)
+        self._users = JobUsers(
+            config.run_as,
+            allow_root=config.allow_root,
+            as_owner=config.run_as_owner,
+            accounts=config.accounts,
+        )
+        self._users.check_reachable(config.directory)
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
-        self._terms = Terms(str(self._home.lease), config.max_output_mib, user)
+        self._terms = Terms(str(self._home.lease), config.max_output_mib)
         self._mishaps = Mishaps(_log)
         self._cgroups = Cgroups(str(config.directory.resolve()))
         is_subreaper = shim.become_subreaper()
+        check = _health_check(config)
         self._ranks = Ranks(
             self._store,
             self._mishaps,
             cgroups=self._cgroups,
             is_subreaper=is_subreaper,
             shims=Shims(forks=is_subreaper),
+            spared=check.pids if check is not None else (),
         )
         self._clocks = ClockLocks(config.directory, gpus)
-        self._machine = NodeMachine(self._hello(), self._adopted())
+        self._machine = NodeMachine(self._hello(), self._adopted(), is_checked=check is None)
+        self._health = Health(check, OwnChecks(gpus, config.directory, config.min_free_mib))
         self._link = BrokerLink(config.broker, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
@@ -166,7 +143,7 @@ class NodeDaemon:
         Raises:
             InputError: the broker will not have this node.
         """
-        adopted = sum(attempt.phase is Phase.RUNNING for attempt in self._machine.attempts.values())
+        adopted = sum(attempt.phase is Phase.RUNNING for attempt in self._machine.attempts.known.values())
         _log.info(
             "node %s: %d %s GPUs, broker %s, directory %s, %d jobs adopted",
             self._config.name,
@@ -176,6 +153,7 @@ class NodeDaemon:
             self._config.directory,
             adopted,
         )
+        _log.info("node %s: %s", self._config.name, self._users)
         if self._cgroups.note:
             _log.info(
                 "node %s has no control groups (%s): what a job leaves is found by other marks, "
@@ -198,14 +176,14 @@ class NodeDaemon:
 
     def _end_jobs(self) -> None:
         self._feed(EndJobs(END_JOBS_GRACE_S))
-        self._serve(lambda: self._machine.is_idle or self._stops > 1)
-        if not self._machine.is_idle:
+        self._serve(lambda: self._machine.attempts.is_idle or self._stops > 1)
+        if not self._machine.attempts.is_idle:
             self._feed(EndJobs(0.0))
-            self._serve(lambda: self._machine.is_idle or self._stops > 2)
+            self._serve(lambda: self._machine.attempts.is_idle or self._stops > 2)
         until_s = time.monotonic() + ACKNOWLEDGE_WAIT_S
         self._serve(
             lambda: (
-                self._machine.is_drained
+                self._machine.attempts.is_drained
                 or not self._machine.is_registered
                 or self._stops > 1
                 or time.monotonic() > until_s
@@ -217,7 +195,8 @@ class NodeDaemon:
         self._ranks.close()
         self._wake.close()
         self._waker.close()
-        self._gpus.close()
+        if self._health.close():
+            self._gpus.close()
         self._home.close()
 
     def _serve(self, is_done: Callable[[], bool]) -> None:
@@ -236,11 +215,15 @@ class NodeDaemon:
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("what the ranks did"):
                 self._feed(*self._ranks.collect())
+            with self._mishaps.set_aside("looking after the node's health"):
+                unhealthy = self._health.news()
+                if unhealthy is not None:
+                    self._feed(Checked(unhealthy))
             self._feed(Tick())
             with self._mishaps.set_aside("removing old output"):
                 self._clean()
             with self._mishaps.set_aside("following the GPUs"):
-                self._gpus.follow(self._machine.gpus_held)
+                self._gpus.follow(self._machine.attempts.gpus_held)
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
@@ -256,8 +239,11 @@ class NodeDaemon:
         if stamp.exists() and 0.0 <= now_s - stamp.stat().st_mtime < CLEAN_EVERY_S:
             self._clean_at_s = now_s + CLEAN_LOOK_S
             return
-        stamp.touch()
-        removed = self._store.clean(now_s, self._config.keep_output_days * 86400.0)
+        until_s = time.monotonic() + CLEAN_SLICE_S
+        removed, is_all = self._store.clean(now_s, self._config.keep_output_days * 86400.0, until_s)
+        if is_all:
+            stamp.touch(mode=0o600)
+        self._clean_at_s = now_s + CLEAN_LOOK_S
         if removed:
             _log.info("removed the output of %d ranks that ended long ago", removed)
 
@@ -314,6 +300,7 @@ class NodeDaemon:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
         directory = self._store.at(key)
         try:
+            user = self._users.of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
             refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
             env = rank_environment(
@@ -323,13 +310,15 @@ class NodeDaemon:
                 is_local=is_loopback(self._config.broker),
                 inherited=os.environ,
                 passed=self._config.pass_env,
-                user=self._terms.user,
+                user=user,
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
-            self._ranks.start(key, launch, env, self._terms)
+            self._ranks.start(key, launch, env, self._terms._replace(user=user))
         except LaunchError as error:
             yield StartFailed(key, str(error), is_for_now=error.is_for_now)
+        except OwnerError as error:
+            yield StartFailed(key, str(error), is_about_owner=True)
         except RlschedError as error:
             yield StartFailed(key, str(error))
         except Exception as error:
@@ -365,7 +354,14 @@ class NodeDaemon:
             clocks_note=clocks.note,
             directory_id=self._home.state.directory_id,
             lost_after_s=lease[2] if lease else 0.0,
+            notes=["no control groups (rlsched doctor says more)"] if self._cgroups.note else [],
         )
+
+
+def _health_check(config: NodeConfig) -> HealthCheck | None:
+    if not config.health_check:
+        return None
+    return HealthCheck(config.health_check, config.health_check_every_s, config.health_check_timeout_s)
 
 
 @contextlib.contextmanager

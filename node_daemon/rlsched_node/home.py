@@ -76,7 +76,10 @@ class NodeHome:
         self._lock.close()
 
     def _take_lock(self) -> BinaryIO:
-        lock = open(self.path / "lock", "a+b", buffering=0)  # noqa: SIM115
+        # what a job's user could open, it could lock, and keep the next daemon out
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        lock = open(os.open(self.path / "lock", flags, 0o600), "a+b", buffering=0)  # noqa: SIM115
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

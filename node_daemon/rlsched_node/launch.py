@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
 from rlsched_node.cgroup import Cgroup
@@ -19,7 +20,6 @@ from rlsched_node.user import JobUser
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
 """The ports of gangs lie below Linux's ephemeral ones, which begin at 32,768."""
-DEFAULT_MIN_FREE_MIB = 1024
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Marks every process of a rank, so that what a killed shim leaves behind can be found."""
 
@@ -136,6 +136,13 @@ def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[
             raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
 
 
+def free_and_wanted_mib(directory: Path, min_free_mib: int | None) -> tuple[int, int]:
+    """(what is free on the disk of a directory, what has to be), MiB; `min_free_mib` as below."""
+    disk = os.statvfs(directory)
+    free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
+    return free, min(LOW_DISK_MIB, size // 20) if min_free_mib is None else min_free_mib
+
+
 def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
     """Keep the last of the disk for those that run, and for the journals of whoever shares it.
 
@@ -146,9 +153,7 @@ def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
     Raises:
         LaunchError: less is free.
     """
-    disk = os.statvfs(directory)
-    free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
-    wanted = min(DEFAULT_MIN_FREE_MIB, size // 20) if min_free_mib is None else min_free_mib
+    free, wanted = free_and_wanted_mib(directory, min_free_mib)
     if free < wanted:
         raise LaunchError(
             f"the disk of {directory} has {free} MiB free, and a job is started with {wanted} MiB or more "

@@ -21,7 +21,7 @@ def since_boot_s() -> float:
 def write_lease(path: str, until_s: float, grace_s: float, lost_after_s: float) -> None:
     """Renew the lease in place, which needs no space; twice, so that half of a write is told from a whole."""
     line = f"{until_s:.3f} {grace_s:.3f} {lost_after_s:.3f}".ljust(63) + "\n"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(fd, (line * 2).encode(), 0)
     finally:

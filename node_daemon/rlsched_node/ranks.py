@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -68,6 +68,7 @@ class Ranks:
         cgroups: Where each rank gets a control group; None: nowhere.
         is_subreaper: This process is one, and has no children but shims, and who forks them.
         shims: Starts them; None: by new interpreters.
+        spared: Other children of this process now, which are no rank's.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Ranks:
         cgroups: Cgroups | None = None,
         is_subreaper: bool = False,
         shims: Shims | None = None,
+        spared: Collection[int] = (),
     ) -> None:
+        self._spared = spared
         self._new_shims = shims or Shims()
         self._store, self._cgroups, self._is_subreaper = store, cgroups, is_subreaper
         self._mishaps = mishaps or Mishaps(_log)
@@ -194,9 +197,9 @@ class Ranks:
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """This daemon's own children: the living shims, and who forks them."""
+        """This daemon's own children: the living shims, who forks them, and what is no rank's."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
-        return [self._new_shims.forker_pid, *living]
+        return [self._new_shims.forker_pid, *self._spared, *living]
 
     def _look(self) -> None:
         """What an adopted shim without a group leaves is given to nobody that we know: remember it."""

@@ -96,14 +96,25 @@ def become_subreaper() -> bool:
     return prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def give_up_oom_protection() -> None:
+    """What keeps the kernel's OOM killer from daemon and shim is not for the job, which would inherit it."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        if int(file.read()) < 0:
+            file.seek(0)
+            file.write("0")
+
+
 def run_command(launch: dict[str, Any]) -> None:
     """In the child: become the command. Never returns."""
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
         Cgroup(launch.get("cgroup", "")).join()
+        give_up_oom_protection()
         user = launch.get("user")
         if user:
+            if user.get("umask") is not None:
+                os.umask(user["umask"])
             os.initgroups(user["name"], user["gid"])
             os.setgid(user["gid"])
             os.setuid(user["uid"])

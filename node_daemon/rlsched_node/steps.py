@@ -44,6 +44,8 @@ class StartFailed:
     message: str
     is_for_now: bool = False
     """No fault of the job's: it may wait for this node."""
+    is_about_owner: bool = False
+    """The node runs no jobs of its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class ClocksLocked:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """The node's health was looked at."""
+
+    unhealthy: str
+    """Why it is to get no new jobs; "" where it may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -95,6 +105,7 @@ Event = (
     | StartFailed
     | Exited
     | ClocksLocked
+    | Checked
     | Tick
     | Stopping
     | EndJobs

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
-import shutil
+import time
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -21,12 +24,15 @@ from rlsched.broker.private import make_private
 from rlsched_node import records, shim
 from rlsched_node.attempt import VANISHED, AttemptKey
 from rlsched_node.output import read_piece
+from rlsched_node.removal import remove_tree
 from rlsched_node.user import JobUser
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 REASONS = frozenset({"", "killed", "time_limit", "node_stopped", "fenced", VANISHED})
 """What the record of an end may say; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
+MAX_TURNS = 1000
+"""Of one old directory in a round of removals; the rest of it waits for the next round."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -166,7 +172,7 @@ class AttemptDir:
 
     def _make_for_job(self, user: JobUser | None) -> None:
         """What stands there without a record is what an earlier job left, or made."""
-        _remove(self.job_path)
+        remove_tree(self.job_path)
         self._make(self.job_path)
         with contextlib.suppress(OSError):  # not every file system has links
             os.link(self.path / "output.log", self.job_path / "output.log")
@@ -256,8 +262,8 @@ class AttemptDir:
 
     def remove(self) -> None:
         """Remove both directories, the job's first: what has no record is nobody's."""
-        _remove(self.job_path)
-        _remove(self.path)
+        remove_tree(self.job_path)
+        remove_tree(self.path)
 
     def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
         """(a piece of the output, where it begins, whether nothing follows it): see `read_piece`."""
@@ -286,11 +292,12 @@ class AttemptStore:
 
     def __init__(self, directory: Path) -> None:
         self.records, self.attempts = directory / "records", directory / "attempts"
+        self._old: deque[tuple[AttemptDir, int]] = deque()
         for root in (self.records, self.attempts):
             make_private(root)
         for key in _keys_below(self.attempts):
             path = self.at(key)
-            if not path.path.exists() and any((path.job_path / name).exists() for name in _EARLIER):
+            if not path.path.exists() and _is_of_earlier_layout(path.job_path):
                 make_private(path.path.parent)
                 path.path.unlink(missing_ok=True)
                 path.path.symlink_to(path.job_path.absolute(), target_is_directory=True)
@@ -304,22 +311,50 @@ class AttemptStore:
         """Every attempt on disk, in order; other names are left alone."""
         return {key: self.at(key) for key in sorted(_keys_below(self.records))}
 
-    def clean(self, now_s: float, keep_s: float) -> int:
-        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds): how many."""
+    def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
+        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds).
+
+        A round of them takes as many calls as it needs. One that takes long has its turn again after the
+        others. One whose job's directory cannot be removed keeps its records until the next round.
+
+        Args:
+            now_s: Unix seconds.
+            keep_s: How long they stay.
+            until_s: When to stop, monotonic seconds.
+
+        Returns:
+            How many were removed, and whether the round is over.
+        """
+        if not self._old:
+            self._old = deque((directory, 0) for directory in self._acknowledged_before(now_s - keep_s))
         removed = 0
-        for directory in self.scan().values():
-            try:
-                age_s = now_s - (directory.path / "acknowledged").stat().st_mtime
-            except OSError:
+        while self._old:
+            directory, turns = self._old.popleft()
+            is_gone = remove_tree(directory.job_path, until_s) and remove_tree(directory.path)
+            removed += is_gone
+            if time.monotonic() < until_s:
                 continue
-            if age_s > keep_s:
-                directory.remove()
-                removed += 1
-        return removed
+            if not is_gone and turns < MAX_TURNS:
+                self._old.append((directory, turns + 1))
+            break
+        return removed, not self._old
+
+    def _acknowledged_before(self, then_s: float) -> Iterator[AttemptDir]:
+        for directory in self.scan().values():
+            with contextlib.suppress(OSError):
+                if (directory.path / "acknowledged").stat().st_mtime < then_s:
+                    yield directory
 
 
 _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
 """What an attempt of the earlier layout has in the job's directory."""
+
+
+def _is_of_earlier_layout(job_path: Path) -> bool:
+    """Whether there are records in a job's directory. What another user owns may hold any: they are none."""
+    is_ours = job_path.lstat().st_uid == os.geteuid()
+    return is_ours and any((job_path / name).exists() for name in _EARLIER)
+
 
 _NUMBER = re.compile("[0-9]{1,18}")
 
@@ -333,11 +368,3 @@ def _keys_below(root: Path) -> list[AttemptKey]:
             job, attempt, rank = map(int, parts)
             keys.append(AttemptKey(job, attempt, rank, path.parent.name))
     return keys
-
-
-def _remove(path: Path) -> None:
-    """Remove a directory, or a link to one, as far as that goes."""
-    with contextlib.suppress(OSError):
-        if path.is_symlink():
-            path.unlink()
-    shutil.rmtree(path, ignore_errors=True)

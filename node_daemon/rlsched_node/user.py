@@ -1,14 +1,26 @@
-"""As whom jobs run: the daemon's own user, or one that a daemon of root is told."""
+"""As whom jobs run: the daemon's own user, one that a daemon of root is told, or each as its owner."""
 
 from __future__ import annotations
 
 import os
 import pwd
+import stat
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from rlsched.errors import InputError
+from rlsched.errors import InputError, RlschedError
+
+FIRST_UID = 1000
+"""Accounts below are the system's, and run jobs only where `--users` names them."""
+UMASK = 0o022
+"""Of jobs that run as their owner: not the daemon's, which is stricter for good reason."""
+
+
+class OwnerError(RlschedError):
+    """This node runs no jobs of this person."""
 
 
 class JobUser(msgspec.Struct, frozen=True):
@@ -19,10 +31,120 @@ class JobUser(msgspec.Struct, frozen=True):
     gid: int
     home: str
     shell: str
+    umask: int | None = None
+    """Of its jobs; None: the daemon's."""
 
     def environment(self) -> dict[str, str]:
         """What a login of this user would have."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell}
+
+
+class JobUsers:
+    """As whom each job of this node runs.
+
+    Args:
+        run_as: A user's name, for all of them; None: nobody was named.
+        allow_root: Jobs may run as root.
+        as_owner: Each runs as the account of the person who submitted it.
+        accounts: Of persons whose account has another name, or is one of the system's.
+
+    Raises:
+        InputError: jobs would run as root and may not, there is no such user, or only root can become it.
+    """
+
+    def __init__(
+        self,
+        run_as: str | None = None,
+        *,
+        allow_root: bool = False,
+        as_owner: bool = False,
+        accounts: Mapping[str, str] | None = None,
+    ) -> None:
+        self._allow_root, self._accounts = allow_root, dict(accounts or {})
+        self._as_owner = as_owner
+        if as_owner and run_as is not None:
+            raise InputError("--run-as and --run-as-owner: give one of them")
+        if accounts is not None and not as_owner:
+            raise InputError("--users says who owners are, so it needs --run-as-owner")
+        if as_owner and os.geteuid() != 0:
+            raise InputError(
+                f"--run-as-owner: only a node that is root can do that, and this one is {_my_name()}; leave "
+                "it out (all jobs then run as that user), or start as root"
+            )
+        self._all = None if as_owner else job_user(run_as, allow_root=allow_root)
+
+    def of(self, person: str) -> JobUser | None:
+        """As whom a job of this person runs; None: as the daemon's own user.
+
+        Raises:
+            OwnerError: the person has no account here, or one that may not run jobs.
+        """
+        if not self._as_owner:
+            return self._all
+        if not person:
+            raise OwnerError("the broker did not say whose job it is, and this node runs each as its owner")
+        name = self._accounts.get(person, person)
+        if "\0" in name:
+            raise OwnerError("its owner's name holds a NUL character")
+        try:
+            user = _account(name)
+        except KeyError:
+            raise OwnerError(
+                f"{person} has no account on this node: there is no user {name!r}; make one, or map {person} "
+                "to another (rlsched node --users)"
+            ) from None
+        if user.uid == 0 and not self._allow_root:
+            raise OwnerError(f"{person} would be root on this node, which runs no jobs as root")
+        if user.uid < FIRST_UID and user.uid != 0 and person not in self._accounts:
+            raise OwnerError(
+                f"{name!r} is an account of the system's on this node (uid {user.uid}, below {FIRST_UID}): "
+                "only rlsched node --users can let jobs run as that"
+            )
+        return msgspec.structs.replace(user, umask=UMASK)
+
+    def check_reachable(self, directory: Path) -> None:
+        """See that those who run jobs can come to the node's directory.
+
+        Raises:
+            InputError: some directory above it keeps them out.
+        """
+        if self._as_owner or self._all is not None:
+            check_reachable(directory, self._all)
+
+    def __str__(self) -> str:
+        """As whom, for people."""
+        if self._as_owner:
+            return "each job runs as the account of its owner"
+        if self._all is not None:
+            return f"every job runs as {self._all.name}"
+        return f"every job runs as {_my_name()}, the user of this daemon, whoever submitted it"
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """Accounts by person, of a file of lines `person = "account"`.
+
+    Raises:
+        InputError: it cannot be read, is something else, or others may write to it.
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            found = tomllib.load(file)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f'--users {path}: expected lines `person = "account"`: {what}') from error
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InputError(
+            f"--users {path}: others can write to it, and it says who may be whom: "
+            f"run `chown root {path}; chmod 644 {path}`"
+        )
+    for person, account in found.items():
+        if not isinstance(account, str) or not account:
+            raise InputError(
+                f"--users {path}: {person}: expected the name of an account, got {account!r}; "
+                "names with a dot need quotes"
+            )
+    return found
 
 
 def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
@@ -36,11 +158,18 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
         InputError: jobs would run as root and may not, there is no such user, or only root can become it.
     """
     mine = os.geteuid()
-    user = _account(run_as) if run_as is not None else None
+    user = None
+    if run_as is not None:
+        try:
+            user = _account(run_as)
+        except KeyError:
+            raise InputError(
+                f"--run-as: there is no user {run_as!r} on this machine; give one that is"
+            ) from None
     if (mine if user is None else user.uid) == 0 and not allow_root:
         raise InputError(
-            "this node would run every job as root: give --run-as USER, or --allow-root "
-            "if all who can submit may be root here"
+            "this node would run every job as root: give --run-as USER, --run-as-owner, "
+            "or --allow-root if all who can submit may be root here"
         )
     if user is None or user.uid == mine:
         return None
@@ -51,25 +180,37 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
     return user
 
 
-def check_reachable(directory: Path, user: JobUser) -> None:
-    """See that a user can come to a directory.
+def check_reachable(directory: Path, user: JobUser | None) -> None:
+    """See that a user (None: every user) can come to a directory.
 
     Raises:
         InputError: some directory above it keeps it out.
     """
     for above in directory.absolute().parents:
         found = above.stat() if above.exists() else None
-        if found is None or found.st_mode & 0o001 or (found.st_uid == user.uid and found.st_mode & 0o100):
+        if found is None or found.st_mode & 0o001:
             continue
+        if user is not None and found.st_uid == user.uid and found.st_mode & 0o100:
+            continue
+        who = "the owners of jobs" if user is None else user.name
         raise InputError(
-            f"--dir {directory}: {user.name} cannot enter {above}, and jobs have files there; "
+            f"--dir {directory}: {who} cannot enter {above}, and jobs have files there; "
             "give a --dir that it can reach, such as /var/lib/rlsched"
         )
 
 
-def _account(name: str) -> JobUser:
+def _my_name() -> str:
     try:
-        found = pwd.getpwnam(name)
+        return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        raise InputError(f"--run-as: there is no user {name!r} on this machine; give one that is") from None
+        return f"uid {os.geteuid()}"
+
+
+def _account(name: str) -> JobUser:
+    """An account.
+
+    Raises:
+        KeyError: there is none of this name.
+    """
+    found = pwd.getpwnam(name)
     return JobUser(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir, found.pw_shell)

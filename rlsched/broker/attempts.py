@@ -123,11 +123,23 @@ class Attempts:
             )
 
     def refused(
-        self, node: str, job: int, attempt: int, rank: int, message: str, *, charged: bool = True
+        self,
+        node: str,
+        job: int,
+        attempt: int,
+        rank: int,
+        message: str,
+        *,
+        charged: bool = True,
+        is_about_owner: bool = False,
     ) -> None:
         """A rank could not be started: the attempt is over everywhere, the job is queued again.
 
         The node rests: tried again at once, it would refuse until the job's retries are used up.
+
+        `is_about_owner`: the node runs no jobs of this person. If no node ever did, that is no node's fault:
+        the job has failed, and the node goes on. If another one did, this one lacks the account. If this very
+        one did, it has lost it (its directory service is away, say), and the job waits without being charged.
         """
         known = self.current(job, attempt, rank, node)
         if known is None or known.attempt is None or known.attempt.ranks[rank].state != "launching":
@@ -136,6 +148,12 @@ class Attempts:
         self._note(
             RankEnded(job=job, attempt=attempt, rank=rank, exit_code=REFUSED_EXIT_CODE, reason="refused")
         )
+        if is_about_owner:
+            ran_on = self._book.ran_on.get(known.spec.user, 0)
+            if not ran_on:
+                self.end(known, "failed", f"{node} refused to start it: {message}")
+                return
+            charged = not ran_on >> self._book.nodes[node].number & 1
         refusing = self._book.nodes[node]
         if refusing.up and not refusing.drained:
             until_s = self._book.now_s + self._limits.drain_s
@@ -287,6 +305,7 @@ class Attempts:
                     command=job.spec.command,
                     env=job.spec.env,
                     cwd=job.spec.cwd,
+                    person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
                     grace_s=self._limits.grace_s if job.spec.preemptible else None,
                     sm_clock_mhz=self._clock_mhz(rank.node, attempt),

@@ -24,6 +24,7 @@ from rlsched.broker.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
+    NodeHealth,
     NodeRemoved,
     NodeResumed,
     NodeUp,
@@ -86,6 +87,8 @@ class Book:
         eligibility: Which waiting jobs are kept out of the queue, and why.
         quotas: Limits of users, accounts and VCs, and what they have.
         accounts: Who may charge jobs to what.
+        health_failures: How often a node's own checks began to fail.
+        ran_on: By person: the nodes that have started a job of theirs, a bit for each node's number.
     """
 
     def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
@@ -117,6 +120,8 @@ class Book:
         self.eligibility = Eligibility(self.cluster)
         self.quotas = Quotas(self.eligibility)
         self.accounts = Accounts()
+        self.health_failures = 0
+        self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, int], bool] = {}
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
@@ -162,7 +167,17 @@ class Book:
                 self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
             case NumbersTaken():
                 self.last_number = max(self.last_number, entry.last)
-            case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
+            case (
+                NodeUp()
+                | NodeAway()
+                | NodeDown()
+                | NodeDrained()
+                | NodeResumed()
+                | NodeHealth()
+                | NodeRemoved()
+            ):
+                if isinstance(entry, NodeHealth) and entry.unhealthy:
+                    self.health_failures += not self.nodes[entry.name].unhealthy
                 change_node(self.nodes, self.cluster, self.clocks, entry)
                 self._can_run.clear()
             case JobSubmitted():
@@ -311,6 +326,8 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
         rank.state, rank.pid = "running", entry.pid
+        person = self.jobs[entry.job].spec.user
+        self.ran_on[person] = self.ran_on.get(person, 0) | 1 << self.nodes[rank.node].number
         rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
         if all(other.state != "launching" for other in attempt.ranks):
             self.jobs[entry.job].state = "running"

@@ -64,6 +64,8 @@ class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
     """Which directory of attempts it has; "" in journals from before nodes said it."""
     lost_after_s: float = 0.0
     """Ranks there end by themselves when it has heard nothing of a broker for so long; 0: they do not."""
+    notes: list[str] = []
+    """What people should know of it."""
 
 
 class NodeAway(msgspec.Struct, frozen=True, kw_only=True, tag="node_away"):
@@ -101,6 +103,14 @@ class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed")
     """A drained node gets jobs again."""
 
     name: str
+
+
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True, tag="node_health"):
+    """What a node's own checks say. While it is `unhealthy` it gets no new jobs, resumed or not."""
+
+    name: str
+    unhealthy: str
+    """Why; "" where it is well."""
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
@@ -274,6 +284,7 @@ Entry = (
     | NodeDrained
     | NodeRemoved
     | NodeResumed
+    | NodeHealth
     | JobSubmitted
     | JobCancelled
     | JobsRanked

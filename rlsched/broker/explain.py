@@ -133,9 +133,11 @@ def _absent(book: Book, now_s: float) -> list[str]:
             lines.append(f"nodes {state}: {', '.join(names[:NAMED_NODES])}{more}")
     drained = [(name, node) for name, node in nodes.items() if node.state == "drained"]
     for name, node in drained[:NAMED_NODES]:
-        ends = node.drained_until_s < math.inf
-        until = f"for {span(node.drained_until_s - now_s)}" if ends else "until it is resumed"
-        lines.append(f"node {name} gets no new jobs {until}: {node.drained_reason}")
+        until = "until its own checks pass"
+        if node.drained:
+            ends = node.drained_until_s < math.inf
+            until = f"for {span(node.drained_until_s - now_s)}" if ends else "until it is resumed"
+        lines.append(f"node {name} gets no new jobs {until}: {node.reason}")
     if len(drained) > NAMED_NODES:
         lines.append(f"{len(drained) - NAMED_NODES} more nodes get no new jobs")
     return lines

@@ -21,6 +21,7 @@ from rlsched.broker.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
+    NodeHealth,
     NodeRemoved,
     NodeResumed,
     NodeUp,
@@ -234,6 +235,7 @@ class Machine:
                     message.rank,
                     message.message,
                     charged=not message.is_for_now,
+                    is_about_owner=message.is_about_owner,
                 )
             case Ended():
                 self._attempts.ended(
@@ -256,7 +258,7 @@ class Machine:
             case LogData():
                 self._requests.log_data(node, event.request, message)
             case Heartbeat():
-                self._members.heartbeat(node, event.request)
+                self._members.heartbeat(node, event.request, message.unhealthy)
             case Leaving():
                 self._members.leaving(node)
 
@@ -411,6 +413,7 @@ _CHANGES = (
     NodeDown,
     NodeDrained,
     NodeResumed,
+    NodeHealth,
     NodeRemoved,
     JobSubmitted,
     JobCancelled,

@@ -8,11 +8,22 @@ from collections.abc import Callable, Container
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
-from rlsched.broker.entries import Entry, NodeAway, NodeDown, NodeDrained, NodeRemoved, NodeResumed, NodeUp
+from rlsched.broker.entries import (
+    Entry,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeHealth,
+    NodeRemoved,
+    NodeResumed,
+    NodeUp,
+)
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes import Node
 from rlsched.broker.strangers import Strangers
+from rlsched.broker.views import MAX_REASON_CHARS, shortened
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
+from rlsched.terminal import visible
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     AttemptReport,
@@ -36,6 +47,7 @@ MOST_OF_NODE = {
 """What a node may say that it has: more is a mistake, and does not fit the ledger."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
+MAX_NOTES = 8
 MAX_CLOCKS = 1_000
 """SM clocks that a node may say it can set; an H200 has about a hundred."""
 _log = logging.getLogger("rlsched.broker")
@@ -80,11 +92,18 @@ class Members:
         """When a node was heard of last, Unix seconds."""
         return self._seen_s.get(node, self._started_s)
 
-    def heartbeat(self, node: str, request: int) -> None:
+    def heartbeat(self, node: str, request: int, unhealthy: str = "") -> None:
         """A registered node lives. It has had its `Welcome`, so that it goes by this broker's times."""
         self._lost_after_s[node] = self._limits.lost_after_s
+        self._health(node, unhealthy)
         if request:
             self._send(node, HeartbeatAck(), request)
+
+    def _health(self, node: str, unhealthy: str) -> None:
+        """What its own checks say; journalled where that is news."""
+        unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
+        if unhealthy != self._book.nodes[node].unhealthy:
+            self._note(NodeHealth(name=node, unhealthy=unhealthy))
 
     def leaving(self, node: str) -> None:
         """A node's daemon is being stopped."""
@@ -106,6 +125,10 @@ class Members:
                 for job in jobs if requeue else []:
                     self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
             case ResumeNode():
+                if not node.drained and node.unhealthy:
+                    return (
+                        f"node {name} gets jobs again by itself, when its own checks pass: {node.unhealthy}"
+                    )
                 if not node.drained:
                     return f"node {name} is not drained: it is {node.state}"
                 self._note(NodeResumed(name=name))
@@ -180,6 +203,7 @@ class Members:
             clocks_note=hello.clocks_note,
             directory_id=hello.directory_id,
             lost_after_s=max(hello.lost_after_s, self._limits.lost_after_s),
+            notes=[shortened(visible(note), MAX_REASON_CHARS) for note in hello.notes[:MAX_NOTES]],
         )
         known = self._book.nodes.get(name)
         if known is not None and known.is_other(hello) and self._busy(known):
@@ -193,6 +217,7 @@ class Members:
             or name not in self._greeted
         ):
             self._note(spec)
+        self._health(name, hello.unhealthy)
         self._greeted.add(name)
         self._lost_after_s[name] = spec.lost_after_s
         theirs = hello.attempts if hello.cluster == self._book.identity else []

@@ -6,13 +6,21 @@ import math
 from dataclasses import dataclass, field
 
 from rlsched.broker.clocks import Clocks
-from rlsched.broker.entries import NodeAway, NodeDown, NodeDrained, NodeRemoved, NodeResumed, NodeUp
+from rlsched.broker.entries import (
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeHealth,
+    NodeRemoved,
+    NodeResumed,
+    NodeUp,
+)
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.wire.messages import Hello
 
-NodeChange = NodeUp | NodeAway | NodeDown | NodeDrained | NodeResumed | NodeRemoved
+NodeChange = NodeUp | NodeAway | NodeDown | NodeDrained | NodeResumed | NodeHealth | NodeRemoved
 
 
 @dataclass(slots=True)
@@ -30,6 +38,7 @@ class Node:
         drained_until_s: When it gets new jobs again, Unix seconds; infinite: when somebody says so; 0: it
             gets them now.
         drained_reason: Why it gets none.
+        unhealthy: Why it gets none by its own checks; "" where they pass.
     """
 
     number: int
@@ -41,10 +50,11 @@ class Node:
     live_jobs: set[int] = field(default_factory=set)
     drained_until_s: float = 0.0
     drained_reason: str = ""
+    unhealthy: str = ""
 
     @property
     def drained(self) -> bool:
-        """Whether it is told to get no new jobs."""
+        """Whether it is told to get no new jobs, by an operator or after a refusal."""
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
@@ -56,12 +66,14 @@ class Node:
         """down | away | drained | up."""
         if not self.up:
             return "down"
-        return "away" if self.away else "drained" if self.drained else "up"
+        return "away" if self.away else "drained" if self.drained or self.unhealthy else "up"
 
     @property
     def reason(self) -> str:
         """Why it is in this state; "" where it is up."""
-        return {"up": "", "drained": self.drained_reason}.get(self.state, self.gone_reason)
+        told = [self.drained_reason] if self.drained else []
+        drained = "; ".join([*told, *([self.unhealthy] if self.unhealthy else [])])
+        return {"up": "", "drained": drained}.get(self.state, self.gone_reason)
 
 
 def change_node(nodes: dict[str, Node], cluster: ClusterState, clocks: Clocks, change: NodeChange) -> None:
@@ -106,9 +118,11 @@ def change_node(nodes: dict[str, Node], cluster: ClusterState, clocks: Clocks, c
             node.drained_until_s, node.drained_reason = change.until_s, change.reason
         case NodeResumed():
             node.drained_until_s = 0.0
+        case NodeHealth():
+            node.unhealthy = change.unhealthy
         case NodeRemoved():
             node.up, node.away, node.removed, node.gone_reason = False, False, True, change.reason
-            node.drained_until_s = 0.0
+            node.drained_until_s, node.unhealthy = 0.0, ""
     status = _STATUS[node.state]
     if cluster.arrays.node.status[node.number] != status:
         _SHOW[status](cluster, node.number)

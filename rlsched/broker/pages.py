@@ -107,7 +107,7 @@ def _job_bytes(row: JobInfo) -> int:
 
 
 def _node_bytes(row: NodeInfo) -> int:
-    texts = row.name, row.gpu_type, row.vc, row.clocks_note, row.reason
+    texts = row.name, row.gpu_type, row.vc, row.clocks_note, row.reason, *row.notes
     return 200 + sum(map(_text_bytes, texts)) + 9 * len(row.jobs)
 
 

@@ -19,6 +19,7 @@ from rlsched.broker.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
+    NodeHealth,
     NodeRemoved,
     NodeResumed,
     NodeUp,
@@ -151,7 +152,9 @@ def _happen(
     now_s: float,
 ) -> None:
     match change:
-        case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
+        case (
+            NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeHealth() | NodeRemoved()
+        ):
             change_node(nodes, state, clocks, change)
         case JobSubmitted(rejected=""):
             level, ln_weight = priorities.of(change)

@@ -93,6 +93,8 @@ class Reports:
             address=vitals.address,
             fallback=self._started.fallback,
             nodes=dict(Counter(node.state for node in nodes.values())),
+            unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
+            health_failures=book.health_failures,
             absent_nodes=dict(islice(absent, MAX_NAMED_NODES)),
             journal=vitals.journal,
             guard=GuardReport(

@@ -60,6 +60,13 @@ _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = Cancel | ReadLog
 """What only the job's user and admins may ask."""
 MAX_LOG_BYTES = 1 << 16
+MAX_LOG_READS = 16
+"""Of one person's reads of output that nodes have not answered yet: more would keep a node busy with them."""
+
+
+_TOO_MANY_READS = (
+    f"{MAX_LOG_READS} of your reads of output wait for an answer already; ask again when one has come"
+)
 
 
 class SendNow(Protocol):
@@ -78,6 +85,7 @@ class _Drafts(NamedTuple):
 @dataclass(slots=True)
 class _LogWait:
     peer: bytes
+    person: str
     request: int
     node: str
     job: int
@@ -365,9 +373,12 @@ class Requests:
                 asked.peer, asked.request, Refused(message=f"node {node}, which has this output, is down")
             )
             return
+        if sum(wait.person == asked.by.person for wait in self._log_waits.values()) >= MAX_LOG_READS:
+            self._reply(asked.peer, asked.request, Refused(message=_TOO_MANY_READS))
+            return
         request, self._next_request = self._next_request, self._next_request + 1
         self._log_waits[request] = _LogWait(
-            asked.peer, asked.request, node, job.number, attempt.number, now_s
+            asked.peer, asked.by.person, asked.request, node, job.number, attempt.number, now_s
         )
         self._send(
             node,

@@ -44,6 +44,7 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.priorities import Ranks
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.space import MIN_FREE_MIB, low_disk_mib
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
@@ -94,7 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logdir: Path | None = None
     limits: Limits = Limits()
     ranks: Ranks = Ranks()
-    min_free_mib: int = 256
+    min_free_mib: int = MIN_FREE_MIB
     seed: int = 0
 
 
@@ -360,7 +361,9 @@ class Broker:
         """What is asked for in reports."""
         return Vitals(
             address=self.address,
-            journal=journal_report(self._journal.path, self._commits.last_ms),
+            journal=journal_report(
+                self._journal.path, self._commits.last_ms, low_disk_mib(self.settings.min_free_mib)
+            ),
             records_kept=self._log.kept,
             timings={
                 "decision": self._decisions.timing(),

@@ -100,6 +100,7 @@ def node_info(book: Book, name: str, seen_s: float, clock_skew_s: float | None =
         jobs=sorted(node.live_jobs),
         last_seen_s=seen_s,
         clock_skew_s=clock_skew_s,
+        notes=node.spec.notes,
         max_sm_clock_mhz=max(node.spec.sm_clocks_mhz, default=0),
         clocks_note=shortened(node.spec.clocks_note, MAX_REASON_CHARS),
     )

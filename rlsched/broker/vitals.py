@@ -15,9 +15,6 @@ from rlsched.broker.entries import Entry
 from rlsched.broker.timing import Histogram
 from rlsched.wire.messages import JournalReport, Timing
 
-LOW_DISK_BYTES = 1 << 30
-"""Less free on the journal's disk is too little, says `rlsched status`."""
-
 
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker's loop knows and its state machine does not.
@@ -66,8 +63,8 @@ class TimedCommits:
         self.last_ms = 1e3 * took_s
 
 
-def journal_report(path: Path, last_commit_ms: float | None) -> JournalReport:
-    """Size of a journal with its write-ahead log, and what is free on its disk."""
+def journal_report(path: Path, last_commit_ms: float | None, low_mib: int) -> JournalReport:
+    """Size of a journal with its write-ahead log, and what is free on its disk; `low_mib`: too little."""
     size_bytes = 0
     for file in (path, path.with_name(path.name + "-wal")):
         with contextlib.suppress(OSError):
@@ -80,5 +77,5 @@ def journal_report(path: Path, last_commit_ms: float | None) -> JournalReport:
         size_bytes=size_bytes,
         last_commit_ms=last_commit_ms,
         free_bytes=free_bytes,
-        low_bytes=LOW_DISK_BYTES,
+        low_bytes=low_mib << 20,
     )

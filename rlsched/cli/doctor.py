@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple
 
 import click
 
+from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.cli.options import asking
 from rlsched.cli.show import print_json
 from rlsched.errors import RlschedError
 
 WRONG = 1
-LOW_DISK_BYTES = 1 << 30
 _COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
@@ -116,7 +116,7 @@ def _disk(home: Path) -> Iterator[Finding]:
     where = next(path for path in (home, *home.parents) if path.exists())
     free = shutil.disk_usage(where).free
     line = f"{free / (1 << 30):.1f} GiB free for {home}"
-    if free < LOW_DISK_BYTES:
+    if free < LOW_DISK_MIB << 20:
         yield Finding("disk", "wrong", f"{line}: make room, or give --dir on another disk")
     else:
         yield Finding("disk", "ok", line)

@@ -89,7 +89,7 @@ def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> Non
         return
     table = Table(box=None, pad_edge=False)
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
-    notes = [[*([node.reason] if node.reason else []), *_skew(node)] for node in nodes]
+    notes = [[*([node.reason] if node.reason else []), *_skew(node), *node.notes] for node in nodes]
     columns = ["node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"]
     for name in [*columns, *(["reason"] if any(notes) else [])]:
         table.add_column(name, justify="right" if name in ("gpus", "free") else "left")

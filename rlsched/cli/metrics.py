@@ -105,6 +105,8 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     yield _gauge("oldest_queued_seconds", "How long the first of them has waited.", report.oldest_queued_s)
     nodes = [([state], count) for state, count in report.nodes.items()]
     yield _gauges("nodes", "Nodes.", ["state"], nodes)
+    yield _gauge("nodes_unhealthy", "Nodes whose own checks fail.", report.unhealthy_nodes)
+    yield _counter("health_failures", "Times a node's checks began to fail.", report.health_failures)
     gpus = [
         ([kind, state], getattr(of_kind, state))
         for kind, of_kind in report.gpus.items()
@@ -162,6 +164,12 @@ def _counters(name: str, words: str, label: str, values: Mapping[str, int]) -> M
     for labelled, value in values.items():
         family.add_metric((labelled,), value)
     return family
+
+
+def _counter(name: str, words: str, value: int) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(f"rlsched_{name}", words, value=value)
 
 
 def _histogram(name: str, words: str, timing: Timing) -> Metric:

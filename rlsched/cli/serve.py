@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched.broker.space import MIN_FREE_MIB
 from rlsched.cli.options import deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
 from rlsched.errors import InputError
@@ -56,7 +57,7 @@ PRIORITIES = ("low", "normal", "high", "urgent")
 )
 @click.option(
     "--min-free-mib",
-    default=256,
+    default=MIN_FREE_MIB,
     show_default=True,
     type=click.IntRange(min=0),
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",

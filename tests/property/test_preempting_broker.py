@@ -71,9 +71,10 @@ WEIGHTS = {
     "partition": 1.5,
     "pause": 1,
     "freeze": 1,
+    "health": 2,
     "quota": 5,
 }
-QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze"), 0.2)
+QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze", "health"), 0.2)
 USERS, ACCOUNTS = ("ada", "bob", "cyd"), ("", "ml", "hep")
 PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"), ("account", "default"))
 
@@ -180,7 +181,8 @@ class World:
         assert (name, key) not in self.ran, "a rank is started once"
         assert not any(other.job == key.job and other.attempt != key.attempt for _, other in self.processes)
         if self.chance.random() < 0.03:
-            self.happens(name, steps.StartFailed(key, "disk full"))
+            is_about_owner = self.chance.random() < 0.3
+            self.happens(name, steps.StartFailed(key, "no", is_about_owner=is_about_owner))
             return
         self.ran.add((name, key))
         self.processes[name, key] = set(launch.gpus)
@@ -268,6 +270,9 @@ class World:
                 )
             case "freeze":
                 self.freeze(chance.uniform(1.0, 60.0))
+            case "health":
+                unhealthy = chance.choice(("", "", "no scratch", "a GPU is lost"))
+                self.happens(chance.choice(list(self.nodes)), steps.Checked(unhealthy))
             case "time":
                 self.time(chance.choice((0.001, 0.5, 1.0, 5.0)))
             case _:
@@ -379,7 +384,7 @@ class World:
                 self.happens(name, missed)
         lost_after_s = self.leases[name].lost_after_s if name in self.leases else 0.0
         kept = []
-        for key, attempt in old.attempts.items():
+        for key, attempt in old.attempts.known.items():
             if (name, key) in self.processes:
                 kept.append(Attempt(key, attempt.gpus, Phase.RUNNING, 1))
             elif attempt.phase is Phase.ENDED:
@@ -405,7 +410,8 @@ def shape(book: Book) -> list[object]:
         book.cluster.digest(),
         [(job.number, job.state, job.retries, job.preemptions, job.earlier_s) for job in book.jobs.values()],
         [msgspec.json.encode(job.attempt) for job in book.jobs.values()],
-        [(name, node.up, sorted(node.live_jobs)) for name, node in book.nodes.items()],
+        [(name, node.state, node.reason, sorted(node.live_jobs)) for name, node in book.nodes.items()],
+        (dict(book.ran_on), book.health_failures),
         dict(book.decisions),
         [sorted(book.eligibility.of(job.seq)) for job in book.jobs.values()],
         book.quotas.rows(book.now_s),
@@ -439,6 +445,8 @@ def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> N
     world.scheduler.calm = True  # type: ignore[attr-defined]
     world.lift()
     world.time(61.0)
+    for name in world.nodes:
+        world.happens(name, steps.Checked(""))
     for _ in rounds(world):
         for name in world.nodes:
             while world.orders[name] or world.words[name]:

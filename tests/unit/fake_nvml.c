@@ -2,13 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef GPUS
 #define GPUS 2 /* on the second, somebody else computes */
 #endif
 
 enum { POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CLOCKS, LOCK, PERSISTENCE, CALLS };
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 
 static int error_of[CALLS];
 static int open_count;
@@ -41,13 +42,18 @@ int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     strncpy(name, "Fake H200", length);
     return SUCCESS;
 }
+/* The GPUs fall off the bus when the file that FAKE_NVML_LOST names is there. */
+static int is_lost(void) {
+    const char *path = getenv("FAKE_NVML_LOST");
+    return path && access(path, F_OK) == 0;
+}
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     (void)device;
     memory->total = 1000ull << 20;
     memory->used = 250ull << 20;
     memory->free = 750ull << 20;
-    return error_of[MEMORY];
+    return is_lost() ? GPU_IS_LOST : error_of[MEMORY];
 }
 struct utilisation { unsigned gpu, memory; };
 int nvmlDeviceGetUtilizationRates(void *device, struct utilisation *rates) {

@@ -75,6 +75,18 @@ def test_a_drained_node_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.splitlines()[1].split() == ["n0", "drained", "4", "0", "h200", "3", "4"]
 
 
+def test_what_people_should_know_of_a_node_is_said_in_any_state(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"gpus": 4, "free_gpus": 4, "gpu_type": "h200", "vc": "", "jobs": [], "last_seen_s": 0.0}
+    up = NodeInfo(name="n0", state="up", notes=["no control groups"], **told)  # type: ignore[arg-type]
+    sick = NodeInfo(name="n1", state="drained", reason="no scratch", notes=["no control groups"], **told)  # type: ignore[arg-type]
+    print_nodes([up, sick])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [" ".join(line.split()[5:]) for line in lines] == [
+        "no control groups",
+        "no scratch; no control groups",
+    ]
+
+
 def test_nothing_to_list_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     print_jobs([])
     print_nodes([])

@@ -57,7 +57,7 @@ def test_an_order_from_before_the_lease_ran_out_is_not_obeyed() -> None:
     """The daemon was frozen, and finds it among its messages: the job may run elsewhere by now."""
     machine = registered()
     machine.handle(Received(ORDER), 65.0)
-    assert machine.attempts == {}
+    assert machine.attempts.known == {}
     assert not machine.is_registered
     (hello,) = [e.message for e in machine.handle(Tick(), 66.0) if isinstance(e, Send)]
     assert isinstance(hello, Hello)

@@ -21,16 +21,16 @@ from rlsched.wire.messages import (
     Welcome,
 )
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.attempts import FORGET_GRACE_S, HARD_KILL_AFTER_S
 from rlsched_node.machine import (
     ENDED_REPEAT_S,
-    FORGET_GRACE_S,
-    HARD_KILL_AFTER_S,
     HELLO_RETRY_S,
     MAX_LOG_BYTES,
     NodeMachine,
 )
 from rlsched_node.steps import (
     Acknowledge,
+    Checked,
     Connected,
     Disconnected,
     Effect,
@@ -129,13 +129,13 @@ def test_hello_tells_what_runs_and_what_ended_without_acknowledgement() -> None:
 def test_an_attempt_goes_from_launch_to_acknowledged_end() -> None:
     machine = registered()
     running(machine, launch())
-    assert machine.gpus_held == {0}
+    assert machine.attempts.gpus_held == {0}
     assert silent(machine.handle(Exited(KEY, 3), 1.0)) == [ended(exit_code=3)]
-    assert machine.gpus_held == set()
-    assert not machine.is_drained
+    assert machine.attempts.gpus_held == set()
+    assert not machine.attempts.is_drained
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.0) == [Acknowledge(KEY)]
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.0) == []
-    assert machine.is_drained
+    assert machine.attempts.is_drained
 
 
 def test_when_it_ended_is_told_every_time() -> None:
@@ -191,7 +191,7 @@ def test_a_launch_that_cannot_be_obeyed_is_refused_and_not_remembered(order: Lau
     assert isinstance(effect, Send)
     assert isinstance(effect.message, LaunchRefused)
     assert line in effect.message.message
-    assert len(machine.attempts) == 1
+    assert len(machine.attempts.known) == 1
 
 
 def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
@@ -200,7 +200,7 @@ def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
     assert silent(machine.handle(StartFailed(KEY, "disk full"), 0.0)) == [
         Send(LaunchRefused(job=1, attempt=1, rank=0, message="disk full"))
     ]
-    assert machine.gpus_held == set()
+    assert machine.attempts.gpus_held == set()
     assert machine.handle(Received(launch(attempt=2)), 0.0) == [StartRank(launch(attempt=2))]
 
 
@@ -254,9 +254,9 @@ def test_a_launch_on_gpus_that_are_being_vacated_waits_for_them() -> None:
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
     order = launch(2, gpus=[1])
     assert machine.handle(Received(order), 0.0) == []
-    assert machine.gpus_held == {0, 1}
+    assert machine.attempts.gpus_held == {0, 1}
     assert StartRank(order) in machine.handle(Exited(KEY, 143, "killed"), 1.0)
-    assert machine.gpus_held == {1}
+    assert machine.attempts.gpus_held == {1}
 
 
 def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again() -> None:
@@ -267,7 +267,7 @@ def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again()
     machine.handle(Disconnected(), 0.0)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 10.0), 0.0)
-    assert [a.key.job for a in machine.attempts.values()] == [1]
+    assert [a.key.job for a in machine.attempts.known.values()] == [1]
     assert StartRank(launch(2)) not in machine.handle(Exited(KEY, 143), 1.0)
     assert machine.handle(Received(launch(2)), 2.0) == [StartRank(launch(2))]
 
@@ -372,8 +372,8 @@ def test_ending_all_jobs_takes_no_new_ones() -> None:
     assert isinstance(refusal, Send)
     assert isinstance(refusal.message, LaunchRefused)
     machine.handle(Exited(KEY, 143, "node_stopped"), 1.0)
-    assert machine.is_idle
-    assert not machine.is_drained
+    assert machine.attempts.is_idle
+    assert not machine.attempts.is_drained
 
 
 def test_log_requests_are_bounded() -> None:
@@ -409,7 +409,7 @@ def test_orders_before_the_welcome_are_ignored() -> None:
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     assert silent(machine.handle(Received(launch()), 0.0)) == []
-    assert machine.attempts == {}
+    assert machine.attempts.known == {}
 
 
 def test_a_cluster_id_that_is_no_file_name_is_refused() -> None:
@@ -429,3 +429,39 @@ def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -
     assert machine.handle(Tick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO, 4)]
     machine.handle(welcome(), 22.0)
     assert Send(HELLO, 5) not in machine.handle(Tick(), 99.0)
+
+
+# ---- health ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_registers_when_its_first_check_is_over() -> None:
+    machine = NodeMachine(HELLO, is_checked=False)
+    assert machine.handle(Connected(), 0.0) == []
+    assert machine.handle(Tick(), HELLO_RETRY_S) == []
+    assert machine.handle(Received(SayHello()), 2.0) == []
+    *_, sent = machine.handle(Checked("no scratch"), 3.0)
+    assert isinstance(sent, Send)
+    assert isinstance(sent.message, Hello)
+    assert sent.message.unhealthy == "no scratch"
+
+
+def test_a_heartbeat_says_at_once_how_the_node_is() -> None:
+    machine = NodeMachine(HELLO)
+    machine.handle(Connected(), 0.0)
+    machine.handle(Received(Welcome(epoch=1, cluster=CLUSTER, heartbeat_s=10.0)), 0.0)
+
+    def beats(effects: list[Effect]) -> list[str]:
+        sent = [effect.message for effect in effects if isinstance(effect, Send)]
+        return [message.unhealthy for message in sent if isinstance(message, Heartbeat)]
+
+    assert beats(machine.handle(Checked("lost"), 1.0)) == ["lost"]
+    assert beats(machine.handle(Tick(), 10.9)) == []
+    assert beats(machine.handle(Tick(), 11.1)) == ["lost"]
+    assert machine.handle(Checked("lost"), 12.0) == []
+    assert beats(machine.handle(Checked(""), 12.0)) == [""]
+
+
+def test_a_first_check_that_passes_says_hello_once() -> None:
+    machine = NodeMachine(HELLO)
+    assert len(machine.handle(Connected(), 0.0)) == 1
+    assert machine.handle(Checked(""), 0.0) == []

@@ -99,9 +99,9 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
     assert directory.read_output(5, 99) == (b"", 5, True)
     assert directory.read_output(99, 99) == (CUT, 5 - len(CUT), True), "the job has shortened it"
     now_s = (directory.path / "acknowledged").stat().st_mtime
-    assert store.clean(now_s + 60.0, keep_s=120.0) == 0
+    assert store.clean(now_s + 60.0, keep_s=120.0) == (0, True)
     assert list(store.scan()) == [KEY]
-    assert store.clean(now_s + 180.0, keep_s=120.0) == 1
+    assert store.clean(now_s + 180.0, keep_s=120.0) == (1, True)
     assert list(store.scan()) == []
 
 

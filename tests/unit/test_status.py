@@ -10,7 +10,8 @@ import pytest
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import Predictions
-from rlsched.broker.vitals import LOW_DISK_BYTES, journal_report
+from rlsched.broker.space import LOW_DISK_MIB, low_disk_mib
+from rlsched.broker.vitals import journal_report
 from rlsched.cli.status import _lines, problems
 from rlsched.cli.top import _print_report
 from rlsched.cluster.state import ClusterState
@@ -77,10 +78,14 @@ def test_a_journal_s_size_counts_its_log(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_bytes(bytes(100))
     (tmp_path / "journal.sqlite-wal").write_bytes(bytes(50))
-    report = journal_report(path, 1.0)
-    assert (report.size_bytes, report.low_bytes) == (150, LOW_DISK_BYTES)
+    report = journal_report(path, 1.0, LOW_DISK_MIB)
+    assert (report.size_bytes, report.low_bytes) == (150, 1 << 30)
     assert report.free_bytes is not None
     assert report.free_bytes > 0
+
+
+def test_a_broker_that_takes_no_new_jobs_is_degraded_at_the_latest() -> None:
+    assert [low_disk_mib(min_free_mib) for min_free_mib in (0, 256, 4096)] == [1024, 1024, 4096]
 
 
 class Failing(Scheduler):

@@ -102,6 +102,9 @@ class GpuSet(Protocol):
     def reset_sm_clock(self, gpu: int) -> None:
         """Let the GPU choose its SM clock again."""
 
+    def check(self, gpu: int) -> None:
+        """Ask the GPU for something: raises where it is lost. Called by another thread than the rest."""
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         """Processes on the GPU that `is_ours(pid)` disowns."""
 

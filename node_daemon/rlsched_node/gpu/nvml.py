@@ -141,6 +141,10 @@ class NvmlGpus:
     def reset_sm_clock(self, gpu: int) -> None:
         pynvml.nvmlDeviceResetGpuLockedClocks(self._handles[gpu])
 
+    def check(self, gpu: int) -> None:
+        """By its memory: a GPU that fell off the bus (Xid 79, say) answers NVML_ERROR_GPU_IS_LOST."""
+        self._memory(gpu)
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         if not self._capabilities[gpu].processes:
             return None

@@ -107,6 +107,9 @@ class SimulatedGpus:
         self._check(gpu)
         self._locked_mhz.pop(gpu, None)
 
+    def check(self, gpu: int) -> None:
+        self._check(gpu)
+
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:  # noqa: ARG002
         self._check(gpu)
         return []

@@ -46,12 +46,18 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unkno
     """The `Welcome.lost_after_s` that its ranks go by still."""
     wall_s: float | None = None
     """What its clock says as it sends this, Unix seconds."""
+    unhealthy: str = ""
+    """Why it is to get no new jobs, by its own checks; "" where it may."""
+    notes: list[str] = []
+    """What people should know of it."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True):
     """The node is alive. Answered by `HeartbeatAck` where it has a request number."""
 
     name: str
+    unhealthy: str = ""
+    """As in `Hello`, at this moment."""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
@@ -84,6 +90,8 @@ class LaunchRefused(
     message: str
     is_for_now: bool = False
     """No fault of the job's (the node's disk is full, say): this attempt does not count."""
+    is_about_owner: bool = False
+    """The node runs no jobs of the job's person: there is no such account, or none that may run jobs."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True):

@@ -43,6 +43,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     command: list[str]
     env: dict[str, str]
     cwd: str
+    person: str = ""
+    """Whose job it is, as the broker knows it from a key; "" from a broker that does not say."""
     time_limit_s: float | None = None
     grace_s: float | None = None
     """Between SIGTERM and SIGKILL when the job is preempted; None where it is not."""

@@ -74,6 +74,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why they cannot."""
     reason: str = ""
     """Why it is in this state; "" where it is up."""
+    notes: list[str] = []
+    """What people should know of it in any state."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):

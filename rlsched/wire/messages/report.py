@@ -105,6 +105,10 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """The rule that decides where the policy fails, "" where there is none."""
     nodes: dict[str, int] = {}
     """Nodes by state."""
+    unhealthy_nodes: int = 0
+    """Nodes whose own checks fail now."""
+    health_failures: int = 0
+    """How often a node's checks began to fail, since the journal began."""
     absent_nodes: dict[str, str] = {}
     """Nodes that are down, away or drained, and why; the first 50."""
     journal: JournalReport | None = None

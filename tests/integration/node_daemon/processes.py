@@ -91,6 +91,7 @@ class FakeBroker:
         gpus: list[int] | None = None,
         cwd: str = "/",
         limit_s: float | None = None,
+        person: str = "",
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -103,6 +104,7 @@ class FakeBroker:
             command=list(command),
             env={},
             cwd=cwd,
+            person=person,
             time_limit_s=limit_s,
         )
         self.send(order)

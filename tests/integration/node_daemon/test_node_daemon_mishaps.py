@@ -19,7 +19,8 @@ FAULTY = """
 import logging, sys
 from pathlib import Path
 from rlsched.broker.keys import KeyHome
-from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
+from rlsched_node.config import NodeConfig
+from rlsched_node.daemon import NodeDaemon, run_until_signalled
 from rlsched_node.gpu.simulated import SimulatedGpus
 
 class Faulty(SimulatedGpus):

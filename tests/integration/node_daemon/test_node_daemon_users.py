@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from rlsched.wire.messages import LaunchRefused
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, until
 
 OPTIONS = ("--gpus", "4", "--simulated")
@@ -47,8 +49,8 @@ def test_a_job_does_not_see_the_daemons_environment(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ((), "this node would run every job as root: give --run-as USER, or --allow-root"),
-        (("--run-as", "root"), "this node would run every job as root: give --run-as USER, or --allow-root"),
+        ((), "this node would run every job as root: give --run-as USER, --run-as-owner"),
+        (("--run-as", "root"), "this node would run every job as root: give --run-as USER, --run-as-owner"),
         (("--run-as", "no-such-user"), "there is no user 'no-such-user' on this machine"),
     ],
 )
@@ -103,3 +105,153 @@ def test_jobs_of_another_user_cannot_touch_what_watches_them(
     broker.launch("sleep", "300", job=2, limit_s=0.1)
     assert broker.end_of(2).exit_code == 124
     until(lambda: (node.directory / "records" / "c1" / "2.1.0" / "acknowledged").exists())
+
+
+# ---- each as its owner ----------------------------------------------------------------------------------
+
+ACCOUNTS = {"ada": "games", "bob": "nobody"}
+
+
+@pytest.fixture
+def owners(
+    home: Path, broker: FakeBroker, start_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> Node:
+    """A node that runs jobs of ada and bob as accounts of this machine."""
+    monkeypatch.delenv("RLSCHED_ALLOW_ROOT")
+    users = home / "users.toml"
+    users.write_text("".join(f'{person} = "{account}"\n' for person, account in ACCOUNTS.items()))
+    home.chmod(0o711)
+    (home / "nodes").mkdir(mode=0o711, exist_ok=True)
+    umask = os.umask(0o077)
+    node = start_node(*OPTIONS, "--run-as-owner", "--users", str(users))
+    os.umask(umask)
+    broker.greet()
+    return node
+
+
+def lines_of(broker: FakeBroker, job: int) -> list[str]:
+    broker.end_of(job)
+    return broker.log(job).data.decode().splitlines()
+
+
+@root_alone
+def test_a_job_is_its_owners_with_all_that_a_login_has(
+    broker: FakeBroker, owners: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/root")
+    games = pwd.getpwnam("games")
+    groups = " ".join(map(str, os.getgrouplist("games", games.pw_gid)))
+    script = "id -u; id -G; umask; echo $HOME $USER $LOGNAME $SHELL; cat /proc/self/oom_score_adj; "
+    broker.launch("sh", "-c", script + "touch $RLSCHED_ATTEMPT_DIR/mine", person="ada")
+    lines = lines_of(broker, 1)
+    assert lines[:3] == [str(games.pw_uid), groups, "0022"]
+    assert lines[3] == f"{games.pw_dir} games games {games.pw_shell}"
+    assert int(lines[4]) >= 0
+    job = owners.directory / "attempts" / "c1" / "1.1.0"
+    for path, mode in ((job, 0o700), (job / "output.log", 0o600)):
+        assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (games.pw_uid, mode)
+    assert "each job runs as the account of its owner" in owners.log
+
+
+@root_alone
+def test_the_working_directory_is_entered_as_the_owner(
+    broker: FakeBroker, owners: Node, tmp_path: Path
+) -> None:
+    assert owners.directory
+    broker.launch("pwd", cwd=str(tmp_path), person="ada")
+    assert broker.end_of(1).exit_code == 126
+    assert "cannot enter the working directory" in broker.log(1).data.decode()
+
+
+@root_alone
+def test_jobs_of_two_users_cannot_touch_each_other_nor_the_daemon(broker: FakeBroker, owners: Node) -> None:
+    """Bob tries all that he can think of, from a job on the same node."""
+    gate = owners.directory.parent.parent / "gate"
+    os.mkfifo(gate)
+    gate.chmod(0o644)
+    hold = f"echo secret of ada; read line < {gate}; echo done"
+    broker.launch("sh", "-c", hold, gpus=[0], person="ada")
+    records = owners.directory / "records" / "c1" / "1.1.0"
+    until(lambda: (records / "pid").exists() and "secret" in owners.output_of(1))
+    shim_pid = msgspec.json.decode((records / "pid").read_bytes())["pid"]
+    script = f"""
+    ada={owners.directory}/attempts/c1/1.1.0
+    cat $ada/output.log; ls $ada; rm -rf $ada; ln -s /etc $ada/link
+    for pid in {shim_pid} {owners.process.pid} $PPID $(pgrep -u games); do
+        kill -9 $pid; kill -STOP $pid; cat /proc/$pid/environ; head -c 1 /proc/$pid/mem; ls /proc/$pid/fd
+    done
+    cd {owners.directory}
+    ls records; ls .; cat records/c1/1.1.0/launch.json; echo 1 > records/c1/1.1.0/exit; cat lease lock
+    for name in lease lock state.json clocks.json mine; do echo x > $name; done
+    mv $RLSCHED_ATTEMPT_DIR ../mine; ln -sfn /etc $RLSCHED_ATTEMPT_DIR
+    rm $RLSCHED_ATTEMPT_DIR/output.log; ln -s /etc/hostname $RLSCHED_ATTEMPT_DIR/output.log
+    mkdir $RLSCHED_ATTEMPT_DIR/below; ln -s /etc $RLSCHED_ATTEMPT_DIR/below/etc
+    ln -s {owners.directory}/lease $RLSCHED_ATTEMPT_DIR/exit.tmp; echo here
+    """
+    before = Path("/etc/hostname").stat()
+    broker.launch("sh", "-c", script, job=2, gpus=[1], person="bob")
+    said = "\n".join(lines_of(broker, 2))
+    assert said.endswith("here")
+    assert "secret" not in said
+    assert said.count("not permitted") >= 2 * 4, "each of daemon, both shims and the other job, twice"
+    files = [path for path in owners.directory.iterdir() if path.is_file()]
+    open_to_others = [path for path in files if path.stat().st_mode & 0o077]
+    assert open_to_others == [], "what can be opened can be locked"
+    assert "launch.json" not in said.replace("records/c1/1.1.0/launch.json", "")
+    assert (records / "exit").exists() is False
+    assert owners.process.poll() is None
+    after = Path("/etc/hostname").stat()
+    assert (after.st_uid, after.st_mode, after.st_size) == (before.st_uid, before.st_mode, before.st_size)
+    assert not (owners.directory / "mine").exists()
+    gate.write_text("on\n")
+    assert lines_of(broker, 1) == ["secret of ada", "done"]
+    assert broker.log(2).data.decode().endswith("here\n"), "its output, not what a link leads to"
+
+
+@root_alone
+def test_a_daemon_that_comes_back_adopts_jobs_of_all_owners(
+    broker: FakeBroker, owners: Node, start_node: Callable[..., Node], home: Path
+) -> None:
+    gate = home / "gate"
+    os.mkfifo(gate)
+    gate.chmod(0o644)
+    broker.launch("sh", "-c", f"read line < {gate}; id -u; exit 4", person="ada")
+    until(lambda: (owners.directory / "records" / "c1" / "1.1.0" / "pid").exists())
+    owners.process.kill()
+    owners.process.wait(DEADLINE_S)
+    start_node(*OPTIONS, "--run-as-owner")
+    assert [report.state for report in broker.greet().attempts] == ["running"]
+    gate.write_text("on\n")
+    assert broker.end_of(1).exit_code == 4
+    assert broker.log(1).data.decode() == f"{pwd.getpwnam('games').pw_uid}\n"
+
+
+@root_alone
+@pytest.mark.parametrize(
+    ("person", "line"),
+    [
+        ("eve", "eve has no account on this node"),
+        ("daemon", "'daemon' is an account of the system's on this node"),
+        ("root", "root would be root on this node"),
+        ("", "the broker did not say whose job it is"),
+    ],
+)
+def test_who_may_not_run_jobs_here_is_refused(
+    broker: FakeBroker, owners: Node, person: str, line: str
+) -> None:
+    broker.launch("true", person=person)
+    refused = broker.receive(LaunchRefused)
+    assert line in refused.message
+    assert refused.is_about_owner
+    assert not list((owners.directory / "records").glob("*/*"))
+
+
+@root_alone
+def test_what_contradicts_itself_is_refused_at_once(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
+    assert broker.port
+    node = start_node(*OPTIONS, "--run-as-owner", "--run-as", "games")
+    assert node.process.wait(DEADLINE_S) == 2
+    assert "--run-as and --run-as-owner: give one of them" in node.log
+    assert len(node.log.splitlines()) == 1

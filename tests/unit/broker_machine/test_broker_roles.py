@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.events import ClientAsked
+from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
+from rlsched.broker.requests import MAX_LOG_READS
 from rlsched.broker.roles import Peer, Role, may_send
 from rlsched.wire.messages import (
     Cancel,
@@ -18,6 +19,7 @@ from rlsched.wire.messages import (
     Join,
     ListJobs,
     ListQuotas,
+    LogData,
     Message,
     Ok,
     ReadLog,
@@ -51,6 +53,22 @@ def test_a_job_is_its_keys_persons_and_stays_so_in_the_journal(journal: Journal)
     assert ask(broker, ROOT, submit(user="ada")) == Submitted(job=4)
     again = make(journal)
     assert [job.spec.user for job in again.book.jobs.values()] == ["ada", "ada", "root", "ada"]
+
+
+def test_one_person_cannot_keep_a_node_busy_with_reads(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    laptop, desk = ADA, Peer("user", "desk", "ada")
+    ask(broker, laptop, submit())
+    ask(broker, BOB, submit())
+    for number in range(MAX_LOG_READS):
+        assert ask(broker, (laptop, desk)[number % 2], ReadLog(job=1)) is None
+    refused = ask(broker, desk, ReadLog(job=1))
+    assert isinstance(refused, Refused)
+    assert "16 of your reads of output wait for an answer already" in refused.message
+    assert ask(broker, BOB, ReadLog(job=2)) is None, "somebody else's"
+    broker.batch([NodeSaid("n0", 1, LogData(data=b"x", offset=0, eof=False))])
+    assert ask(broker, desk, ReadLog(job=1)) is None, "one has been answered"
+    assert len([order for _, order in broker.sent.orders if isinstance(order, FetchLog)]) == MAX_LOG_READS + 2
 
 
 def test_a_user_may_not_submit_in_anothers_name(broker: HandBroker) -> None:

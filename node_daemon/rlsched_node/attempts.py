@@ -1,0 +1,290 @@
+"""The ranks of this node, from the order that starts one to its acknowledged end; still no process or clock.
+
+An order that comes twice is obeyed once: what was started, ended or refused is known for as long as this
+daemon lives, and longer where it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from rlsched.wire.messages import Launch, LaunchRefused
+from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
+from rlsched_node.steps import (
+    Acknowledge,
+    ClocksLocked,
+    Effect,
+    EndRank,
+    Exited,
+    HardKill,
+    HoldClocks,
+    Note,
+    RecordEnded,
+    ResetClocks,
+    Send,
+    StartFailed,
+    StartRank,
+)
+
+FORGET_GRACE_S = 5.0
+HARD_KILL_AFTER_S = 5.0
+"""How long past its grace a shim may take before the daemon itself ends the processes."""
+
+
+class Attempts:
+    """What runs here, is to run, or has ended.
+
+    Args:
+        num_gpus: Of this node.
+        attempts: What an earlier daemon left.
+
+    Attributes:
+        known: Every rank that this node has started or has been told to end, so that none starts twice.
+            Those of another cluster are only waited for, until they have left their GPUs.
+    """
+
+    def __init__(self, num_gpus: int, attempts: Iterable[Attempt] = ()) -> None:
+        self._num_gpus = num_gpus
+        self.known: dict[AttemptKey, Attempt] = {}
+        self._open: dict[AttemptKey, Attempt] = {}  # those of `known` that are not over and acknowledged
+        for attempt in attempts:
+            self._add(attempt)
+        self._refused: dict[AttemptKey, LaunchRefused] = {}  # an order that comes twice is refused twice
+
+    @property
+    def gpus_held(self) -> set[int]:
+        """GPU numbers on which a rank runs."""
+        return {gpu for attempt in self._open.values() if attempt.is_live for gpu in attempt.gpus}
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing runs, and the broker knows every end."""
+        return not self._open
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs."""
+        return not any(attempt.is_live for attempt in self._open.values())
+
+    @property
+    def is_launching(self) -> bool:
+        """A start is under way."""
+        return any(attempt.phase is Phase.LAUNCHING for attempt in self._open.values())
+
+    @property
+    def hard_kill_times_s(self) -> list[float]:
+        """When shims that were told to end their ranks are trusted no more, seconds since boot."""
+        live = [attempt for attempt in self._open.values() if attempt.is_live]
+        return [attempt.hard_kill_at_s for attempt in live if attempt.hard_kill_at_s is not None]
+
+    def of_cluster(self, cluster: str) -> list[Attempt]:
+        """Those of a cluster that are not over and acknowledged."""
+        return [attempt for attempt in self._open.values() if attempt.key.cluster == cluster]
+
+    # ---- orders -------------------------------------------------------------------------------------
+
+    def launch(self, key: AttemptKey, launch: Launch, *, is_stopping: bool = False) -> Iterator[Effect]:
+        """Start a rank, once its GPUs are free of what is being ended there, or say why not."""
+        known = self.known.get(key)
+        if known is not None:
+            if known.is_forgotten:
+                yield Send(key.refused("the broker has disowned this attempt before"))
+            elif known.phase is Phase.ENDED:
+                yield Send(known.ended())
+            elif known.phase is Phase.RUNNING:
+                yield Send(known.launched())
+            return
+        if key in self._refused:
+            yield Send(self._refused[key])
+            return
+        objection = "this node is being stopped" if is_stopping else self._objection(launch)
+        if objection:
+            yield self._refuse(key, objection)
+            return
+        attempt = Attempt(key, tuple(launch.gpus), Phase.WAITING, launch=launch)
+        self._add(attempt)
+        yield from self._start_waiting()
+
+    def kill(self, key: AttemptKey, grace_s: float, now_s: float) -> Iterator[Effect]:
+        """End a rank, or remember that it is not to start."""
+        attempt = self.known.get(key) or self._add(Attempt(key, phase=Phase.WAITING))
+        if attempt.is_live:
+            yield from self._end(attempt, grace_s, "killed", now_s)
+        elif attempt.phase is Phase.WAITING:
+            yield from self._end_unstarted(attempt)
+        else:
+            yield Send(attempt.ended())
+
+    def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
+        """A rank that waits for its GPUs gets the clock with them; one that is over needs none."""
+        attempt = self.known.get(key)
+        if attempt is None:
+            return
+        if attempt.launch is not None:
+            attempt.launch = msgspec.structs.replace(attempt.launch, sm_clock_mhz=mhz)
+        elif attempt.is_live:
+            yield HoldClocks(key, attempt.gpus, mhz)
+
+    def forget(self, attempt: Attempt, now_s: float) -> Iterator[Effect]:
+        """The broker has disowned it: end it, and report nothing."""
+        attempt.is_forgotten = True
+        if attempt.is_live:
+            yield Note(f"attempt {attempt.key} is not the broker's: ending it")
+            yield from self._end(attempt, FORGET_GRACE_S, "killed", now_s)
+        elif attempt.phase is Phase.ENDED:
+            yield from self._acknowledge(attempt)
+
+    def forget_all(self, now_s: float) -> Iterator[Effect]:
+        """The node belongs to another cluster now."""
+        for attempt in list(self._open.values()):
+            if not attempt.is_forgotten:
+                yield from self.forget(attempt, now_s)
+
+    def end_all(self, grace_s: float, now_s: float) -> Iterator[Effect]:
+        """The node is stopped with its jobs."""
+        self.drop_waiting()
+        for attempt in self._open.values():
+            if attempt.is_live:
+                yield from self._end(attempt, grace_s, "node_stopped", now_s)
+
+    def drop_waiting(self) -> None:
+        """Those whose order may be old by now; the broker sends it again."""
+        for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
+            self._drop(attempt)
+
+    def acknowledged(self, key: AttemptKey) -> Iterator[Effect]:
+        """The broker has an end in its journal."""
+        attempt = self.known.get(key)
+        if attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged:
+            yield from self._acknowledge(attempt)
+
+    # ---- processes ----------------------------------------------------------------------------------
+
+    def started(self, key: AttemptKey, pid: int) -> Iterator[Effect]:
+        """Its shim has claimed it."""
+        attempt = self.known[key]
+        attempt.phase, attempt.pid = Phase.RUNNING, pid
+        yield Note(f"attempt {key} runs as process {pid} on GPUs {list(attempt.gpus)}")
+        yield Send(attempt.launched())
+
+    def start_failed(self, failed: StartFailed) -> Iterator[Effect]:
+        """Nothing of it is left."""
+        attempt = self.known[failed.key]
+        yield Note(f"attempt {failed.key} cannot be started: {failed.message}")
+        yield from self._reset_clocks(attempt)
+        if attempt.is_ending:
+            yield from self._end_unstarted(attempt)
+        else:
+            self._drop(attempt)
+            yield self._refuse(
+                failed.key,
+                failed.message,
+                is_for_now=failed.is_for_now,
+                is_about_owner=failed.is_about_owner,
+            )
+        yield from self._start_waiting()
+
+    def exited(self, exited: Exited) -> Iterator[Effect]:
+        """It is over."""
+        attempt = self.known[exited.key]
+        exit_code, reason = exited.exit_code, exited.reason
+        attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
+        attempt.ended_s, attempt.ran_s = exited.ended_s, exited.ran_s
+        attempt.hard_kill_at_s = None
+        yield from self._reset_clocks(attempt)
+        yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")
+        if attempt.is_forgotten:
+            yield from self._acknowledge(attempt)
+        else:
+            yield Send(attempt.ended())
+        yield from self._start_waiting()
+
+    def clocks_locked(self, locked: ClocksLocked) -> Iterator[Effect]:
+        """What came of an order about its clock."""
+        attempt = self.known[locked.key]
+        attempt.sm_clock_mhz, attempt.clock_note = locked.mhz, locked.note
+        if locked.note:
+            yield Note(f"attempt {attempt.key} runs at {_clock_words(locked.mhz)}: {locked.note}")
+        if attempt.phase is Phase.RUNNING:
+            yield Send(attempt.clock_held())
+
+    def hard_kills(self, now_s: float) -> Iterator[Effect]:
+        """End what its shim should have ended by now."""
+        for attempt in self._open.values():
+            if attempt.is_live and attempt.hard_kill_at_s is not None and now_s >= attempt.hard_kill_at_s:
+                attempt.hard_kill_at_s = now_s + HARD_KILL_AFTER_S
+                yield HardKill(attempt.key)
+
+    # ---- parts of both ------------------------------------------------------------------------------
+
+    def _refuse(
+        self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
+    ) -> Effect:
+        """For good: the broker gives the attempt up, and may have sent the order again before it knew."""
+        self._refused[key] = key.refused(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
+        return Send(self._refused[key])
+
+    def _objection(self, launch: Launch) -> str:
+        """Why this launch cannot be obeyed; "" where it can."""
+        if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
+            return (
+                f"expected rank below num_ranks and a node for each rank, got rank {launch.rank} "
+                f"of {launch.num_ranks} on {len(launch.nodes)} nodes"
+            )
+        if not launch.command:
+            return "expected a command, got an empty one"
+        unknown = [gpu for gpu in launch.gpus if not 0 <= gpu < self._num_gpus]
+        if unknown or len(set(launch.gpus)) != len(launch.gpus):
+            return f"expected distinct GPUs from 0 to {self._num_gpus - 1}, got {launch.gpus}"
+        for attempt in self._open.values():
+            taken = sorted(set(attempt.gpus) & set(launch.gpus))
+            if taken and (attempt.phase is Phase.WAITING or (attempt.is_live and not attempt.is_ending)):
+                return f"GPUs {taken} are held by attempt {attempt.key}"
+        return ""
+
+    def _start_waiting(self) -> Iterator[Effect]:
+        held = self.gpus_held
+        for attempt in self._open.values():
+            if attempt.phase is Phase.WAITING and held.isdisjoint(attempt.gpus):
+                assert attempt.launch is not None
+                launch, attempt.launch = attempt.launch, None
+                attempt.phase = Phase.LAUNCHING
+                yield StartRank(launch)
+
+    def _end(self, attempt: Attempt, grace_s: float, reason: str, now_s: float) -> Iterator[Effect]:
+        hard_kill_at_s = now_s + grace_s + HARD_KILL_AFTER_S
+        if attempt.hard_kill_at_s is None or hard_kill_at_s < attempt.hard_kill_at_s:
+            attempt.hard_kill_at_s = hard_kill_at_s
+            yield EndRank(attempt.key, grace_s, reason)
+
+    def _end_unstarted(self, attempt: Attempt) -> Iterator[Effect]:
+        attempt.phase, attempt.launch, attempt.gpus = Phase.ENDED, None, ()
+        attempt.exit_code, attempt.reason = EXIT_KILLED, "killed"
+        yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
+        yield Send(attempt.ended())
+
+    @staticmethod
+    def _reset_clocks(attempt: Attempt) -> Iterator[Effect]:
+        if attempt.sm_clock_mhz:
+            attempt.sm_clock_mhz = 0
+            yield ResetClocks(attempt.gpus)
+
+    def _add(self, attempt: Attempt) -> Attempt:
+        self.known[attempt.key] = attempt
+        if not attempt.is_acknowledged:
+            self._open[attempt.key] = attempt
+        return attempt
+
+    def _drop(self, attempt: Attempt) -> None:
+        del self.known[attempt.key], self._open[attempt.key]
+
+    def _acknowledge(self, attempt: Attempt) -> Iterator[Effect]:
+        attempt.is_acknowledged = True
+        del self._open[attempt.key]
+        yield Acknowledge(attempt.key)
+
+
+def _clock_words(mhz: int) -> str:
+    return f"{mhz} MHz" if mhz else "the clock that its GPUs choose"

@@ -1,0 +1,276 @@
+"""Whether this node is fit for new jobs: what a command of the operator's says, and what the daemon sees.
+
+Neither may hold the daemon up. The command is a process that is looked at in each turn of the daemon's loop.
+GPUs are asked by a thread, since a call to a driver in trouble may not return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rlsched.terminal import visible
+from rlsched_node.gpu.device import GpuError, GpuLostError, GpuSet, GpuUnavailableError
+from rlsched_node.launch import free_and_wanted_mib
+
+MAX_OUTPUT_BYTES = 4096
+"""Of a check's output, the last part is kept."""
+MAX_REASON_CHARACTERS = 200
+FIRST_CHECK_WAIT_S = 5.0
+"""So long the node waits for the first check before it registers; then as one that has not passed it."""
+NOT_YET = "health check: the first is not over yet"
+OWN_EVERY_S = 5.0
+STUCK_S = 60.0
+"""GPUs that have not answered for so long have a driver in trouble."""
+FREE_AGAIN = 1.1
+"""A disk that was full is not when it has so much of what is wanted; else one write would turn it over."""
+_READ_BYTES = 1 << 16
+_READS = 16
+_log = logging.getLogger("rlsched.node")
+
+
+class HealthCheck:
+    """A command that is run every now and then, never twice at once.
+
+    It is run by the shell, as the daemon's user, in a process group of its own, which is killed when the
+    command has ended or has taken too long.
+
+    Args:
+        command: For `sh -c`.
+        every_s: From the start of a run to the start of the next.
+        timeout_s: A run that takes longer has failed.
+        elapsed: A clock that never jumps, seconds.
+
+    Attributes:
+        pids: The process that runs now.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        every_s: float = 60.0,
+        timeout_s: float = 30.0,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command, self._every_s, self._timeout_s = command, every_s, timeout_s
+        self._elapsed = elapsed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began_s = self._due_s = -float("inf")
+        self._is_late = False
+        self._said = b""
+        self._groups: set[int] = set()
+        self.pids: set[int] = set()
+
+    def step(self) -> str | None:
+        """Begin a run that is due, and look at the one that runs.
+
+        Returns:
+            What a run came to: "" where all is well, else why not; None where none has come to its end.
+        """
+        self._reap()
+        if self._process is not None:
+            return self._look(self._process)
+        if self._elapsed() < self._due_s:
+            return None
+        self._began_s = self._elapsed()
+        self._due_s = self._began_s + self._every_s
+        self._said, self._is_late = b"", False
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"health check: it cannot be started: {error.strerror}"
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self.pids.add(self._process.pid)
+        return None
+
+    def close(self) -> None:
+        """End the run, if there is one."""
+        if self._process is not None:
+            self._kill(self._process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+            self._let_go(self._process)
+        self._reap()
+
+    def _look(self, process: subprocess.Popen[bytes]) -> str | None:
+        self._read(process)
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if self._is_late or self._elapsed() - self._began_s < self._timeout_s:
+                return None
+            self._is_late = True  # it may be stuck in the kernel, and then nothing ends it
+            self._kill(process)
+            return self._reason(f"it did not end within {self._timeout_s:g} s")
+        self._kill(process)  # its number is not given to another before it is waited for
+        code = process.wait()
+        self._read(process)
+        self._let_go(process)
+        if self._is_late:
+            return None
+        how = f"exit code {code}" if code > 0 else f"it was ended by signal {-code}"
+        return "" if code == 0 else self._reason("", how)
+
+    def _reason(self, first: str, otherwise: str = "") -> str:
+        lines = [line.strip() for line in self._said.decode(errors="replace").splitlines()]
+        last = visible(next((line for line in reversed(lines) if line), otherwise))
+        said = ": ".join(part for part in (first, last) if part)
+        return f"health check: {said}"[:MAX_REASON_CHARACTERS]
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_READS):
+                piece = os.read(process.stdout.fileno(), _READ_BYTES)
+                if not piece:
+                    return
+                self._said = (self._said + piece)[-MAX_OUTPUT_BYTES:]
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        process.stdout.close()
+        self._groups.add(process.pid)
+        self.pids.discard(process.pid)
+        self._process = None
+
+    def _reap(self) -> None:
+        """What the command left in its group, this daemon being a subreaper."""
+        for group in list(self._groups):
+            try:
+                while os.waitpid(-group, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                self._groups.discard(group)
+
+
+class OwnChecks:
+    """What the daemon looks at itself: GPUs that are lost, and the space on its disk.
+
+    Args:
+        gpus: The node's.
+        directory: On the disk that is meant.
+        min_free_mib: See `refuse_on_full_disk`.
+        every_s: How often.
+    """
+
+    def __init__(
+        self, gpus: GpuSet, directory: Path, min_free_mib: int | None, every_s: float = OWN_EVERY_S
+    ) -> None:
+        self._gpus, self._directory, self._min_free_mib, self._every_s = (
+            gpus,
+            directory,
+            min_free_mib,
+            every_s,
+        )
+        self._lost: list[str] = []
+        self._asked_s: float | None = None
+        self._is_full = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._ask_gpus, name="gpus", daemon=True)
+        if gpus.kind != "simulated":
+            self._thread.start()
+
+    def found(self) -> list[str]:
+        """Why this node is not fit for jobs; empty where it is."""
+        return [*self._stuck(), *self._lost, *self._disk()]
+
+    def close(self) -> bool:
+        """Ask no more: whether the thread has ended."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+        return not self._thread.is_alive()
+
+    def _ask_gpus(self) -> None:
+        while not self._closing.is_set():
+            self._asked_s = time.monotonic()
+            lost = []
+            for gpu in range(self._gpus.count):
+                try:
+                    self._gpus.check(gpu)
+                except (GpuLostError, GpuUnavailableError) as error:
+                    lost.append(f"GPU {gpu} is lost: {error}")
+                except GpuError as error:
+                    _log.debug("GPU %d: %s", gpu, error)
+            self._lost, self._asked_s = lost, None
+            self._closing.wait(self._every_s)
+
+    def _stuck(self) -> list[str]:
+        asked_s = self._asked_s
+        if asked_s is None or time.monotonic() - asked_s < STUCK_S:
+            return []
+        return [f"its GPUs have not answered for {STUCK_S:g} s or more"]
+
+    def _disk(self) -> list[str]:
+        free, wanted = free_and_wanted_mib(self._directory, self._min_free_mib)
+        self._is_full = free < wanted * (FREE_AGAIN if self._is_full else 1.0)
+        if not self._is_full:
+            return []
+        return [f"the disk of {self._directory} has less than {wanted} MiB free (--min-free-mib)"]
+
+
+class Health:
+    """Both together, as the broker is told.
+
+    Args:
+        check: The operator's; None: there is none.
+        own: The daemon's.
+        elapsed: A clock that never jumps, seconds.
+    """
+
+    def __init__(
+        self, check: HealthCheck | None, own: OwnChecks, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._check, self._own, self._elapsed = check, own, elapsed
+        self._began_s = elapsed()
+        self._checked: str | None = "" if check is None else None
+        self._told: str | None = None
+
+    def news(self) -> str | None:
+        """Why this node is not fit for jobs, "" where it is; None where nothing has changed."""
+        said = self._check.step() if self._check is not None else None
+        if said is not None:
+            self._checked = said
+        checked = self._checked
+        if checked is None:
+            if self._elapsed() - self._began_s < FIRST_CHECK_WAIT_S:
+                return None
+            checked = NOT_YET
+        unhealthy = "; ".join(_some([checked, *self._own.found()]))
+        if self._told is not None and _in_kind(unhealthy) == _in_kind(self._told):
+            return None
+        self._told = unhealthy
+        return unhealthy
+
+    def close(self) -> bool:
+        """End what runs: whether the GPUs are asked nothing more."""
+        if self._check is not None:
+            self._check.close()
+        return self._own.close()
+
+
+def _in_kind(reason: str) -> str:
+    """A reason without its numbers: a time or a size in it that is always another one is no news."""
+    return re.sub(r"[0-9]+", "#", reason)
+
+
+def _some(reasons: Sequence[str]) -> list[str]:
+    return [reason for reason in reasons if reason]

@@ -1,0 +1,258 @@
+"""A node's checks: the operator's command as a real process, and what the daemon sees itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from rlsched_node import health, shim
+from rlsched_node.gpu.device import GpuError, GpuLostError
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.health import (
+    FIRST_CHECK_WAIT_S,
+    MAX_OUTPUT_BYTES,
+    MAX_REASON_CHARACTERS,
+    NOT_YET,
+    STUCK_S,
+    Health,
+    HealthCheck,
+    OwnChecks,
+)
+
+DEADLINE_S = 20.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def until(look: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not look():
+        assert time.monotonic() < give_up_s, "deadline passed"
+        time.sleep(0.005)
+
+
+def outcome(check: HealthCheck) -> str:
+    """What the next run comes to."""
+    said: list[str | None] = []
+    until(lambda: said.append(check.step()) or said[-1] is not None)  # type: ignore[func-returns-value]
+    assert said[-1] is not None
+    return said[-1]
+
+
+def gone(pid: int) -> bool:
+    return shim.start_ticks(pid) is None
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """As the daemon is."""
+    assert shim.become_subreaper()
+    yield
+    shim.prctl(36, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("exit 0", ""),
+        ("echo all is well; true", ""),
+        ("exit 3", "health check: exit code 3"),
+        ("echo looked; echo '/scratch is missing '; echo; exit 1", "health check: /scratch is missing"),
+        ("echo to stderr >&2; exit 1", "health check: to stderr"),
+        ("kill -9 $$", "health check: it was ended by signal 9"),
+        ("printf 'a\\033[31mb\\377'; exit 1", "health check: a\\x1b[31mb�"),
+        ("no-such-command-here 2>/dev/null", "health check: exit code 127"),
+    ],
+)
+def test_the_last_line_says_why(command: str, reason: str) -> None:
+    assert outcome(HealthCheck(command)) == reason
+
+
+def test_it_runs_again_when_it_is_due_and_the_node_is_well_again(tmp_path: Path) -> None:
+    clock, well = Clock(), tmp_path / "well"
+    check = HealthCheck(f"test -e {well} || {{ echo no; exit 1; }}", every_s=60.0, elapsed=clock)
+    assert outcome(check) == "health check: no"
+    well.touch()
+    clock.now_s += 59.0
+    assert check.step() is None
+    assert check.pids == set()
+    clock.now_s += 1.0
+    assert outcome(check) == ""
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_one_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    clock, pids = Clock(), tmp_path / "pids"
+    command = f"echo begins; sleep 300 & echo $! $$ > {pids}; sleep 300"
+    check = HealthCheck(command, every_s=1.0, timeout_s=5.0, elapsed=clock)
+    assert check.step() is None
+    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    numbers = [int(pid) for pid in pids.read_text().split()]
+    assert check.pids == {numbers[1]}
+    clock.now_s += 4.9
+    assert check.step() is None
+    clock.now_s += 0.1
+    assert check.step() == "health check: it did not end within 5 s: begins"
+    pids.unlink()
+    until(lambda: check.step() is None and pids.exists())
+    assert all(gone(pid) for pid in numbers), "the next began when the last had gone"
+    check.close()
+    assert check.pids == set()
+
+
+@pytest.mark.usefixtures("subreaper")
+def test_what_it_leaves_behind_is_ended_and_no_zombie_stays(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    check = HealthCheck(f"sleep 300 & echo $! > {pids}; exit 0")
+    assert outcome(check) == ""
+    pid = int(pids.read_text())
+    until(lambda: check.step() is None and not os.path.exists(f"/proc/{pid}"))
+
+
+def test_endless_output_is_bounded_and_blocks_nothing() -> None:
+    check = HealthCheck("yes 0123456789 | head -c 20000000; echo; echo the end; exit 1")
+    slowest_s = 0.0
+    said = None
+    while said is None:
+        began_s = time.monotonic()
+        said = check.step()
+        slowest_s = max(slowest_s, time.monotonic() - began_s)
+    assert said == "health check: the end"
+    assert len(check._said) <= MAX_OUTPUT_BYTES
+    assert slowest_s < 1.0
+    assert len(outcome(HealthCheck("printf '%5000d' 7; exit 1"))) <= MAX_REASON_CHARACTERS
+
+
+# ---- both together --------------------------------------------------------------------------------------
+
+
+class Own(OwnChecks):
+    """What the daemon sees, by hand."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def found(self) -> list[str]:
+        return self.reasons
+
+    def close(self) -> bool:
+        return True
+
+
+class Script(HealthCheck):
+    """What the command comes to, by hand."""
+
+    def __init__(self) -> None:
+        self.says: str | None = None
+
+    def step(self) -> str | None:
+        says, self.says = self.says, None
+        return says
+
+
+def test_only_news_is_told_and_a_number_is_none() -> None:
+    check, own = Script(), Own()
+    node = Health(check, own)
+    assert node.news() is None
+    check.says = ""
+    assert node.news() == ""
+    check.says = "health check: 3 errors at 12:01"
+    assert node.news() == "health check: 3 errors at 12:01"
+    check.says = "health check: 4 errors at 12:02"
+    assert node.news() is None
+    own.reasons = ["GPU 1 is lost"]
+    assert node.news() == "health check: 4 errors at 12:02; GPU 1 is lost"
+    check.says = ""
+    assert node.news() == "GPU 1 is lost"
+    own.reasons = []
+    assert node.news() == ""
+    assert node.news() is None
+
+
+def test_a_first_check_that_takes_long_is_one_that_has_not_passed() -> None:
+    clock, check = Clock(), Script()
+    node = Health(check, Own(), clock)
+    clock.now_s += FIRST_CHECK_WAIT_S - 0.1
+    assert node.news() is None
+    clock.now_s += 0.1
+    assert node.news() == NOT_YET
+    check.says = ""
+    assert node.news() == ""
+
+
+def test_without_a_command_the_daemons_own_word_is_there_at_once() -> None:
+    assert Health(None, Own()).news() == ""
+
+
+# ---- what the daemon sees -------------------------------------------------------------------------------
+
+
+class Gpus(SimulatedGpus):
+    """Real ones, for all that is asked here."""
+
+    kind: Literal["simulated", "nvml"] = "nvml"
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.errors: dict[int, GpuError] = {}
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def check(self, gpu: int) -> None:
+        self.answers.wait(DEADLINE_S)
+        if gpu in self.errors:
+            raise self.errors[gpu]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[tuple[Gpus, OwnChecks]]:
+    gpus = Gpus()
+    checks = OwnChecks(gpus, tmp_path, 0, every_s=0.01)
+    yield gpus, checks
+    gpus.answers.set()
+    assert checks.close()
+
+
+def test_a_lost_gpu_is_found_and_other_errors_are_not(own: tuple[Gpus, OwnChecks]) -> None:
+    gpus, checks = own
+    assert checks.found() == []
+    gpus.errors = {0: GpuError("Timeout"), 1: GpuLostError("NVML, memory(1,): GPU is lost")}
+    until(lambda: checks.found() == ["GPU 1 is lost: NVML, memory(1,): GPU is lost"])
+    gpus.errors = {}
+    until(lambda: checks.found() == [])
+
+
+def test_a_driver_that_does_not_answer_is_found(
+    own: tuple[Gpus, OwnChecks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus, checks = own
+    gpus.answers.clear()
+    until(lambda: checks._asked_s is not None)
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + STUCK_S + 1.0)
+    assert checks.found() == [f"its GPUs have not answered for {STUCK_S:g} s or more"]
+    monkeypatch.undo()
+
+
+def test_a_full_disk_is_one_until_there_is_some_more_than_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [1000]
+    monkeypatch.setattr(health, "free_and_wanted_mib", lambda *_: (free[0], 1000))
+    checks = OwnChecks(SimulatedGpus(1), tmp_path, None)
+    seen = []
+    for free[0] in (1000, 999, 1001, 1099, 1100, 1050):
+        seen.append(bool(checks.found()))
+    assert seen == [False, True, True, True, False, False]

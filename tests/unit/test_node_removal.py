@@ -1,0 +1,145 @@
+"""A job's directory is removed whatever is in it, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import rlsched_node.store
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.removal import remove_tree
+from rlsched_node.store import AttemptStore, LaunchRecord
+
+KEY = AttemptKey(1, 1, 0, "c1")
+NOBODY = 65534
+root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    other, top = tmp_path / "other", tmp_path / "top"
+    (other / "kept").mkdir(parents=True)
+    (other / "kept" / "file").write_text("kept")
+    (top / "below").mkdir(parents=True)
+    (top / "link").symlink_to(other)
+    (top / "below" / "link").symlink_to(other / "kept")
+    (top / "below" / "file-link").symlink_to(other / "kept" / "file")
+    assert remove_tree(top)
+    assert not top.exists()
+    link = tmp_path / "the-top-itself"
+    link.symlink_to(other)
+    assert remove_tree(link)
+    assert (other / "kept" / "file").read_text() == "kept"
+    assert remove_tree(tmp_path / "nothing")
+
+
+def test_no_depth_is_too_much_and_no_descriptor_is_left(tmp_path: Path) -> None:
+    """Deeper than the interpreter's stack, the longest path, and the number of descriptors."""
+    top = tmp_path / "top"
+    top.mkdir()
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(3_000):
+        os.mkdir("d", dir_fd=fd)
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=fd))
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    before = len(os.listdir("/proc/self/fd"))
+    assert remove_tree(top)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_takes_too_long_is_left_for_the_next_time(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "below").mkdir(parents=True)
+    assert not remove_tree(top, time.monotonic())
+    assert (top / "below").exists()
+    assert remove_tree(top)
+
+
+@root_alone
+def test_root_removes_what_the_owner_could_and_nothing_else(tmp_path: Path) -> None:
+    """A directory of somebody else's that was moved here, say from one that many may write to."""
+    top = tmp_path / "top"
+    (top / "shut" / "below").mkdir(parents=True)
+    (top / "shut" / "below" / "file").touch()
+    (top / "other").mkdir()
+    (top / "other" / "file").write_text("root's")
+    for path in (top, top / "shut", top / "shut" / "below", top / "shut" / "below" / "file"):
+        os.chown(path, NOBODY, NOBODY)
+    for path in (top / "shut" / "below", top / "shut", top):
+        path.chmod(0)
+    assert not remove_tree(top)
+    assert os.listdir(top) == ["other"]
+    assert (top / "other" / "file").read_text() == "root's"
+    assert os.access(tmp_path, os.W_OK), "this process has its rights again"
+    (top / "other" / "file").unlink()
+
+
+@root_alone
+def test_records_that_a_job_left_in_its_own_directory_are_not_taken_for_the_daemons(tmp_path: Path) -> None:
+    """They would be adopted: a process of anybody's ended, a file of root's written over."""
+    store = AttemptStore(tmp_path)
+    planted = store.at(KEY)
+    planted.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
+    (planted.job_path / "pid").write_text('{"pid": 1, "start_ticks": 1, "boot_id": "x"}')
+    (planted.job_path / "exit.tmp").symlink_to("/etc/hostname")
+    os.chown(planted.job_path, NOBODY, NOBODY)
+    assert remove_tree(planted.path)
+    assert list(AttemptStore(tmp_path).scan()) == []
+    os.chown(planted.job_path, 0, 0)
+    assert list(AttemptStore(tmp_path).scan()) == [KEY], "an earlier daemon's"
+
+
+def test_output_whose_directory_cannot_be_removed_now_is_tried_again(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path)
+    directory = store.at(KEY)
+    directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
+    directory.acknowledge()
+    later_s = time.time() + 60.0
+    assert store.clean(later_s, 30.0, time.monotonic()) == (0, False)
+    assert store.clean(later_s, 30.0, time.monotonic()) == (0, False)
+    assert list(store.scan()) == [KEY]
+    assert store.clean(later_s, 30.0) == (1, True)
+    assert not directory.job_path.exists()
+
+
+@root_alone
+def test_one_directory_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path)
+    first, second = store.at(KEY), store.at(AttemptKey(2, 1, 0, "c1"))
+    for directory in (first, second):
+        directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
+        directory.acknowledge()
+    (first.job_path / "other").mkdir()
+    (first.job_path / "other" / "file").touch()
+    os.chown(first.job_path, NOBODY, NOBODY)
+    assert store.clean(time.time() + 60.0, 30.0) == (1, True)
+    assert (first.path.exists(), second.path.exists()) == (True, False)
+    (first.job_path / "other" / "file").unlink()
+    assert store.clean(time.time() + 60.0, 30.0) == (1, True), "in the next round"
+
+
+def test_one_that_takes_long_has_its_next_turn_after_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AttemptStore(tmp_path)
+    tried: list[str] = []
+
+    def slow(path: Path, until_s: float = 0.0) -> bool:  # noqa: ARG001
+        tried.append(path.name)
+        return path.name != "1.1.0"
+
+    for job in (1, 2, 3):
+        directory = store.at(AttemptKey(job, 1, 0, "c1"))
+        directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
+        directory.acknowledge()
+    monkeypatch.setattr(rlsched_node.store, "remove_tree", slow)
+    later_s = time.time() + 60.0
+    for _ in range(4):
+        store.clean(later_s, 30.0, time.monotonic())
+    assert list(dict.fromkeys(tried)) == ["1.1.0", "2.1.0", "3.1.0"]
+    assert tried.count("1.1.0") == 2

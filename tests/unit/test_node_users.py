@@ -1,0 +1,109 @@
+"""As whom a job runs, by the person whose it is."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from rlsched.errors import InputError
+from rlsched_node.user import JobUsers, OwnerError, read_users
+
+ADA = pwd.struct_passwd(("ada", "x", 4711, 4712, "", "/home/ada", "/bin/sh"))
+SYSTEM = pwd.struct_passwd(("backup", "x", 34, 34, "", "/var/backups", "/bin/sh"))
+ROOT = pwd.struct_passwd(("root", "x", 0, 0, "", "/root", "/bin/sh"))
+
+
+@pytest.fixture(autouse=True)
+def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with three accounts, and this process its root."""
+    known = {account.pw_name: account for account in (ADA, SYSTEM, ROOT)}
+    monkeypatch.setattr(pwd, "getpwnam", known.__getitem__)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def test_a_job_runs_as_the_account_of_its_owners_name() -> None:
+    user = JobUsers(as_owner=True).of("ada")
+    assert user is not None
+    assert (user.name, user.uid, user.gid, user.umask) == ("ada", 4711, 4712, 0o022)
+    assert user.environment()["HOME"] == "/home/ada"
+
+
+def test_a_file_says_otherwise() -> None:
+    users = JobUsers(as_owner=True, accounts={"Ada Lovelace": "ada", "spool": "backup", "boss": "root"})
+    assert [users.of(person).name for person in ("Ada Lovelace", "spool")] == ["ada", "backup"]  # type: ignore[union-attr]
+    with pytest.raises(OwnerError, match="boss would be root"):
+        users.of("boss")
+
+
+@pytest.mark.parametrize(
+    ("person", "line"),
+    [
+        ("eve", "eve has no account on this node: there is no user 'eve'"),
+        ("../ada", "there is no user '../ada'"),
+        ("backup", r"an account of the system's on this node \(uid 34, below 1000\)"),
+        ("root", "root would be root on this node"),
+        ("", "the broker did not say whose job it is"),
+        ("ada\0root", "NUL"),
+    ],
+)
+def test_who_may_not_run_jobs_is_told_why(person: str, line: str) -> None:
+    with pytest.raises(OwnerError, match=line):
+        JobUsers(as_owner=True).of(person)
+
+
+def test_root_may_where_that_was_said() -> None:
+    user = JobUsers(as_owner=True, allow_root=True).of("root")
+    assert user is not None
+    assert user.uid == 0
+
+
+def test_only_root_can_become_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InputError, match="--run-as-owner: only a node that is root can do that"):
+        JobUsers(as_owner=True)
+
+
+def test_options_that_contradict_each_other() -> None:
+    with pytest.raises(InputError, match="--run-as and --run-as-owner: give one of them"):
+        JobUsers("ada", as_owner=True)
+    with pytest.raises(InputError, match="--users says who owners are, so it needs --run-as-owner"):
+        JobUsers("ada", accounts={})
+
+
+def test_without_owners_all_jobs_are_one_users() -> None:
+    users = JobUsers("ada")
+    assert (users.of("eve"), str(users)) == (users.of(""), "every job runs as ada")
+    assert "whoever submitted it" in str(JobUsers(allow_root=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "line"),
+    [
+        ("ada = 3", 0o644, "ada: expected the name of an account, got 3"),
+        ("ada.lovelace = 'ada'", 0o644, "ada: expected the name of an account, got {'lovelace'"),
+        ("ada", 0o644, "expected lines `person"),
+        ("ada = 'ada'", 0o666, "others can write to it"),
+    ],
+)
+def test_a_file_of_users_that_makes_no_sense_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mode: int, line: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", os.getuid)
+    path = tmp_path / "users.toml"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(InputError, match=line) as caught:
+        read_users(path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_file_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", os.getuid)
+    path = tmp_path / "users.toml"
+    path.write_text('"ada.l" = "ada"\nspool = "backup"\n')
+    assert read_users(path) == {"ada.l": "ada", "spool": "backup"}
+    with pytest.raises(InputError, match="No such file"):
+        read_users(tmp_path / "none")
