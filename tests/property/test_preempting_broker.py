@@ -22,6 +22,7 @@ from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.limits import Limits
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.priorities import PRIORITIES, Ranks
 from rlsched.broker.rows import Row
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
@@ -75,6 +76,7 @@ WEIGHTS = {
     "quota": 5,
 }
 QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze", "health"), 0.2)
+RANKS = Ranks(half_life_s=300.0, age_s=60.0, every_s=5.0)
 USERS, ACCOUNTS = ("ada", "bob", "cyd"), ("", "ml", "hep")
 PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"), ("account", "default"))
 
@@ -140,7 +142,13 @@ class World:
         self.scheduler = scheduler or Restless(chance)
         self.weights = dict(WEIGHTS)
         self.oracle, self.followed, self.most_barred = QuotaOracle(), 0, 0
-        self.broker = HandBroker(self.scheduler, journal, limits=LIMITS, now_s=BEFORE_FEBRUARY_S)  # type: ignore[arg-type]
+        self.broker = HandBroker(
+            self.scheduler,  # type: ignore[arg-type]
+            journal,  # type: ignore[arg-type]
+            limits=LIMITS,
+            now_s=BEFORE_FEBRUARY_S,
+            ranks=RANKS,
+        )
         self.sent = 0
         self.processes: dict[tuple[str, AttemptKey], set[int]] = {}
         self.told: dict[tuple[str, AttemptKey], float] = {}
@@ -286,6 +294,7 @@ class World:
             chance.randint(1, 6),
             preemptible=chance.random() < 0.8,
             on_lost="wait" if chance.random() < 0.2 else "requeue",
+            priority=chance.choice(PRIORITIES),
             user=user,
             account=account if accounts.has(account, user) else "",
         )
@@ -398,7 +407,13 @@ class World:
         """kill -9: the journal stays. The next one may keep other times."""
         assert shape(replayed(self.journal, self.broker.book.order)) == shape(self.broker.book)
         limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((10.0, 16.0, 40.0)))
-        self.broker = HandBroker(self.scheduler, self.journal, limits=limits, now_s=self.broker.now_s)  # type: ignore[arg-type]
+        self.broker = HandBroker(
+            self.scheduler,  # type: ignore[arg-type]
+            self.journal,  # type: ignore[arg-type]
+            limits=limits,
+            now_s=self.broker.now_s,
+            ranks=RANKS,
+        )
         self.sent = 0
         for name in self.nodes:
             self.cut(name)
@@ -416,6 +431,8 @@ def shape(book: Book) -> list[object]:
         [sorted(book.eligibility.of(job.seq)) for job in book.jobs.values()],
         book.quotas.rows(book.now_s),
         book.accounts.members(),
+        [(seq, book.priorities.level(job.number)) for seq, job in book.job_of_seq.items()],
+        dict(book.priorities.ln_weights),
     ]
 
 
