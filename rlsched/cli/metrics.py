@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from rlsched.wire.messages import StatsReport, Timing
+    from rlsched.wire.messages import DriftReport, StatsReport, Timing
 
 
 @click.command()
@@ -116,6 +116,8 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     if report.guard is not None:
         yield _counters("guard", "Times the guard stepped in.", "kind", report.guard.decided)
         yield _gauge("guard_active", "Whether the fallback decides now.", float(bool(report.guard.now)))
+        if report.guard.drift is not None:
+            yield from _drift(report.guard.drift)
     if report.journal is not None:
         yield _gauge("journal_bytes", "Size of the journal.", report.journal.size_bytes)
         if report.journal.free_bytes is not None:
@@ -127,6 +129,15 @@ def figures(report: StatsReport) -> Iterator[Metric]:
         yield _gauge(
             "prediction_covered_ratio", "Jobs inside their 10 to 90 % interval.", recent.covered_frac
         )
+
+
+def _drift(drift: DriftReport) -> Iterator[Metric]:
+    """How far what the policy sees is from its training."""
+    yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
+    yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
+    yield _gauge("drift_unlike", "Ways in which the cluster is none of its training.", len(drift.unlike))
+    outside = [([one.column], one.share_frac) for one in drift.outside]
+    yield _gauges("drift_outside_ratio", "Looks with this column out of its range.", ["column"], outside)
 
 
 _TIMED = {

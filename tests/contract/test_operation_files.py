@@ -17,6 +17,8 @@ from rlsched.wire.messages import GpusReport, GuardReport, JournalReport, Record
 
 FOLDER = Path(__file__).parents[2] / "examples" / "operation"
 TIMING = Timing(bounds_s=[0.1], counts=[1, 0], sum_s=0.05)
+OUTSIDE = {"column": "queue_log", "share_frac": 0.5, "value": 2.0, "low": 0.0, "high": 1.0}
+DRIFT = {"active": True, "looks": 200, "outside": [OUTSIDE]}
 REPORT = StatsReport(
     policy="tuned",
     decisions={"rule": 1},
@@ -27,7 +29,7 @@ REPORT = StatsReport(
     uptime_s=1.0,
     nodes={"up": 1},
     journal=JournalReport(path="j", size_bytes=1, last_commit_ms=1.0, free_bytes=1, low_bytes=1),
-    guard=msgspec.convert({"decided": {"late": 1}, "masked": {}, "now": ""}, GuardReport),
+    guard=msgspec.convert({"decided": {"late": 1}, "masked": {}, "now": "", "drift": DRIFT}, GuardReport),
     records=RecordsReport(kept=1, lost={"written": 1}, troubles={}),
     gpus={"h200": GpusReport(total=1, free=0, held=1, absent=0)},
     outcomes={"completed": 1},

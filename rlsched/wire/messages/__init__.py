@@ -82,9 +82,11 @@ from rlsched.wire.messages.replies import (
     Submitted,
 )
 from rlsched.wire.messages.report import (
+    DriftReport,
     GpusReport,
     GuardReport,
     JournalReport,
+    OutsideReport,
     QuestionsReport,
     RecordsReport,
     StatsReport,
@@ -102,6 +104,7 @@ __all__ = [
     "ClientRequest",
     "ClockHeld",
     "DrainNode",
+    "DriftReport",
     "Ended",
     "EndedAck",
     "Envelope",
@@ -135,6 +138,7 @@ __all__ = [
     "Nodes",
     "Ok",
     "OnLost",
+    "OutsideReport",
     "PredictionReport",
     "PredictionScore",
     "QuestionsReport",
