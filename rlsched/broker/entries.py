@@ -134,6 +134,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     on_lost: OnLost = "requeue"
     """What becomes of it when a node of its is lost."""
+    notify: str = ""
+    """What is told of it, as in `Submit`; absent in journals from before there were notices."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):

@@ -221,6 +221,7 @@ class Requests:
             workload=message.workload,
             speed_energy=message.speed_energy,
             on_lost=message.on_lost,
+            notify=message.notify,
             predicted_s=math.nan,
             spread=math.nan,
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",

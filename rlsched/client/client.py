@@ -107,6 +107,7 @@ class Client:
         speed_energy: float | None = None,
         workload: str = "",
         on_lost: OnLost = "requeue",
+        notify: Sequence[str] = (),
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -129,6 +130,8 @@ class Client:
                 average of these.
             on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and
                 queues it again; `wait` lets it go on, and waits for the node.
+            notify: What is told of it, some of start, requeue, end, fail, where the operator runs
+                `rlsched notify`.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -149,6 +152,7 @@ class Client:
             speed_energy=speed_energy,
             workload=workload,
             on_lost=on_lost,
+            notify=",".join(dict.fromkeys(notify)),
         )
         return self._ask(submit, Submitted).job
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_units_start_verbs_with_options_that_they_have(path: Path) -> None:
     unit = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(path)
-    program, verb, *words = unit["Service"]["ExecStart"].split()
+    program, verb, *words = shlex.split(unit["Service"]["ExecStart"])
     assert program.endswith("/rlsched")
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None

@@ -15,6 +15,7 @@ node of a gang's member with it.
 from __future__ import annotations
 
 from rlsched.wire.messages.client import (
+    NOTIFY_EVENTS,
     Cancel,
     ClientRequest,
     DrainNode,
@@ -96,6 +97,7 @@ from rlsched.wire.messages.report import (
 __all__ = [
     "MAX_CLOCK_SKEW_S",
     "MAX_MESSAGE_BYTES",
+    "NOTIFY_EVENTS",
     "PROTOCOL_VERSION",
     "AttemptReport",
     "BrokerToNode",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
+"""What a job may ask to be told of: its first process runs; it is queued again; it is over; it has failed."""
 OnLost = Literal["requeue", "wait"]
 
 
@@ -35,6 +37,8 @@ class Submit(
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     on_lost: OnLost = "requeue"
     """When a node of its is silent for too long: queue it again, or wait until the node is back."""
+    notify: str = ""
+    """What is told of it (`NOTIFY_EVENTS`), with commas in between; "": nothing."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
