@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from rlsched.cli.nodes import drain, remove, resume
+from rlsched.cli.options import LOG_FORMAT
+from rlsched.logs import LogFormat, set_up
 
 EPILOG = """\b
 Example:
@@ -87,6 +89,7 @@ Example:
     envvar="RLSCHED_ALLOW_ROOT",
     help="A node that is root may run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
 )
+@LOG_FORMAT
 @click.pass_context
 def node(
     ctx: click.Context,
@@ -105,6 +108,7 @@ def node(
     pass_env: tuple[str, ...],
     run_as: str | None,
     allow_root: bool,
+    log_format: LogFormat,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
@@ -116,8 +120,7 @@ def node(
         return
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
-    import logging
-
+    set_up(log_format, node=name)
     from rlsched.broker.keys import KeyHome, default_home
     from rlsched.wire.dealer import broker_address
     from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
@@ -141,7 +144,6 @@ def node(
         run_as=run_as,
         allow_root=allow_root,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run_until_signalled(
         NodeDaemon(config, open_gpus(gpus, is_simulated=is_simulated, node=name), pair, broker_public)
     )

@@ -220,6 +220,7 @@ class Members:
                 name,
                 abs(skew_s),
                 direction,
+                extra={"node": name},
             )
 
     def _welcome(

@@ -391,12 +391,15 @@ def _event(heard: Heard) -> Event:
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
 
 
-def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
+def run_broker(
+    settings: Settings, announce: Callable[[str], None], warn: Callable[[str], None] | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         settings: How it runs.
-        announce: Gets the ready line, then lines for the log.
+        announce: Gets the ready line.
+        warn: Gets lines for the log after that; None: `announce` does.
     """
     stop_early = False
     broker: Broker | None = None
@@ -409,7 +412,7 @@ def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    broker = Broker(settings, say=announce)
+    broker = Broker(settings, say=warn or announce)
     try:
         if not stop_early:
             announce(broker.ready_line())

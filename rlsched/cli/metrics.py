@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.options import LOG_FORMAT, asking
 from rlsched.errors import InputError
+from rlsched.logs import LogFormat, set_up
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     metavar="HOST:PORT",
     help="Where Prometheus asks; anybody who reaches it may read.",
 )
+@LOG_FORMAT
 @click.option("--once", is_flag=True, help="Print the figures once, for a textfile collector.")
 @asking
-def metrics(listen: str, once: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def metrics(
+    listen: str, log_format: LogFormat, once: bool, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
     """Serve the broker's figures to Prometheus, until Ctrl-C.
 
     A process of its own, with the key of a user: a slow scrape holds no decision up. Where no broker answers,
@@ -42,6 +47,7 @@ def metrics(listen: str, once: bool, broker: str | None, keys: Path | None, time
 
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
+    announce = set_up(log_format, level=logging.WARNING)
     host, port = _host_and_port(listen)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(BrokerFigures(broker, keys, timeout_s))
@@ -52,7 +58,7 @@ def metrics(listen: str, once: bool, broker: str | None, keys: Path | None, time
         server, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise InputError(f"--listen {listen}: cannot listen here: {error.strerror or error}") from error
-    click.echo(f"rlsched metrics ready at http://{host}:{server.server_port}/metrics")
+    announce(f"rlsched metrics ready at http://{host}:{server.server_port}/metrics")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.options import HOME
+from rlsched.cli.options import HOME, LOG_FORMAT
 from rlsched.errors import InputError, RlschedError
+from rlsched.logs import LogFormat, set_up
 
 _PATH = click.Path(path_type=Path)
 
@@ -47,6 +48,7 @@ _PATH = click.Path(path_type=Path)
     help="How often the journal is looked at.",
 )
 @click.option("--once", is_flag=True, help="Tell what there is, and end; exit code 1 if a receiver is away.")
+@LOG_FORMAT
 @HOME
 def notify(
     webhook: str | None,
@@ -57,6 +59,7 @@ def notify(
     send_timeout_s: float,
     poll_s: float,
     once: bool,
+    log_format: LogFormat,
     keys: Path | None,
 ) -> int:
     """Tell of jobs that were submitted with --notify, until Ctrl-C.
@@ -79,6 +82,7 @@ def notify(
     from rlsched.notify.following import CursorFile, Follower
     from rlsched.notify.sending import Command, NotDeliveredError, Sends, Webhook
 
+    announce = set_up(log_format)
     if (webhook is None) == (words is None):
         raise InputError("expected --webhook or --command, one of them; for both run two")
     if webhook_token_file is not None and webhook is None:
@@ -100,7 +104,7 @@ def notify(
         signal.signal(number, end)
     try:
         if not once:
-            click.echo(f"rlsched notify ready: {directory / JOURNAL_FILE} is told to a {kind}")
+            announce(f"rlsched notify ready: {directory / JOURNAL_FILE} is told to a {kind}")
             follower.run(poll_s)
             return 0
         while follower.step(patiently=False):

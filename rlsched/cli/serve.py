@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from rlsched.cli.options import deciding, listening
+from rlsched.cli.options import LOG_FORMAT, deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
+from rlsched.logs import LogFormat, set_up
+
+_log = logging.getLogger("rlsched.broker")
 
 
 @click.command(cls=PolicyCommand)
@@ -53,6 +57,7 @@ from rlsched.cli.policies import PolicyCommand, said
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
+@LOG_FORMAT
 @click.pass_context
 def broker(
     ctx: click.Context,
@@ -72,6 +77,7 @@ def broker(
     min_free_mib: int,
     logdir: Path | None,
     seed: int,
+    log_format: LogFormat,
 ) -> None:
     """Run the broker, which decides.
 
@@ -88,6 +94,7 @@ def broker(
     from rlsched.errors import InputError
     from rlsched.wire.dealer import broker_address
 
+    announce = set_up(log_format, level=logging.WARNING, timed=False)
     if lost_after_s < lease_s:
         raise InputError(f"--lost-after {lost_after_s:g}: expected at least --lease-s, which is {lease_s:g}")
     chosen = {one.option: one.policy for one in said(ctx)}
@@ -113,5 +120,6 @@ def broker(
                 grace_s=grace_s,
             ),
         ),
-        announce=click.echo,
+        announce=announce,
+        warn=_log.warning if log_format == "json" else announce,
     )

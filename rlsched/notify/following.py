@@ -212,23 +212,24 @@ class Follower:
 
     def _delivered(self, notice: Notice, patiently: bool) -> bool:
         """Deliver it, or leave it out; False: stopped before that."""
-        delay_s, tries = self._first_delay_s, 0
+        delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
+        named = f"notice {notice.id} of job {notice.job}"
         while not self._stop.is_set():
             tries += 1
             try:
                 self._send(notice)
             except NotDeliveredError as error:
                 if not error.is_passing and tries >= TRIES:
-                    _log.error("notice %s of job %d is left out: %s", notice.id, notice.job, error)
+                    _log.error("%s is left out: %s", named, error, extra=about)
                     return True
                 if not patiently and error.is_passing:
                     raise
                 if tries == 1:
-                    _log.warning("notice %s of job %d is not taken: %s", notice.id, notice.job, error)
+                    _log.warning("%s is not taken: %s", named, error, extra=about)
                 self._stop.wait(delay_s)
                 delay_s = min(2.0 * delay_s, LONGEST_DELAY_S)
             else:
                 if tries > 1:
-                    _log.warning("notice %s of job %d is taken at try %d", notice.id, notice.job, tries)
+                    _log.warning("%s is taken at try %d", named, tries, extra=about)
                 return True
         return False
