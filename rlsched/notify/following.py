@@ -97,7 +97,8 @@ class Follower:
 
     Args:
         journal: The broker's.
-        cursor: Where it begins, and is kept; a new one begins at the journal's end.
+        cursor: Where it begins, and is kept; a new one begins at the journal's end, or with a journal that is
+            not there yet.
         send: Delivers one notice.
         stop: Set to let `run` and every wait return.
         first_delay_s: Before the second try; each later one takes twice as long, up to `LONGEST_DELAY_S`.
@@ -128,6 +129,8 @@ class Follower:
                 self._away = ""
             except (JournalError, OSError) as error:
                 more = False
+                if self._cursor is None and not self._journal.exists():
+                    self._cursor = Cursor()  # what will be there is all news
                 if str(error) != self._away:
                     self._away = str(error)
                     _log.warning("waiting: %s", error)

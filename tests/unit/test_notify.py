@@ -18,6 +18,7 @@ from rlsched.notify.following import Cursor, CursorFile, Follower
 from rlsched.notify.notices import Notice
 from rlsched.notify.sending import Command, NotDeliveredError, Webhook
 from rlsched.wire.messages import Refused
+from tests.integration.cluster import until
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit
 
 NOTICE = Notice(
@@ -154,6 +155,29 @@ def test_a_first_start_begins_at_the_end_and_knows_the_jobs_that_live(
     broker.says("n0", ended(2))
     follow().step()
     assert receiver.told == [(2, "end", "completed")]
+
+
+def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) -> None:
+    """Then all that happens is news, also before it looks again."""
+    file, stop = CursorFile(tmp_path / "cursor.json"), threading.Event()
+    follower = Follower(tmp_path / "journal.sqlite", file, receiver, stop)
+    thread = threading.Thread(target=follower.run, args=(0.01,))
+    thread.start()
+    try:
+        until(lambda: follower._away != "", "it has found no journal")
+        journal = Journal(tmp_path / "journal.sqlite")
+        broker = make(journal)
+        broker.says("n0", hello("n0", 4))
+        broker.ask(submit(notify="end"))
+        broker.says("n0", launched(1))
+        broker.says("n0", ended(1))
+        until(lambda: receiver.taken, "the end is told")
+        assert receiver.told == [(1, "end", "completed")]
+        journal.close()
+    finally:
+        stop.set()
+        thread.join()
+        file.close()
 
 
 def test_a_receiver_that_is_away_gets_all_of_it_in_order_when_it_is_back(
