@@ -16,6 +16,8 @@ from rlsched.broker.rows import MEND, CheckedRow, Row, read_rows, rows_after, st
 from rlsched.broker.wal import check_wal
 from rlsched.errors import JournalError, JournalFullError, JournalHeldError
 
+JOURNAL_FILE = "journal.sqlite"
+"""Its name in the directory of a broker."""
 SCHEMA_VERSION = 2
 _FULL = 2
 _CREATE = """

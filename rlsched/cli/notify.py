@@ -77,8 +77,8 @@ def notify(
     import threading
     from types import FrameType
 
+    from rlsched.broker.journal import JOURNAL_FILE
     from rlsched.broker.keys import default_home
-    from rlsched.broker.replay import JOURNAL_FILE
     from rlsched.notify.following import CursorFile, Follower
     from rlsched.notify.sending import Command, NotDeliveredError, Sends, Webhook
 
