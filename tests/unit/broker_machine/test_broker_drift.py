@@ -74,6 +74,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_SETTINGS", 4)
 
 
+def waiting(broker: HandBroker) -> int:
+    return sum(job.state == "queued" for job in broker.book.job_of_seq.values())
+
+
 def launch_all(broker: HandBroker) -> None:
     """All jobs that are being launched run."""
     for job in [one for one in broker.book.job_of_seq.values() if one.state == "launching"]:
@@ -147,7 +151,8 @@ def test_after_a_restart_the_memory_is_empty_and_what_was_counted_stands(
     journal: Journal, tmp_path: Path
 ) -> None:
     path = saved(tmp_path / "mine.zip", short_queues(1))
-    broker = HandBroker(guarded(path), journal, limits=LIMITS)
+    before = guarded(path)
+    broker = HandBroker(before, journal, limits=LIMITS)
     broker.says("n0", hello("n0", 2))
     for number in range(40):
         broker.ask(submit(1 + number % 2))
@@ -155,6 +160,9 @@ def test_after_a_restart_the_memory_is_empty_and_what_was_counted_stands(
     for _ in range(20):
         finish_one(broker)
     counted = broker.book.interventions["drift"]
+    curves = drift_curves(before)
+    assert curves["drift/active"] == curves["drift/outside_queue_log_frac"] == 1.0
+    assert curves["drift/value_queue_log"] == pytest.approx(math.log1p(waiting(broker)) / 8, abs=0.02)
     scheduler = guarded(path)
     again = HandBroker(scheduler, journal, limits=LIMITS)
     assert again.book.interventions == {"drift": counted}
