@@ -114,7 +114,7 @@ def drift_lines(guard: GuardReport) -> list[str]:
     lines = [f"drift: {drift.note or _drift_state(drift)}"]
     lines += [
         f"  {one.column} is {one.value:.3g}, trained on {one.low:.3g} to {one.high:.3g}; "
-        f"outside in {one.share_frac:.0%}"
+        f"outside in {one.share_frac:.0%}{', which stops nothing' if one.only_warns else ''}"
         for one in drift.outside[:_MOST_COLUMNS]
     ]
     if drift.settings_refused:

@@ -54,7 +54,7 @@ def _print_report(report: StatsReport, now_s: float) -> None:
         click.echo(guard_line(report.guard))
     if report.guard is not None and report.guard.drift is not None:
         drift = report.guard.drift
-        if drift.active or drift.outside or drift.unlike:
+        if drift.active or drift.outside:
             for line in drift_lines(report.guard):
                 click.echo(visible(line))
     if report.records is not None and (report.records.lost or report.records.troubles):

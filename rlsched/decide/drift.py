@@ -62,6 +62,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
         value: What it was when it was last: the median of the rows.
         low: Least value in training ...
         high: ... and largest.
+        only_warns: It says how the cluster was set up, and is no drift by itself.
     """
 
     column: str
@@ -69,6 +70,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     low: float
     high: float
+    only_warns: bool = False
 
     @property
     def in_words(self) -> str:
@@ -90,13 +92,16 @@ class DriftWatch:
         familiar: What it saw in training.
         names: The columns of a look, in order; those without a range are not watched.
         remembered: Looks that are remembered. Before there are so many, nothing is said.
+        fixed: Columns that say how the cluster was set up: they are counted, and make no drift.
 
     Attributes:
         active: Whether there is drift.
         looks: Looks so far.
     """
 
-    def __init__(self, familiar: Familiar, names: Sequence[str], remembered: int) -> None:
+    def __init__(
+        self, familiar: Familiar, names: Sequence[str], remembered: int, fixed: Sequence[str] = ()
+    ) -> None:
         nothing = (-np.inf, np.inf)
         ranges = np.array([familiar.columns.get(name, nothing) for name in names], np.float64)
         self._names, self._low, self._high = tuple(names), ranges[:, 0], ranges[:, 1]
@@ -107,6 +112,7 @@ class DriftWatch:
         self._outside = np.zeros((remembered, len(names)), np.bool_)
         self._counts = np.zeros(len(names), np.int64)
         self._values = np.full(len(names), np.nan)
+        self._varies = np.array([name not in fixed for name in names])
         self.active = False
         self.looks = 0
 
@@ -121,13 +127,13 @@ class DriftWatch:
         self._outside[at] = outside
         self.looks += 1
         if self.looks >= remembered:
-            most = int(self._counts.max(initial=0))
+            most = int(self._counts[self._varies].max(initial=0))
             self.active = most > (END_FRAC if self.active else BEGIN_FRAC) * remembered
 
     def outside(self, most: int = 10) -> list[Outside]:
-        """The columns that were outside lately, those that were most often first."""
+        """The columns that were outside lately, those that were most often first; `only_warns` behind."""
         looks = min(max(self.looks, 1), len(self._outside))
-        order = np.argsort(-self._counts, kind="stable")[:most]
+        order = np.lexsort((-self._counts, ~self._varies))[:most]
         return [
             Outside(
                 column=self._names[k],
@@ -135,6 +141,7 @@ class DriftWatch:
                 value=float(self._values[k]),
                 low=float(self._low[k]),
                 high=float(self._high[k]),
+                only_warns=not self._varies[k],
             )
             for k in order
             if self._counts[k] > 0
@@ -143,7 +150,7 @@ class DriftWatch:
     @property
     def in_words(self) -> str:
         """The column that is outside most often; "" where none is."""
-        return next((one.in_words for one in self.outside(1)), "")
+        return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start
-from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.observing import FIXED, NAMES
 from rlsched.decide.dials.turning import refuse_dials
 from rlsched.decide.drift import NO_RANGES, Drift, DriftWatch
 from rlsched.decide.scheduler import Decision, Scheduler
@@ -71,7 +71,10 @@ class Guarded(Scheduler):
             sets_dials = self.strategy is not None
             names = NAMES if sets_dials else self.columns
             self._watch = DriftWatch(
-                self.familiar, names, REMEMBERED_SETTINGS if sets_dials else REMEMBERED_DECISIONS
+                self.familiar,
+                names,
+                REMEMBERED_SETTINGS if sets_dials else REMEMBERED_DECISIONS,
+                FIXED if sets_dials else (),
             )
 
     def replaced_by_fallback(self) -> str:

@@ -83,6 +83,20 @@ def test_a_column_without_a_range_is_not_watched() -> None:
     assert not one.active
 
 
+def test_a_column_of_how_the_cluster_was_set_up_is_shown_and_is_no_drift() -> None:
+    one = DriftWatch(KNOWN, (A, B), 4, fixed=(A,))
+    for _ in range(5):
+        one.look(look(a=5.0))
+    assert (one.active, one.in_words) == (False, "")
+    (found,) = one.outside()
+    assert (found.column, found.share_frac, found.only_warns) == (A, 1.0, True)
+    for _ in range(3):
+        one.look(look(a=5.0, b=3.0))
+    assert one.active
+    assert [(odd.column, odd.only_warns) for odd in one.outside()] == [(B, False), (A, True)]
+    assert one.in_words.startswith("b is 3")
+
+
 def test_a_cluster_unlike_those_of_the_training_has_a_line_for_each_way() -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(6, 4), OrderedQueue(Order(by="area")))
     like = Familiar(nodes=(4, 8), gpus=(16, 32))

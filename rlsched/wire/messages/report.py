@@ -31,6 +31,8 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     """Least and most in training."""
+    only_warns: bool = False
+    """It says how the cluster was set up, and is no drift by itself."""
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
