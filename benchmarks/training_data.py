@@ -15,6 +15,7 @@ import rlsched
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
+from rlsched_agents.ppo.ranges import met_in
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, train
@@ -81,6 +82,7 @@ class Lesson:
             timesteps=0,
             seeds=(seed,),
             traces=tuple(use for one in self.data for use in one.uses),
+            familiar=met_in(self.recipe.episode, [one.train for one in self.data]),
         )
         venv = RowsVecEnv(
             [one.train for one in self.data],

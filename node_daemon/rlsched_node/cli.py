@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from rlsched.cli.nodes import drain, remove, resume
+from rlsched.cli.options import LOG_FORMAT
+from rlsched.logs import LogFormat, set_up
 
 EPILOG = """\b
 Example:
@@ -120,6 +122,7 @@ Example:
     metavar="S",
     help="One that takes longer is killed, and has failed.",
 )
+@LOG_FORMAT
 @click.pass_context
 def node(
     ctx: click.Context,
@@ -143,6 +146,7 @@ def node(
     health_check: str,
     health_check_every_s: float,
     health_check_timeout_s: float,
+    log_format: LogFormat,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
@@ -154,8 +158,7 @@ def node(
         return
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
-    import logging
-
+    set_up(log_format, node=name)
     from rlsched.broker.keys import KeyHome, default_home
     from rlsched.wire.dealer import broker_address
     from rlsched_node.config import NodeConfig
@@ -186,7 +189,6 @@ def node(
         health_check_every_s=health_check_every_s,
         health_check_timeout_s=health_check_timeout_s,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     run_until_signalled(
         NodeDaemon(config, open_gpus(gpus, is_simulated=is_simulated, node=name), pair, broker_public)
     )

@@ -148,6 +148,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """As it was submitted."""
     account: str = ""
     """What it is charged to beside its user; "": nothing."""
+    notify: str = ""
+    """What is told of it, as in `Submit`; absent in journals from before there were notices."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):

@@ -12,10 +12,12 @@ from typing import Any
 
 from rlsched.broker.entries import Entry
 from rlsched.broker.private import make_private, touch_private
-from rlsched.broker.rows import MEND, Row, read_rows, stored
+from rlsched.broker.rows import MEND, CheckedRow, Row, read_rows, rows_after, stored
 from rlsched.broker.wal import check_wal
 from rlsched.errors import JournalError, JournalFullError, JournalHeldError
 
+JOURNAL_FILE = "journal.sqlite"
+"""Its name in the directory of a broker."""
 SCHEMA_VERSION = 2
 _FULL = 2
 _CREATE = """
@@ -168,6 +170,20 @@ class Reading:
         """
         with clearly(self.path):
             yield from read_rows(self.path, self.db, self.last)
+
+    def rows_after(self, n: int, most: int) -> Iterator[CheckedRow]:
+        """So many of the entries behind entry `n`, in order.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        with clearly(self.path):
+            yield from rows_after(self.path, self.db, n, most)
+
+    def crc_of(self, n: int) -> int | None:
+        """Checksum of an entry; None: there is no such entry."""
+        found = self.db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
+        return None if found is None else int(found[0])
 
 
 @contextmanager

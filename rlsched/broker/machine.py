@@ -266,7 +266,9 @@ class Machine:
         """A node's message that nobody foresaw ends nothing but what it is about, and its sender rests."""
         node, message = event.node, event.message
         kind = type(message).__name__
-        _log.error("%s of node %s is set aside: %r", kind, node, message, exc_info=error)
+        _log.error(
+            "%s of node %s is set aside: %r", kind, node, message, exc_info=error, extra={"node": node}
+        )
         known = self.book.nodes.get(node)
         if known is not None and known.up and not known.drained:
             reason = f"its message {kind} could not be dealt with: {error!r:.200}"

@@ -245,6 +245,7 @@ class Members:
                 name,
                 abs(skew_s),
                 direction,
+                extra={"node": name},
             )
 
     def _welcome(

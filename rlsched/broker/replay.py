@@ -25,6 +25,7 @@ from rlsched.broker.entries import (
     NodeUp,
     QuotaSet,
 )
+from rlsched.broker.journal import JOURNAL_FILE as JOURNAL_FILE
 from rlsched.broker.journal import read_journal
 from rlsched.broker.nodes import Node, NodeChange, change_node
 from rlsched.broker.priorities import Priorities
@@ -36,7 +37,6 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.record import DecisionRecord, read_records
 from rlsched.decide.scheduler import Scheduler, permit
 
-JOURNAL_FILE = "journal.sqlite"
 Change = NodeChange | JobSubmitted | JobCancelled | JobsRanked | AttemptOver | QuotaSet | EligibilityReviewed
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 
+import msgspec
+
 from rlsched.broker.backlog import Backlog
 from rlsched.broker.book import Book
 from rlsched.broker.entries import BrokerStarted
@@ -15,18 +17,22 @@ from rlsched.broker.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.vitals import Vitals
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.state import ClusterState
+from rlsched.decide.drift import unlike
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.arrays import GUARD_HALF_FREE, GUARD_HOLD
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
+    DriftReport,
     GpusReport,
     GuardReport,
+    OutsideReport,
     QuestionsReport,
     RecordsReport,
     StatsReport,
 )
 
 MAX_NAMED_NODES = 50
+MAX_UNLIKE = 20
 _MASKS = {GUARD_HOLD: "age bound", GUARD_HALF_FREE: "half free"}
 
 
@@ -101,6 +107,7 @@ class Reports:
                 decided=dict(book.interventions),
                 masked=dict(self._masked),
                 now=self._scheduler.replaced_by_fallback(),
+                drift=drift_report(self._scheduler, book.cluster),
             ),
             questions=QuestionsReport(
                 waiting=len(self._backlog),
@@ -121,6 +128,35 @@ class Reports:
             timings=vitals.timings,
             connections=vitals.connections,
         )
+
+
+def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | None:
+    """How far what a policy sees is from its training; None: it has learned nothing."""
+    drift = scheduler.drift()
+    if drift is None:
+        return None
+    familiar = scheduler.familiar
+    return DriftReport(
+        note=drift.note,
+        active=drift.active,
+        looks=drift.looks,
+        outside=[OutsideReport(**msgspec.structs.asdict(one)) for one in drift.outside],
+        settings_refused=drift.settings_refused,
+        unlike=unlike(familiar, cluster)[:MAX_UNLIKE] if familiar is not None else [],
+    )
+
+
+def drift_curves(scheduler: Scheduler) -> dict[str, float]:
+    """The same for TensorBoard, by tag."""
+    drift = scheduler.drift()
+    if drift is None or drift.note:
+        return {}
+    return {
+        "drift/active": float(drift.active),
+        "drift/most_outside_frac": max((one.share_frac for one in drift.outside), default=0.0),
+        **{f"drift/outside_{one.column}_frac": one.share_frac for one in drift.outside},
+        **{f"drift/value_{one.column}": one.value for one in drift.outside},
+    }
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:

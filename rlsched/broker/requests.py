@@ -286,6 +286,7 @@ class Requests:
             speed_energy=message.speed_energy,
             on_lost=message.on_lost,
             account=self._book.accounts.charged(message.user, message.account),
+            notify=message.notify,
             predicted_s=math.nan,
             spread=math.nan,
             rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",

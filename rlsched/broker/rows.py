@@ -24,6 +24,15 @@ class Row(NamedTuple):
     entry: Entry
 
 
+class CheckedRow(NamedTuple):
+    """One entry with the checksum that it has in the journal."""
+
+    n: int
+    now_s: float
+    entry: Entry
+    crc: int
+
+
 def checksum(n: int, now_s: float, kind: bytes, payload: bytes) -> int:
     """CRC-32 of a row: number (int64) and time (float64), little-endian, kind, NUL, payload."""
     return zlib.crc32(payload, zlib.crc32(kind + b"\0", zlib.crc32(struct.pack("<qd", n, now_s))))
@@ -73,3 +82,24 @@ def rows_and_damage(db: sqlite3.Connection, last: int | None, table: str = "entr
                 yield f"entry {n}: {error}"
     if last is not None and last != expected - 1:
         yield f"expected {last} entries, found {expected - 1}: its end is missing or damaged"
+
+
+def rows_after(path: Path, db: sqlite3.Connection, n: int, most: int) -> Iterator[CheckedRow]:
+    """The entries behind entry `n`, in order, so many at most; of a journal of version 2.
+
+    Raises:
+        JournalError: an entry is missing or damaged.
+    """
+    query = (
+        "SELECT n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), crc FROM entries WHERE n > ? ORDER BY n"
+    )
+    for expected, (found, now_s, kind, payload, crc) in enumerate(
+        db.execute(f"{query} LIMIT ?", (n, most)), start=n + 1
+    ):
+        try:
+            fits = found == expected and crc == checksum(found, now_s, kind, payload)
+        except (TypeError, struct.error):
+            fits = False
+        if not fits:
+            raise JournalError(f"{path}: entry {expected}: missing or damaged; {MEND}")
+        yield CheckedRow(found, now_s, decode_entry(payload), crc)

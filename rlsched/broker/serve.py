@@ -44,12 +44,14 @@ from rlsched.broker.predictions import Predictions
 from rlsched.broker.priorities import Ranks
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.report import drift_curves
 from rlsched.broker.space import MIN_FREE_MIB, low_disk_mib
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
+from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
@@ -161,7 +163,7 @@ class Broker:
         self._troubles = Troubles(say)
         self._stopping = False
         self._serving = False
-        self._intake = ""
+        self._intake = self._warned = ""
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
@@ -338,16 +340,29 @@ class Broker:
         self._turns.add(time.perf_counter() - began_s)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
+            self._warn_unlike()
             if self.settings.logdir is not None:
                 self._draw_predictions(now_s)
             self._log.flush()
 
+    def _warn_unlike(self) -> None:
+        """Say once for each policy in which ways the cluster is none that it met in training."""
+        scheduler = self._machine.scheduler
+        if scheduler.familiar is None or self._warned == scheduler.policy_id:
+            return
+        found = unlike(scheduler.familiar, self._machine.book.cluster)
+        if found:
+            self._warned = scheduler.policy_id
+            self._troubles.say(
+                f"policy {scheduler.name} was not trained on such a cluster: {'; '.join(found)}"
+            )
+
     def _draw_predictions(self, now_s: float) -> None:
         book = self._machine.book
         try:
-            curves = book.predictions.curves(now_s)
+            curves = book.predictions.curves(now_s) | drift_curves(self._machine.scheduler)
         except Exception as error:  # a curve that cannot be drawn is left out
-            self._troubles.count("drawn", "the curves of predictions", error)
+            self._troubles.count("drawn", "the curves of predictions and drift", error)
         else:
             self._log.add_scalars(book.cluster.decisions, curves)
 
@@ -385,12 +400,15 @@ def _event(heard: Heard) -> Event:
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
 
 
-def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
+def run_broker(
+    settings: Settings, announce: Callable[[str], None], warn: Callable[[str], None] | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         settings: How it runs.
-        announce: Gets the ready line, then lines for the log.
+        announce: Gets the ready line.
+        warn: Gets lines for the log after that; None: `announce` does.
     """
     stop_early = False
     broker: Broker | None = None
@@ -403,7 +421,7 @@ def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    broker = Broker(settings, say=announce)
+    broker = Broker(settings, say=warn or announce)
     try:
         if not stop_early:
             announce(broker.ready_line())

@@ -83,6 +83,7 @@ class Strangers:
                     node,
                     name,
                     report.exit_code,
+                    extra={"node": node, "job": report.job, "attempt": report.attempt, "rank": report.rank},
                 )
                 continue
             self._running[node][report.job, report.attempt, report.rank] = report

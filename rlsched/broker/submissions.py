@@ -6,7 +6,7 @@ import math
 
 from rlsched.broker.clocks import unknown_workload
 from rlsched.terminal import CONTROL, visible
-from rlsched.wire.messages import Submit
+from rlsched.wire.messages import NOTIFY_EVENTS, Submit
 
 MAX_GANG_GPUS = 65_536
 MAX_COMMAND_BYTES = 128 << 10
@@ -20,6 +20,7 @@ _MAX_CHARACTERS = {
     "cwd": 4096,
     "token": 128,
     "workload": 64,
+    "notify": 64,
 }
 
 
@@ -75,6 +76,9 @@ def _wrong_number(message: Submit) -> str:
     weight = message.speed_energy
     if weight is not None and not 0.0 <= weight <= 1.0:
         return f"speed_energy must be 0 (speed alone) to 1 (energy alone), got {weight:g}"
+    odd = [one for one in message.notify.split(",") if one not in NOTIFY_EVENTS] if message.notify else []
+    if odd:
+        return f"notify: expected some of {', '.join(NOTIFY_EVENTS)}, got {visible(odd[0])[:20]!r}"
     if message.workload:
         return unknown_workload(message.workload)
     return ""

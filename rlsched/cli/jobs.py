@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.options import PRIORITIES, asking
 from rlsched.cli.show import print_json
 
 if TYPE_CHECKING:
@@ -62,10 +62,17 @@ def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
 )
 @click.option(
     "--priority",
-    type=click.Choice(["low", "normal", "high", "urgent"]),
+    type=click.Choice(PRIORITIES),
     default="normal",
     show_default=True,
     help="Jobs of a higher one go first; who may ask for which, the broker says.",
+)
+@click.option(
+    "--notify",
+    default="",
+    metavar="WHAT",
+    help="Be told of it, where the operator runs `rlsched notify`: some of start, requeue, end, fail, with "
+    "commas in between. fail: ends that are failures alone.",
 )
 @click.option("--user", default="", metavar="NAME", help="In whose name, for admins  [default: your key's]")
 @click.option(
@@ -86,6 +93,7 @@ def submit(
     workload: str,
     on_lost: OnLost,
     priority: Priority,
+    notify: str,
     user: str,
     account: str,
     wait_for_it: bool,
@@ -125,6 +133,7 @@ def submit(
             on_lost=on_lost,
             priority=priority,
             account=account,
+            notify=[one.strip() for one in notify.split(",")] if notify else [],
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0

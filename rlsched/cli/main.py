@@ -12,7 +12,7 @@ import click
 import rlsched
 from rlsched.cli.verbs import SECTIONS, SUMMARIES, extra_for
 from rlsched.errors import InputError, RlschedError
-from rlsched.terminal import visible
+from rlsched.logs import fail
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -118,7 +118,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo("error: " + visible(" ".join(message.split())), err=True)
+    fail(" ".join(message.split()))
     return code
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.options import LOG_FORMAT, asking
 from rlsched.errors import InputError
+from rlsched.logs import LogFormat, set_up
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from rlsched.wire.messages import StatsReport, Timing
+    from rlsched.wire.messages import DriftReport, StatsReport, Timing
 
 
 @click.command()
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     metavar="HOST:PORT",
     help="Where Prometheus asks; anybody who reaches it may read.",
 )
+@LOG_FORMAT
 @click.option("--once", is_flag=True, help="Print the figures once, for a textfile collector.")
 @asking
-def metrics(listen: str, once: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def metrics(
+    listen: str, log_format: LogFormat, once: bool, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
     """Serve the broker's figures to Prometheus, until Ctrl-C.
 
     A process of its own, with the key of a user: a slow scrape holds no decision up. Where no broker answers,
@@ -42,6 +47,7 @@ def metrics(listen: str, once: bool, broker: str | None, keys: Path | None, time
 
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
+    announce = set_up(log_format, level=logging.WARNING)
     host, port = _host_and_port(listen)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(BrokerFigures(broker, keys, timeout_s))
@@ -52,7 +58,7 @@ def metrics(listen: str, once: bool, broker: str | None, keys: Path | None, time
         server, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise InputError(f"--listen {listen}: cannot listen here: {error.strerror or error}") from error
-    click.echo(f"rlsched metrics ready at http://{host}:{server.server_port}/metrics")
+    announce(f"rlsched metrics ready at http://{host}:{server.server_port}/metrics")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
@@ -120,6 +126,8 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     if report.guard is not None:
         yield _counters("guard", "Times the guard stepped in.", "kind", report.guard.decided)
         yield _gauge("guard_active", "Whether the fallback decides now.", float(bool(report.guard.now)))
+        if report.guard.drift is not None:
+            yield from _drift(report.guard.drift)
     if report.journal is not None:
         yield _gauge("journal_bytes", "Size of the journal.", report.journal.size_bytes)
         if report.journal.free_bytes is not None:
@@ -131,6 +139,15 @@ def figures(report: StatsReport) -> Iterator[Metric]:
         yield _gauge(
             "prediction_covered_ratio", "Jobs inside their 10 to 90 % interval.", recent.covered_frac
         )
+
+
+def _drift(drift: DriftReport) -> Iterator[Metric]:
+    """How far what the policy sees is from its training."""
+    yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
+    yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
+    yield _gauge("drift_unlike", "Ways in which the cluster is none of its training.", len(drift.unlike))
+    outside = [([one.column], one.share_frac) for one in drift.outside]
+    yield _gauges("drift_outside_ratio", "Looks with this column out of its range.", ["column"], outside)
 
 
 _TIMED = {

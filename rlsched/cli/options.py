@@ -9,14 +9,25 @@ from typing import Any, TypeVar
 import click
 
 from rlsched.cli.policies import setting
+from rlsched.logs import FORMATS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+PRIORITIES = ("low", "normal", "high", "urgent")
+"""As `Priority` of the messages, which are not read before they are needed."""
 HOME = click.option(
     "--keys",
     metavar="HOME",
     type=click.Path(path_type=Path),
     help="Key directory. [default: $RLSCHED_HOME, else ~/.config/rlsched]",
+)
+LOG_FORMAT = click.option(
+    "--log-format",
+    default="text",
+    show_default=True,
+    envvar="RLSCHED_LOG_FORMAT",
+    type=click.Choice(FORMATS),
+    help="json: one object a line, on standard error.",
 )
 _LISTENING = (
     click.option(

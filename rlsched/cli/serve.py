@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.broker.space import MIN_FREE_MIB
-from rlsched.cli.options import deciding, listening
+from rlsched.cli.options import LOG_FORMAT, PRIORITIES, deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
 from rlsched.errors import InputError
+from rlsched.logs import LogFormat, set_up
 from rlsched.settings import Seconds
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import Priority
 
-PRIORITIES = ("low", "normal", "high", "urgent")
+_log = logging.getLogger("rlsched.broker")
 
 
 @click.command(cls=PolicyCommand)
@@ -91,6 +93,7 @@ PRIORITIES = ("low", "normal", "high", "urgent")
     "preempt by cost too; --set preempt.by=priority: for a higher priority alone. [default: none]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
+@LOG_FORMAT
 @click.pass_context
 def broker(
     ctx: click.Context,
@@ -114,6 +117,7 @@ def broker(
     preemptible_priority: Priority | None,
     logdir: Path | None,
     seed: int,
+    log_format: LogFormat,
 ) -> None:
     """Run the broker, which decides.
 
@@ -130,6 +134,7 @@ def broker(
     from rlsched.broker.serve import Settings, run_broker
     from rlsched.wire.dealer import broker_address
 
+    announce = set_up(log_format, level=logging.WARNING, timed=False)
     if lost_after_s < lease_s:
         raise InputError(f"--lost-after {lost_after_s:g}: expected at least --lease-s, which is {lease_s:g}")
     chosen = {one.option: one.policy for one in said(ctx)}
@@ -161,7 +166,8 @@ def broker(
                 grace_s=grace_s,
             ),
         ),
-        announce=click.echo,
+        announce=announce,
+        warn=_log.warning if log_format == "json" else announce,
     )
 
 

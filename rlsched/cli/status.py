@@ -12,9 +12,10 @@ from rlsched.cli.show import in_words, print_json
 from rlsched.terminal import visible
 
 if TYPE_CHECKING:
-    from rlsched.wire.messages import GuardReport, JournalReport, RecordsReport, StatsReport
+    from rlsched.wire.messages import DriftReport, GuardReport, JournalReport, RecordsReport, StatsReport
 
 DEGRADED = 1
+_MOST_COLUMNS = 5
 
 
 @click.command()
@@ -84,6 +85,7 @@ def _lines(report: StatsReport) -> list[str]:
     ]
     if report.guard is not None:
         lines.append(guard_line(report.guard))
+        lines += drift_lines(report.guard)
     if report.journal is not None:
         lines.append(_journal_line(report.journal))
     if report.records is not None:
@@ -109,6 +111,30 @@ def guard_line(guard: GuardReport) -> str:
     masked = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(guard.masked.items()))
     line = f"guard: {decided or 'no decisions'} in the policy's place"
     return line + (f"; it forbade something in {masked}" if masked else "")
+
+
+def drift_lines(guard: GuardReport) -> list[str]:
+    """How far what the policy sees is from its training; nothing of one that has learned nothing."""
+    drift = guard.drift
+    if drift is None:
+        return []
+    lines = [f"drift: {drift.note or _drift_state(drift)}"]
+    lines += [
+        f"  {one.column} is {one.value:.3g}, trained on {one.low:.3g} to {one.high:.3g}; "
+        f"outside in {one.share_frac:.0%}{', which stops nothing' if one.only_warns else ''}"
+        for one in drift.outside[:_MOST_COLUMNS]
+    ]
+    if drift.settings_refused:
+        lines.append(
+            f"  dials were put at 0 {drift.settings_refused:,} times: no numbers came of the strategy"
+        )
+    return lines + [f"  unlike its training: {line}" for line in drift.unlike]
+
+
+def _drift_state(drift: DriftReport) -> str:
+    if drift.active:
+        return "the policy sees what it did not see in training"
+    return f"none in {drift.looks:,} looks" if drift.looks else "nothing was looked at yet"
 
 
 def records_line(records: RecordsReport) -> str:

@@ -10,7 +10,7 @@ import click
 
 from rlsched.cli.options import asking
 from rlsched.cli.show import in_words, percent, print_json, print_table
-from rlsched.cli.status import guard_line, kept_out, records_line
+from rlsched.cli.status import drift_lines, guard_line, kept_out, records_line
 from rlsched.terminal import visible
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def _print_report(report: StatsReport, now_s: float) -> None:
     click.echo(f"decisions: {', '.join(decided) or 'none yet'}; {contested:,} of them with a choice")
     if report.guard is not None and (report.guard.decided or report.guard.masked):
         click.echo(guard_line(report.guard))
+    if report.guard is not None and report.guard.drift is not None:
+        drift = report.guard.drift
+        if drift.active or drift.outside:
+            for line in drift_lines(report.guard):
+                click.echo(visible(line))
     if report.records is not None and (report.records.lost or report.records.troubles):
         click.echo(records_line(report.records))
         for line in report.records.troubles.values():

@@ -33,6 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "policy": "Change who decides in a broker that runs.",
         "doctor": "Say what is wrong on this machine, and what to do.",
         "metrics": "Serve the broker's figures to Prometheus.",
+        "notify": "Tell of jobs by webhook or mail, for those who asked for it.",
         "status": "Say whether the broker is all right; an exit code for monitoring.",
     },
 }

@@ -121,6 +121,7 @@ class Client:
         on_lost: OnLost = "requeue",
         priority: Priority = "normal",
         account: str = "",
+        notify: Sequence[str] = (),
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -146,6 +147,8 @@ class Client:
             priority: `low`, `normal`, `high` or `urgent`: jobs of a higher one go first. What somebody who is
                 no admin may ask for, the broker says.
             account: What it is charged to beside its user; "": the user's first account, if any.
+            notify: What is told of it, some of start, requeue, end, fail, where the operator runs
+                `rlsched notify`.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -168,6 +171,7 @@ class Client:
             on_lost=on_lost,
             priority=priority,
             account=account,
+            notify=",".join(dict.fromkeys(notify)),
         )
         return self._ask(submit, Submitted).job
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 import msgspec
+import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.dials.observing import FIXED, NAMES
 from rlsched.decide.dials.turning import refuse_dials
+from rlsched.decide.drift import NO_RANGES, Drift, DriftWatch
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
+
+REMEMBERED_DECISIONS: Final = 200
+"""Decisions of a network that drift is told by ..."""
+REMEMBERED_SETTINGS: Final = 24
+"""... and settings of dials, of which there is one in ten minutes at least while something happens."""
 
 
 class Guarded(Scheduler):
@@ -20,7 +30,8 @@ class Guarded(Scheduler):
     The fallback decides where the policy raises, asks for something that the ledger would refuse, or took
     longer than the budget for its previous decision; and where its strategy raised, or set dials out of their
     ranges, with all dials at 0 until they are set again. After a late decision it decides `penalty_decisions`
-    decisions, then the policy gets another try.
+    decisions, then the policy gets another try. It decides, too, while what the policy sees is mostly outside
+    what it saw in training (`DriftWatch`), which is a function of the states alone.
 
     All that is declared of it is the policy's: name, order, abilities.
 
@@ -53,15 +64,67 @@ class Guarded(Scheduler):
         self._clock = clock
         self._resting = 0
         self._dials_failed = ""
+        self.columns, self.familiar = policy.columns, policy.familiar
+        self._settings_refused = 0
+        self._watch: DriftWatch | None = None
+        if self.familiar is not None and self.familiar.columns:
+            sets_dials = self.strategy is not None
+            names = NAMES if sets_dials else self.columns
+            self._watch = DriftWatch(
+                self.familiar,
+                names,
+                REMEMBERED_SETTINGS if sets_dials else REMEMBERED_DECISIONS,
+                FIXED if sets_dials else (),
+            )
 
     def replaced_by_fallback(self) -> str:
         """Why the fallback decides now, "" while the policy does."""
+        if self._drifting:
+            return self._drift_words()
         if self._dials_failed:
             return f"dials: {self._dials_failed}"
         return f"late: the fallback decides the next {self._resting} decisions" if self._resting else ""
 
+    @property
+    def _drifting(self) -> bool:
+        return self._watch is not None and self._watch.active
+
+    def _drift_words(self) -> str:
+        assert self._watch is not None
+        return f"drift: {self._watch.in_words or 'less than before'}"
+
+    def drift(self) -> Drift | None:
+        """What is outside the ranges of its training."""
+        if self.strategy is None and not self.columns:
+            return None
+        if self._watch is None:
+            return Drift(note=NO_RANGES, settings_refused=self._settings_refused)
+        return Drift(
+            active=self._watch.active,
+            looks=self._watch.looks,
+            outside=self._watch.outside(),
+            settings_refused=self._settings_refused,
+        )
+
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
         """The policy's dials are set; a fallback that is no rule with dials has none."""
+        due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
+        self._set_dials(state, now_s)
+        if due is None or not due.any():
+            return
+        dial = state.arrays.dials.dial
+        self._settings_refused += int(dial.refused[due].sum())
+        if self._watch is None:
+            return
+        was = self._watch.active
+        for p in np.flatnonzero(due & (dial.due == 0)):
+            self._watch.look(state.arrays.dials.seen[p : p + 1])
+        if self._watch.active:
+            refuse_dials(state)
+        elif was:
+            self._dials_failed = "the cluster was unlike those of its training"
+
+    def _set_dials(self, state: ClusterState, now_s: float) -> None:
         try:
             self._policy.begin_instant(state, now_s)
         except Exception as error:  # whatever a strategy raises, the settings as they are decide
@@ -73,6 +136,13 @@ class Guarded(Scheduler):
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The policy's decision, or the fallback's with the reason in its record."""
+        if self._watch is not None and self.strategy is None:
+            with suppress(Exception):  # what it cannot see it cannot decide either
+                rows = self._policy.seen(state, partition, now_s)
+                if rows is not None:
+                    self._watch.look(rows)
+        if self._drifting:
+            return self._fall_back(self._drift_words(), state, partition, now_s, record)
         if self.strategy is not None and state.arrays.dials.dial.refused[partition]:
             why = self._dials_failed or "the strategy set some out of range, or to no number"
             return self._fall_back(f"dials: {why}; all are at 0", state, partition, now_s, record)

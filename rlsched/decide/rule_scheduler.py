@@ -52,6 +52,7 @@ class RuleScheduler(Scheduler):
         self.strategy = rule.strategy
         if rule.strategy is not None:  # its file may change
             self.policy_id = f"{policy.policy_id}+{rule.strategy.digest}"
+            self.familiar = rule.strategy.familiar
             self.reference = policy.with_settings(dials="").named(f"{policy.name} without dials")
         if policy.settings.rule:  # somebody's own, and may fail
             self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.cluster.dials import NOBODY
 from rlsched.decide.actions import Action
@@ -16,6 +18,7 @@ from rlsched.decide.record import DecisionRecord, Source
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
     from rlsched.decide.dials.strategy import Strategy
+    from rlsched.decide.drift import Drift, Familiar
     from rlsched.decide.policy import Policy
     from rlsched.decide.rules.steps import CompiledRule
 
@@ -78,6 +81,8 @@ class Scheduler(ABC):
         rule: The rule that it is, where it is nothing else: simulators run it compiled.
         strategy: What sets the dials of a rule (`decide.dials`); None: they stay at 0.
         reference: The policy that decides in its place where it fails; None: nothing in it can.
+        columns: Names of the columns that a network sees of a decision (`seen`); empty: there is no network.
+        familiar: What it met in training; None: nothing was learned, or its card does not say it.
     """
 
     name: str
@@ -88,6 +93,8 @@ class Scheduler(ABC):
     rule: CompiledRule | None = None
     strategy: Strategy | None = None
     reference: Policy | None = None
+    columns: tuple[str, ...] = ()
+    familiar: Familiar | None = None
 
     @abstractmethod
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
@@ -99,6 +106,15 @@ class Scheduler(ABC):
     def replaced_by_fallback(self) -> str:
         """Why another decides in its place now, "" while it decides itself."""
         return ""
+
+    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+        """(K, F) rows that its network would see of the next decision; None: it would not be asked."""
+        del state, partition, now_s
+        return None
+
+    def drift(self) -> Drift | None:
+        """How far what it sees is from its training; None: it has learned nothing."""
+        return None
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - few have to do anything
         """All events of an instant have happened, and its decisions are about to be asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from rlsched.wire.messages import GpusReport, GuardReport, JournalReport, Record
 
 FOLDER = Path(__file__).parents[2] / "examples" / "operation"
 TIMING = Timing(bounds_s=[0.1], counts=[1, 0], sum_s=0.05)
+OUTSIDE = {"column": "queue_log", "share_frac": 0.5, "value": 2.0, "low": 0.0, "high": 1.0}
+DRIFT = {"active": True, "looks": 200, "outside": [OUTSIDE]}
 REPORT = StatsReport(
     policy="tuned",
     decisions={"rule": 1},
@@ -27,7 +30,7 @@ REPORT = StatsReport(
     uptime_s=1.0,
     nodes={"up": 1},
     journal=JournalReport(path="j", size_bytes=1, last_commit_ms=1.0, free_bytes=1, low_bytes=1),
-    guard=msgspec.convert({"decided": {"late": 1}, "masked": {}, "now": ""}, GuardReport),
+    guard=msgspec.convert({"decided": {"late": 1}, "masked": {}, "now": "", "drift": DRIFT}, GuardReport),
     records=RecordsReport(kept=1, lost={"written": 1}, troubles={}),
     gpus={"h200": GpusReport(total=1, free=0, held=1, absent=0)},
     outcomes={"completed": 1},
@@ -65,7 +68,7 @@ def test_units_start_verbs_with_options_that_they_have(path: Path) -> None:
     unit = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(path)
-    program, verb, *words = unit["Service"]["ExecStart"].split()
+    program, verb, *words = shlex.split(unit["Service"]["ExecStart"])
     assert program.endswith("/rlsched")
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None

@@ -21,8 +21,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[serve.Setti
     monkeypatch.delenv("RLSCHED_SPEED_ENERGY", raising=False)
     asked: list[serve.Settings] = []
 
-    def keep(settings: serve.Settings, announce: object) -> None:
-        del announce
+    def keep(settings: serve.Settings, **_: object) -> None:
         asked.append(settings)
 
     monkeypatch.setattr(serve, "run_broker", keep)

@@ -83,9 +83,12 @@ def train(
     if resume and logdir is None:
         raise InputError("--resume goes on with the training of --logdir: give that, too")
 
+    import msgspec
+
     from rlsched.cli.show import print_json
     from rlsched.decide.policy import Policy
     from rlsched_agents.dials.card import card_text
+    from rlsched_agents.dials.familiar import familiar_to
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
     from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
@@ -116,6 +119,12 @@ def train(
             again = "go on with the same command and --resume" if logdir else "nothing was kept: no --logdir"
             click.echo(f"stopped; {again}", err=True)
             return EXIT_INTERRUPTED
+    if found.is_better and found.sets_dials:
+        sources = [one.train for one in data]
+        familiar = familiar_to(found.strategy, found.policy, sources, chosen.drawn, seed)
+        found = msgspec.structs.replace(
+            found, strategy=msgspec.structs.replace(found.strategy, familiar=familiar)
+        )
     written = found.write(out) if found.is_better else []
     if written:
         written.append(out.with_suffix(".md"))

@@ -113,6 +113,7 @@ def train_rows(
         raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
 
     import rlsched
+    from rlsched_agents.ppo.ranges import met_in
     from rlsched_agents.ppo.recipes import load_recipe
     from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
     from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
@@ -147,6 +148,7 @@ def train_rows(
         timesteps=0,
         seeds=(seed,),
         traces=tuple(use for one in data for use in one.uses),
+        familiar=met_in(chosen.episode, [one.train for one in data]),
     )
     validator = confirmer = None
     if not no_validation:

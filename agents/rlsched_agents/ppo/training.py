@@ -28,6 +28,7 @@ from rlsched_agents.ppo.lessons import Lessons
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.policy import CandidatePolicy
+from rlsched_agents.ppo.ranges import SeenRanges
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.resume import pack_run, restore_run
 from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
@@ -168,22 +169,25 @@ def train(
     model = build_model(normalizer, recipe, seed)
     best, average = Best(), WeightAverage(recipe.average_decay)
     if resume:
-        _resume(model, normalizer, recipe, files, timesteps, best, average)
+        last = _resume(model, normalizer, recipe, files, timesteps, best, average)
+        card = msgspec.structs.replace(card, familiar=last.card.familiar or card.familiar)
     elif init is not None:
         _network(model).load_weights(first_weights(load_checkpoint(init), recipe))
-    lessons = Lessons(venv, recipe.curriculum, timesteps)
+    lessons, seen = Lessons(venv, recipe.curriculum, timesteps), SeenRanges(card.familiar)
     lessons.enter(model.num_timesteps)
     if confirm is not None and not resume:
-        origin = load_checkpoint(init).card if init is not None else card
+        untrained = msgspec.structs.replace(card, familiar=None)
+        origin = load_checkpoint(init).card if init is not None else untrained
         save_checkpoint(files.start, _card_now(origin, 0), _network(model).weights())
     model.set_logger(configure(str(files.logdir), ["tensorboard"]))
 
     def save_last() -> None:
         state = pack_run(model, normalizer, average, best.score if best.weights else None)
-        save_checkpoint(files.last, _card_now(card, model.num_timesteps), _network(model).weights(), state)
+        own = _card_now(seen.onto(card), model.num_timesteps)
+        save_checkpoint(files.last, own, _network(model).weights(), state)
 
     def save_best(found: Best) -> None:
-        save_checkpoint(files.best, _card_of(card, found), found.weights)
+        save_checkpoint(files.best, _card_of(seen.onto(card), found), found.weights)
 
     request = StopRequest()
     schedules = ScheduleLog(normalizer)
@@ -197,6 +201,7 @@ def train(
         [
             schedules,
             lessons,
+            seen,
             average,
             *([validation] if validation else []),
             Snapshots(save_last, recipe.checkpoint_every, request),
@@ -215,7 +220,7 @@ def train(
         bar.close()
         model.logger.close()
     wall_s = time.perf_counter() - began - (validation.wall_s if validation else 0.0)
-    verdict = None
+    verdict, card = None, seen.onto(card)
     unconfirmed = best.weights and best.timesteps and not stopped
     if unconfirmed and confirm is not None and validate is not None and files.start.exists():
         start = load_checkpoint(files.start)
@@ -243,7 +248,7 @@ def _resume(
     timesteps: int,
     best: Best,
     average: WeightAverage,
-) -> None:
+) -> Checkpoint:
     """Put the model, the environment and the best policy back to where `files.last` left them."""
     last = load_checkpoint(files.last)
     ours = _hyper_parameters(recipe)
@@ -267,6 +272,7 @@ def _resume(
         kept = load_checkpoint(files.best)
         best.score, best.temperature = found.best_score, kept.card.temperature
         best.timesteps, best.weights, best.table = kept.card.timesteps, kept.weights, kept.card.validation
+    return last
 
 
 def first_weights(checkpoint: Checkpoint, recipe: Recipe) -> Weights:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from rlsched.decide.drift import Familiar
 from rlsched_agents.runtime.network import NetworkConfig
 
 CARD_FORMAT = 1
@@ -63,6 +64,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         test: Row of the comparison with rules -> figure -> value, on the test split.
         weights_sha256: Of `weights.npz`.
         notes: Free text for people.
+        familiar: What was seen in training; None in cards that do not say it, and of policies that were not
+            trained: drift is not watched then.
     """
 
     format: int = CARD_FORMAT
@@ -81,6 +84,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     test: dict[str, dict[str, float]] = {}
     weights_sha256: str = ""
     notes: str = ""
+    familiar: Familiar | None = None
 
     def to_markdown(self) -> str:
         """This card for people."""
@@ -116,6 +120,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         if self.test:
             lines += ["", "## Test split", "", _TEST, ""]
             lines += _table(self.test, "row")
+        if self.familiar is not None:
+            lines += ["", "## What was seen", "", *_seen(self.familiar)]
         lines += ["", "## Hyper-parameters", "", "| name | value |", "|---|---|"]
         network = msgspec.to_builtins(self.network)
         lines += [f"| {key} | {value} |" for key, value in {**network, **self.recipe}.items()]
@@ -124,6 +130,17 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 def _span(span: tuple[float, float]) -> str:
     return f"[{span[0]:,.0f}, {span[1]:,.0f})" if span[0] < span[1] else "-"
+
+
+def _seen(familiar: Familiar) -> list[str]:
+    return [
+        f"Partitions of {familiar.nodes[0]} to {familiar.nodes[1]} nodes, {familiar.gpus[0]} to "
+        f"{familiar.gpus[1]} GPUs. A broker's fallback decides while most of what it sees lies outside:",
+        "",
+        "| column | least | most |",
+        "|---|---|---|",
+        *(f"| {name} | {low:.4g} | {high:.4g} |" for name, (low, high) in familiar.columns.items()),
+    ]
 
 
 def _table(validation: dict[str, dict[str, float]], first: str = "policy") -> list[str]:

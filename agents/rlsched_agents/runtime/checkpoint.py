@@ -115,6 +115,8 @@ def load_checkpoint(path: str | Path = "default") -> Checkpoint:
             "train the policy again with this version"
         ) from error
     _check_schema(file, card, members["schema.json"])
+    if card.familiar is not None and (wrong := card.familiar.wrong()):
+        raise CheckpointError(f"{file}: card.json: familiar: {wrong}")
     if hashlib.sha256(members["weights.npz"]).hexdigest() != card.weights_sha256:
         raise CheckpointError(
             f"{file}: weights.npz does not match the hash in card.json: the file was "

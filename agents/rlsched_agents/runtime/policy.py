@@ -29,6 +29,7 @@ from rlsched.decide.rows.candidates import (
     weighs_energy,
 )
 from rlsched.decide.rows.columns import PREDICTED, QUEUE, WORK
+from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.rules import migration as migrating
 from rlsched.decide.rules.gittins import next_age_look_s
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
@@ -105,6 +106,7 @@ class PpoScheduler(Scheduler):
         self.name, self.policy_id = name, policy_id
         self.temperature, self.seed = temperature, seed
         self.weights, self.network = weights, network
+        self.columns = tuple(name for name, _ in SCHEMA.features[: network.features])
         self.permissions = permissions or network.served
         revised = network.revises if revised is None else revised
         self.reference = self.permissions.reference(revised=revised, migrate=migrate)
@@ -155,7 +157,7 @@ class PpoScheduler(Scheduler):
     ) -> PpoScheduler:
         """A trained policy, served at the temperature that its card names."""
         card = checkpoint.card
-        return cls(
+        made = cls(
             checkpoint.weights,
             card.network,
             name=name,
@@ -164,6 +166,15 @@ class PpoScheduler(Scheduler):
             seed=seed,
             **_asked_for(settings or Settings()),
         )
+        made.familiar = card.familiar
+        return made
+
+    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+        """The rows of the first half, where more than one of them could be taken."""
+        if not contested(state, partition) and has_startable(state, partition, now_s):
+            return None
+        jobs = job_candidates(state, partition, now_s)
+        return jobs.features[:, : len(self.columns)] if np.count_nonzero(jobs.legal) > 1 else None
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Start a job that fits, or wait.

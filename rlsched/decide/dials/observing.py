@@ -90,6 +90,8 @@ NAMES: Final = (
     "static_power",  # of the partition's GPU type, drawn whatever runs, of its board's limit
 )
 """The columns, in order."""
+FIXED: Final = NAMES[NAMES.index("energy_weight") :]
+"""Those that say how a cluster was set up, not what happens on it."""
 
 
 @kernel

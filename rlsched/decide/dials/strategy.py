@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from rlsched.cluster.dials import NETWORK, DialArrays, no_dials
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
+from rlsched.decide.drift import Familiar
 from rlsched.errors import InputError
 
 NUM_COLUMNS = len(NAMES)
 NUM_DIALS = len(RANGES)
 
 
-class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A strategy file (JSON).
 
     Attributes:
@@ -27,11 +28,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dials: What it sets, likewise.
         layers: One matrix of a linear strategy, three of a network; the bias is the last column of each.
             Every layer ends in tanh.
+        familiar: What was seen in training; None: the file does not say it, and drift is not watched.
     """
 
     columns: tuple[str, ...]
     dials: tuple[str, ...]
     layers: tuple[tuple[tuple[float, ...], ...], ...]
+    familiar: Familiar | None = None
 
     @classmethod
     def of(cls, *layers: NDArray[np.float64]) -> Strategy:
@@ -69,6 +72,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise InputError(
                     f"{where}: {words}: this version {said}; train it again with `rlsched train`"
                 )
+        if self.familiar is not None and (wrong := self.familiar.wrong()):
+            raise InputError(f"{where}: familiar: {wrong}")
         if len(self.layers) not in (1, 3):
             raise InputError(f"{where}: layers: expected 1 or 3 matrices, got {len(self.layers)}")
         width = NUM_COLUMNS

@@ -15,6 +15,7 @@ node of a gang's member with it.
 from __future__ import annotations
 
 from rlsched.wire.messages.client import (
+    NOTIFY_EVENTS,
     AdminOrder,
     Cancel,
     ClientRequest,
@@ -93,9 +94,11 @@ from rlsched.wire.messages.replies import (
     Submitted,
 )
 from rlsched.wire.messages.report import (
+    DriftReport,
     GpusReport,
     GuardReport,
     JournalReport,
+    OutsideReport,
     QuestionsReport,
     RecordsReport,
     StatsReport,
@@ -105,6 +108,7 @@ from rlsched.wire.messages.report import (
 __all__ = [
     "MAX_CLOCK_SKEW_S",
     "MAX_MESSAGE_BYTES",
+    "NOTIFY_EVENTS",
     "PROTOCOL_VERSION",
     "Accounts",
     "AdminOrder",
@@ -115,6 +119,7 @@ __all__ = [
     "ClientRequest",
     "ClockHeld",
     "DrainNode",
+    "DriftReport",
     "Ended",
     "EndedAck",
     "Envelope",
@@ -151,6 +156,7 @@ __all__ = [
     "Nodes",
     "Ok",
     "OnLost",
+    "OutsideReport",
     "PartyKind",
     "PredictionReport",
     "PredictionScore",

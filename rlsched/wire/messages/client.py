@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
+"""What a job may ask to be told of: its first process runs; it is queued again; it is over; it has failed."""
 OnLost = Literal["requeue", "wait"]
 Priority = Literal["low", "normal", "high", "urgent"]
 PartyKind = Literal["user", "account", "vc"]
@@ -42,6 +44,8 @@ class Submit(
     """Jobs of a higher one go first."""
     account: str = ""
     """What it is charged to beside its user; "": the user's first account, where there is one."""
+    notify: str = ""
+    """What is told of it (`NOTIFY_EVENTS`), with commas in between; "": nothing."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):

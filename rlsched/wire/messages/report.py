@@ -20,17 +20,51 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
     """Less free than this is too little."""
 
 
+class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A column that is lately outside what the policy saw in training."""
+
+    column: str
+    share_frac: float
+    """Share of the last looks in which it was."""
+    value: float
+    """What it was when it was last."""
+    low: float
+    high: float
+    """Least and most in training."""
+    only_warns: bool = False
+    """It says how the cluster was set up, and is no drift by itself."""
+
+
+class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How far what a trained policy sees is from its training."""
+
+    note: str = ""
+    """Why nothing is watched; "": it is."""
+    active: bool = False
+    """Whether the fallback decides because of it."""
+    looks: int = 0
+    """Decisions, or settings of dials, that were looked at since the broker started."""
+    outside: list[OutsideReport] = []
+    """Those that are most often outside first; ten at most."""
+    settings_refused: int = 0
+    """Times that a strategy gave no numbers, or raised, and its dials were put at 0."""
+    unlike: list[str] = []
+    """In which ways the cluster is none that the policy met in training."""
+
+
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
     """How often the guard stepped in."""
 
     decided: dict[str, int]
     """Decisions of the fallback since the journal began, by why the policy did not decide: `late`, `illegal`,
-    `non-finite`, `failed` (it raised), `dials`."""
+    `non-finite`, `failed` (it raised), `dials`, `drift`."""
     masked: dict[str, int]
     """Decisions since the broker started in which it forbade something: `age bound` (a job was held back for
     too long for another one to pass), `half free` (no waiting while half of the GPUs are free)."""
     now: str
     """Why the fallback decides now, "" while the policy does."""
+    drift: DriftReport | None = None
+    """None: the policy has learned nothing, or the broker does not tell yet."""
 
 
 class QuestionsReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,10 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import Predictions
-from rlsched.broker.priorities import Ranks
+from rlsched.broker.priorities import PRIORITIES, Ranks
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.broker.roles import Peer
+from rlsched.cli import options
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
@@ -235,3 +236,7 @@ def test_a_queue_shows_the_priority(journal: Journal) -> None:
     (info,) = reply.jobs
     assert isinstance(info, JobInfo)
     assert info.priority == "high"
+
+
+def test_the_command_line_knows_the_priorities_of_the_messages() -> None:
+    assert options.PRIORITIES == PRIORITIES

@@ -1,0 +1,53 @@
+"""What a strategy sees while it sets dials on windows that teach: the ranges that its file carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.drift import Familiar
+from rlsched.decide.policy import Policy
+from rlsched_envs.small_clusters import GPU_TYPES, node_size
+from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.vector import ClusterVecEnv
+from rlsched_envs.windows import Drawn
+
+CLUSTERS: Final = 32
+"""Windows that are played side by side, each to its end; those that end earlier go on with another."""
+
+
+def familiar_to(
+    strategy: Strategy, policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int
+) -> Familiar:
+    """Ranges of all columns, over all settings of dials on `CLUSTERS` windows or more.
+
+    Args:
+        strategy: Sets the dials.
+        policy: The rule whose dials they are.
+        sources: What the windows are drawn from.
+        drawn: What they are like.
+        seed: Of the draws.
+    """
+    venv = ClusterVecEnv(sources, CLUSTERS, seed=seed, drawn=drawn, policy=policy)
+    layers = [np.array(layer) for layer in strategy.layers]
+    seen = np.asarray(venv.reset(), np.float64)
+    low, high = seen.min(axis=0), seen.max(axis=0)
+    ended = np.zeros(CLUSTERS, np.bool_)
+    while not ended.all():
+        moved = seen
+        for layer in layers:
+            moved = np.tanh(moved @ layer[:, :-1].T + layer[:, -1])
+        observed, _, dones, _ = venv.step(moved)
+        seen, ended = np.asarray(observed, np.float64), ended | dones
+        np.minimum(low, seen.min(axis=0), out=low)
+        np.maximum(high, seen.max(axis=0), out=high)
+    size, nodes = node_size(sources), (drawn.nodes_low, drawn.nodes_high)
+    return Familiar(
+        nodes=nodes,
+        gpus=(nodes[0] * size, nodes[1] * size),
+        gpu_types=tuple(GPU_TYPES[kind] for kind in drawn.kinds),
+    ).with_ranges(NAMES, low, high)

@@ -1,0 +1,193 @@
+"""Whether a policy that was trained sees what it saw in training: ranges by column, and a watch over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rlsched.cluster.state import ClusterState
+
+MARGIN: Final = 0.1
+"""A range is taken to be wider than what was seen, on either side by this share of its width."""
+TOLERANCE: Final = 1e-5
+"""What was always the same in training may differ by this: rows are float32."""
+BEGIN_FRAC: Final = 0.5
+"""Drift begins when a column is outside its range in more than this share of the looks remembered ..."""
+END_FRAC: Final = 0.25
+"""... and is over when no column is in more than this."""
+NO_RANGES: Final = "not watched: no ranges in its card"
+
+
+class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a policy met in training.
+
+    Attributes:
+        columns: Least and largest value of every column that it saw.
+        nodes: Fewest and most nodes of a partition; (0, 0): it is not told.
+        gpus: Fewest and most GPUs of a partition, likewise.
+        gpu_types: GPU types; empty: they made no difference.
+    """
+
+    columns: dict[str, tuple[float, float]] = {}
+    nodes: tuple[int, int] = (0, 0)
+    gpus: tuple[int, int] = (0, 0)
+    gpu_types: tuple[str, ...] = ()
+
+    def with_ranges(
+        self, names: Sequence[str], low: NDArray[np.floating], high: NDArray[np.floating]
+    ) -> Familiar:
+        """The same, with (F,) least and largest values of the columns of these names."""
+        ranges = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
+        return msgspec.structs.replace(self, columns=ranges)
+
+    def wrong(self) -> str:
+        """What makes no sense in it, "" if nothing does."""
+        for name, (low, high) in self.columns.items():
+            if not low <= high:
+                return f"{name}: expected the least value and then the largest, got {low:g} and {high:g}"
+        return ""
+
+
+class Outside(msgspec.Struct, frozen=True, kw_only=True):
+    """A column that was outside its range lately.
+
+    Attributes:
+        column: Its name.
+        share_frac: Share of the looks remembered in which it was.
+        value: What it was when it was last: the median of the rows.
+        low: Least value in training ...
+        high: ... and largest.
+        only_warns: It says how the cluster was set up, and is no drift by itself.
+    """
+
+    column: str
+    share_frac: float
+    value: float
+    low: float
+    high: float
+    only_warns: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """For people."""
+        return (
+            f"{self.column} is {self.value:.3g}, trained on {self.low:.3g} to {self.high:.3g} "
+            f"(outside in {self.share_frac:.0%})"
+        )
+
+
+class DriftWatch:
+    """Remembers of the last looks which columns were outside their ranges.
+
+    A look is what the policy sees for one decision, or for one setting of its dials: K rows. A column is
+    outside in it where more than half of the rows are. That counts a queue of unheard-of jobs, and not a
+    single odd job in it.
+
+    Args:
+        familiar: What it saw in training.
+        names: The columns of a look, in order; those without a range are not watched.
+        remembered: Looks that are remembered. Before there are so many, nothing is said.
+        fixed: Columns that say how the cluster was set up: they are counted, and make no drift.
+
+    Attributes:
+        active: Whether there is drift.
+        looks: Looks so far.
+    """
+
+    def __init__(
+        self, familiar: Familiar, names: Sequence[str], remembered: int, fixed: Sequence[str] = ()
+    ) -> None:
+        nothing = (-np.inf, np.inf)
+        ranges = np.array([familiar.columns.get(name, nothing) for name in names], np.float64)
+        self._names, self._low, self._high = tuple(names), ranges[:, 0], ranges[:, 1]
+        bounded = np.isfinite(self._low) & np.isfinite(self._high)
+        width = np.where(bounded, self._high, 0.0) - np.where(bounded, self._low, 0.0)
+        margin = MARGIN * width + TOLERANCE
+        self._from, self._to = self._low - margin, self._high + margin
+        self._outside = np.zeros((remembered, len(names)), np.bool_)
+        self._counts = np.zeros(len(names), np.int64)
+        self._values = np.full(len(names), np.nan)
+        self._varies = np.array([name not in fixed for name in names])
+        self.active = False
+        self.looks = 0
+
+    def look(self, rows: NDArray[np.floating]) -> None:
+        """Take note of (K, F) rows, K at least 1."""
+        wrong = ~((rows >= self._from) & (rows <= self._to))
+        outside = 2 * wrong.sum(axis=0) > len(rows)
+        if outside.any():
+            self._values[outside] = np.median(rows[:, outside], axis=0)
+        at, remembered = self.looks % len(self._outside), len(self._outside)
+        self._counts += outside.astype(np.int64) - self._outside[at]
+        self._outside[at] = outside
+        self.looks += 1
+        if self.looks >= remembered:
+            most = int(self._counts[self._varies].max(initial=0))
+            self.active = most > (END_FRAC if self.active else BEGIN_FRAC) * remembered
+
+    def outside(self, most: int = 10) -> list[Outside]:
+        """The columns that were outside lately, those that were most often first; `only_warns` behind."""
+        looks = min(max(self.looks, 1), len(self._outside))
+        order = np.lexsort((-self._counts, ~self._varies))[:most]
+        return [
+            Outside(
+                column=self._names[k],
+                share_frac=float(self._counts[k] / looks),
+                value=float(self._values[k]),
+                low=float(self._low[k]),
+                high=float(self._high[k]),
+                only_warns=not self._varies[k],
+            )
+            for k in order
+            if self._counts[k] > 0
+        ]
+
+    @property
+    def in_words(self) -> str:
+        """The column that is outside most often; "" where none is."""
+        return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """How far what a policy sees is from its training.
+
+    Attributes:
+        note: Why nothing is watched; "": it is.
+        active: Whether the fallback decides for it.
+        looks: Looks that the shares are of.
+        outside: Columns that were outside, those that were most often first.
+        settings_refused: Times that dials were put at 0 because the strategy gave no numbers, or raised.
+    """
+
+    note: str = ""
+    active: bool = False
+    looks: int = 0
+    outside: list[Outside] = []
+    settings_refused: int = 0
+
+
+def unlike(familiar: Familiar, state: ClusterState) -> list[str]:
+    """In which ways a cluster is none that a policy met in training, a line each.
+
+    Nodes that are down count, those that are gone do not.
+    """
+    found = []
+    node, present = state.arrays.node, state.arrays.node.gpus > 0
+    for p, name in enumerate(state.partition_names):
+        mine = present & (node.part_of == p)
+        for what, number, (low, high) in (
+            ("nodes", int(mine.sum()), familiar.nodes),
+            ("GPUs", int(node.gpus[mine].sum()), familiar.gpus),
+        ):
+            if high and number and not low <= number <= high:
+                found.append(f"partition {name} has {number:,} {what}, trained on {low:,} to {high:,}")
+    if familiar.gpu_types:
+        types = {state.kind_names[int(kind)] for kind in node.kind[present]}
+        known = ", ".join(familiar.gpu_types)
+        found += [f"GPU type {one}, trained on {known}" for one in sorted(types - {*familiar.gpu_types})]
+    return found

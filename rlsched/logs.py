@@ -1,0 +1,116 @@
+"""Logs of the processes that stay: lines for people, or one JSON object a line. Set up here alone.
+
+Whatever a record holds, it is one line of JSON in ASCII. As text its message is one line, and a traceback
+behind it is indented. So no text of a job or a user can look like a record of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import click
+
+from rlsched.terminal import visible
+
+LogFormat = Literal["text", "json"]
+FORMATS: Final = ("text", "json")
+FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
+"""What a record says of where it belongs, from `extra=` or from an argument that has such attributes."""
+_INDENT: Final = "    "
+_ROOT: Final = logging.getLogger("rlsched")
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `FIELDS` where they
+    are known, and `exception`, its whole traceback, where there is one.
+
+    Args:
+        fields: What every record of this process has, such as its node.
+    """
+
+    def __init__(self, **fields: str) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._fields,
+        }
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        for field in FIELDS:
+            for source in (record, *arguments):
+                value = getattr(source, field, None)
+                if isinstance(value, int | str):
+                    line[field] = value
+                    break
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class TextLines(logging.Formatter):
+    """A record for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Its line, and its traceback, indented."""
+        first = logging.Formatter(self._fmt, self.datefmt)
+        traceback = self.formatException(record.exc_info) if record.exc_info else ""
+        plain = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None})
+        plain.msg, plain.args = visible(record.getMessage()), ()
+        return "\n".join([first.format(plain), *(_INDENT + visible(line) for line in traceback.splitlines())])
+
+
+def set_up(
+    form: LogFormat, *, level: int = logging.INFO, timed: bool = True, **fields: str
+) -> Callable[[str], None]:
+    """Let this process log to standard error, where nothing does so yet. Returns what announces a line.
+
+    Args:
+        form: `json`: everything is a JSON line, warnings of Python and what ends the process too.
+        level: What is logged as text; as JSON it is from INFO on.
+        timed: Whether lines of text begin with the time of day.
+        fields: As of `JsonLines`.
+    """
+    handler = logging.StreamHandler()
+    if form == "text":
+        handler.setFormatter(TextLines("%(asctime)s %(message)s" if timed else "%(message)s", "%H:%M:%S"))
+        logging.basicConfig(level=level, handlers=[handler])
+        return click.echo
+    handler.setFormatter(JsonLines(**fields))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda args: _uncaught(
+        args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback
+    )
+    return _ROOT.info
+
+
+def is_json() -> bool:
+    """Whether this process logs JSON."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def fail(message: str) -> None:
+    """Say why this process ends."""
+    if is_json():
+        _ROOT.critical("%s", message)
+    else:
+        click.echo(f"error: {visible(message)}", err=True)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    _ROOT.critical("uncaught %s", kind.__name__, exc_info=(kind, error, trace))

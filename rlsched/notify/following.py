@@ -1,0 +1,238 @@
+"""Follows a journal and delivers notices in its order; a cursor on disk says how far, over restarts."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.entries import BrokerStarted, Restored
+from rlsched.broker.journal import Reading, reading
+from rlsched.errors import InputError, JournalError
+from rlsched.notify.notices import JobWatch, Notice
+from rlsched.notify.sending import NotDeliveredError, Sends
+
+PAGE_ROWS: Final = 500
+FIRST_DELAY_S: Final = 1.0
+LONGEST_DELAY_S: Final = 60.0
+TRIES: Final = 3
+"""Of a notice that its receiver will not take, before it is left out."""
+_log = logging.getLogger("rlsched.notify")
+
+
+class Cursor(msgspec.Struct, kw_only=True):
+    """How far a journal has been told.
+
+    Attributes:
+        entry: Number of the last entry whose notice is delivered, or that has none; 0: before the first.
+        crc: Its checksum, by which another journal is told from this one.
+        since: From this entry on, live jobs that asked for notices are to be read again.
+        restored: Number of the last `Restored` before it, 0: none.
+    """
+
+    entry: int = 0
+    crc: int = 0
+    since: int = 1
+    restored: int = 0
+
+
+class CursorFile:
+    """A cursor on disk, held by one process at a time.
+
+    Raises:
+        InputError: another process holds it, it is damaged, or it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._lock = FileIO(path.with_name(path.name + ".lock"), "a")
+        except OSError as error:
+            raise InputError(f"{path}: cannot write here: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise InputError(
+                f"{path}: another `rlsched notify` goes by this cursor; give each a --cursor of its own"
+            ) from None
+
+    def read(self) -> Cursor | None:
+        """The cursor; None where there is none yet."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=Cursor)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise InputError(
+                f"{self.path}: cannot read this cursor: {error}; remove it to begin at the journal's end"
+            ) from error
+
+    def write(self, cursor: Cursor, *, durably: bool) -> None:
+        """Keep it, whole or not at all."""
+        partial = self.path.with_name(self.path.name + ".partial")
+        with partial.open("wb") as file:
+            file.write(msgspec.json.encode(cursor) + b"\n")
+            if durably:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, self.path)
+
+    def close(self) -> None:
+        """Let another process hold it."""
+        self._lock.close()
+
+
+class Follower:
+    """Delivers each notice once it is journalled, in order, at least once.
+
+    A notice whose receiver is away is tried again until it is taken; the journal keeps those behind it. One
+    that its receiver will not take is tried `TRIES` times and left out, with a line in the log.
+
+    Args:
+        journal: The broker's.
+        cursor: Where it begins, and is kept; a new one begins at the journal's end, or with a journal that is
+            not there yet.
+        send: Delivers one notice.
+        stop: Set to let `run` and every wait return.
+        first_delay_s: Before the second try; each later one takes twice as long, up to `LONGEST_DELAY_S`.
+    """
+
+    def __init__(
+        self,
+        journal: Path,
+        cursor: CursorFile,
+        send: Sends,
+        stop: threading.Event,
+        *,
+        first_delay_s: float = FIRST_DELAY_S,
+    ) -> None:
+        self._journal, self._file, self._send, self._stop = journal, cursor, send, stop
+        self._first_delay_s = first_delay_s
+        self._cursor = cursor.read()
+        self._watch: JobWatch | None = None
+        self._away = ""
+
+    def run(self, poll_s: float) -> None:
+        """Follow until it is stopped."""
+        while not self._stop.is_set():
+            try:
+                more = self.step()
+                if self._away:
+                    _log.warning("the journal can be read again")
+                self._away = ""
+            except (JournalError, OSError) as error:
+                more = False
+                if self._cursor is None and not self._journal.exists():
+                    self._cursor = Cursor()  # what will be there is all news
+                if str(error) != self._away:
+                    self._away = str(error)
+                    _log.warning("waiting: %s", error)
+            if not more:
+                self._stop.wait(poll_s)
+
+    def step(self, *, patiently: bool = True) -> bool:
+        """Tell the next page of the journal. Returns whether there may be more.
+
+        Args:
+            patiently: Wait for a receiver that is away; else its error is raised.
+
+        Raises:
+            JournalError: it cannot be read, or is damaged.
+            NotDeliveredError: a notice was not taken.
+            OSError: the cursor cannot be kept.
+        """
+        with reading(self._journal) as journal:
+            if journal.last is None:
+                raise JournalError(f"{self._journal}: version 1; start a broker of this version on it")
+            cursor, watch = self._begun(journal, journal.last)
+            rows = list(journal.rows_after(cursor.entry, PAGE_ROWS))
+        for row in rows:
+            notice = watch.apply(row)
+            if notice is not None:
+                self._watch = None  # it is ahead of the cursor until this is delivered
+                if not self._delivered(notice, patiently):
+                    return False
+                self._watch = watch
+            cursor.entry, cursor.crc = row.n, row.crc
+            cursor.since = watch.since(row.n + 1)
+            if isinstance(row.entry, Restored):
+                cursor.restored = row.n
+            if notice is not None:
+                self._file.write(cursor, durably=True)
+        if rows:
+            self._file.write(cursor, durably=False)
+        return len(rows) == PAGE_ROWS
+
+    def _begun(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
+        """The cursor in this very journal, and the live jobs up to it."""
+        cursor = self._cursor
+        if cursor is None:
+            found = next(journal.rows_after(last - 1, 1), None) if last else None
+            cursor = Cursor(entry=last, crc=found.crc if found else 0)
+            _log.info("beginning behind entry %d of %s", last, self._journal)
+        elif cursor.entry and journal.crc_of(cursor.entry) != cursor.crc:
+            cursor, self._watch = self._after_restore(journal, cursor), None
+        watch = self._watch
+        if watch is None:
+            watch = JobWatch()
+            first = next(journal.rows_after(0, 1), None)
+            if first is not None and isinstance(first.entry, BrokerStarted):
+                watch.cluster = first.entry.cluster
+            for row in journal.rows_after(cursor.since - 1, cursor.entry - cursor.since + 1):
+                watch.apply(row)
+                if isinstance(row.entry, Restored):
+                    cursor.restored = row.n
+        if cursor is not self._cursor:
+            self._cursor = cursor
+            self._file.write(cursor, durably=True)
+        self._watch = watch
+        return cursor, watch
+
+    def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
+        """Where to go on when this is not the journal any more that the cursor was in.
+
+        A restored backup has the same entries up to its `Restored`; whatever follows is new. A journal
+        without one that the cursor has not seen is another journal, and is told from its beginning.
+        """
+        found = [
+            row.n
+            for row in journal.rows_after(0, journal.last or 0)
+            if isinstance(row.entry, Restored) and row.n > cursor.restored
+        ]
+        if not found:
+            _log.warning("%s: another journal than before; telling it from its beginning", self._journal)
+            return Cursor()
+        before = found[0] - 1
+        _log.warning("%s: restored from a backup; going on behind entry %d", self._journal, before)
+        return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
+
+    def _delivered(self, notice: Notice, patiently: bool) -> bool:
+        """Deliver it, or leave it out; False: stopped before that."""
+        delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
+        named = f"notice {notice.id} of job {notice.job}"
+        while not self._stop.is_set():
+            tries += 1
+            try:
+                self._send(notice)
+            except NotDeliveredError as error:
+                if not error.is_passing and tries >= TRIES:
+                    _log.error("%s is left out: %s", named, error, extra=about)
+                    return True
+                if not patiently and error.is_passing:
+                    raise
+                if tries == 1:
+                    _log.warning("%s is not taken: %s", named, error, extra=about)
+                self._stop.wait(delay_s)
+                delay_s = min(2.0 * delay_s, LONGEST_DELAY_S)
+            else:
+                if tries > 1:
+                    _log.warning("%s is taken at try %d", named, tries, extra=about)
+                return True
+        return False

@@ -1,0 +1,160 @@
+"""Where notices go: a URL, or a program of the operator's. Each says whether another try can help."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Final, Protocol
+from urllib.parse import urlsplit
+
+from rlsched.errors import InputError
+from rlsched.notify.notices import Notice
+from rlsched.terminal import visible
+
+EX_TEMPFAIL: Final = 75
+"""By this exit code of sysexits.h a program says: try again later."""
+_ITS_OWN_FAULT: Final = (400, 413, 422)
+"""What a receiver answers that will never take this very notice; all else may be set right there."""
+_MOST_SAID: Final = 300
+
+
+class NotDeliveredError(Exception):
+    """A notice was not taken, for a reason in one line.
+
+    Attributes:
+        is_passing: Whether another try can help, however much later. Else a few are enough.
+    """
+
+    def __init__(self, why: str, *, is_passing: bool) -> None:
+        super().__init__(visible(why)[:_MOST_SAID])
+        self.is_passing = is_passing
+
+
+class Sends(Protocol):
+    """Delivers one notice, or raises a `NotDeliveredError`."""
+
+    def __call__(self, notice: Notice) -> None: ...
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> None:
+        """A POST that is redirected becomes a GET: an answer of its own is clearer."""
+        del req, fp, code, msg, headers, newurl
+
+
+class Webhook:
+    """POSTs the JSON of a notice.
+
+    Args:
+        url: http or https.
+        timeout_s: For connecting, and for each wait for data.
+        token: Goes with it as `Authorization: Bearer`; "": nothing does.
+
+    Raises:
+        InputError: the URL or the token is none.
+    """
+
+    def __init__(self, url: str, timeout_s: float, token: str = "") -> None:
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            known = False
+        if not known or not url.isascii() or not url.isprintable() or " " in url:
+            raise InputError(f"--webhook {visible(url)}: expected a URL such as https://host/path")
+        if not (token.isascii() and token.isprintable()):
+            raise InputError("--webhook-token-file: expected one line of printable ASCII")
+        self._url, self._timeout_s, self._token = url, timeout_s, token
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def __call__(self, notice: Notice) -> None:
+        """Deliver one."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(self._url, notice.body, headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                answer.read(1)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 409:  # it has it already
+                raise NotDeliveredError(
+                    f"it answers {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
+                ) from None
+        except (OSError, HTTPException, ValueError) as error:
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise NotDeliveredError(f"no answer: {why}", is_passing=True) from None
+
+
+class Command:
+    """Runs a program with the JSON of a notice on its standard input, without a shell.
+
+    Exit code 0 says that it is delivered, 75 (`EX_TEMPFAIL`) that it may be later. A program that takes too
+    long is ended with all that it started, and tried again later.
+
+    Args:
+        words: Program and arguments, quoted as for a shell.
+        timeout_s: It may take so long.
+
+    Raises:
+        InputError: there are no words, or the quotes do not match.
+    """
+
+    def __init__(self, words: str, timeout_s: float) -> None:
+        try:
+            self._argv: Sequence[str] = shlex.split(words)
+        except ValueError as error:
+            raise InputError(f"--command {visible(words)}: {error}") from None
+        if not self._argv:
+            raise InputError("--command: expected a program, got nothing")
+        self._timeout_s = timeout_s
+
+    def __call__(self, notice: Notice) -> None:
+        """Deliver one."""
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as said:
+            stdin.write(notice.body)
+            stdin.seek(0)
+            try:
+                process = subprocess.Popen(
+                    self._argv, stdin=stdin, stdout=said, stderr=said, start_new_session=True
+                )
+            except OSError as error:
+                why = f"{self._argv[0]} cannot be run: {error.strerror}"
+                raise NotDeliveredError(why, is_passing=True) from None
+            try:
+                code = process.wait(self._timeout_s)
+            except subprocess.TimeoutExpired:
+                raise NotDeliveredError(f"not done in {self._timeout_s:g} s", is_passing=True) from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if code:
+                last = _last_line(said)
+                words = f"exit code {code}" + (f": {last}" if last else "")
+                raise NotDeliveredError(words, is_passing=code == EX_TEMPFAIL)
+
+
+def _last_line(said: IO[bytes]) -> str:
+    """The last line that a program wrote."""
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - _MOST_SAID))
+    lines = said.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
