@@ -111,6 +111,19 @@ class Book:
         """
         if scheduler is not None:
             permit(self.cluster, scheduler)
+        self.follow(rows, scheduler)
+        if scheduler is not None:
+            scheduler.begin_instant(self.cluster, self.now_s)
+
+    def follow(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
+        """Apply the entries after those that were applied before: a journal in parts, cut anywhere.
+
+        The first part is preceded by `permit`; after the last one, before anything is decided, the scheduler
+        begins an instant, as in `replay`.
+
+        Raises:
+            JournalError: as `replay`; the book is of no further use.
+        """
         for row in rows:
             try:
                 if scheduler is not None and (row.now_s > self.now_s or isinstance(row.entry, Decided)):
@@ -121,8 +134,6 @@ class Book:
                     f"entry {row.n} does not follow from those before it ({error}); "
                     "restore a backup (`rlsched journal restore`)"
                 ) from error
-        if scheduler is not None:
-            scheduler.begin_instant(self.cluster, self.now_s)
 
     def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
         """Let one fact be true.

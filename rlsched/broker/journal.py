@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlsched.broker.entries import Entry
 from rlsched.broker.private import make_private, touch_private
@@ -35,6 +36,7 @@ class Journal:
 
     Args:
         path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
+        lock: Its lock, where it is held already; the journal lets go of it.
 
     Attributes:
         last: Number of the last entry, 0 before the first.
@@ -44,9 +46,9 @@ class Journal:
         JournalError: it is of an unknown version, damaged, or cannot be written.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
         self.path = Path(path)
-        self._lock = locked(self.path)
+        self._lock = locked(self.path) if lock is None else lock
         try:
             check_wal(self.path)
             with clearly(self.path):
@@ -122,14 +124,20 @@ class Journal:
                 raise
         self.last = last
 
-    def rows(self) -> Iterator[Row]:
-        """All entries in order.
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        """All entries in order, or those with a higher number than `after`.
 
         Raises:
             JournalError: the file or an entry is damaged.
         """
         with clearly(self.path):
-            yield from read_rows(self.path, self._db, self.last)
+            yield from read_rows(self.path, self._db, self.last, after=after)
+
+    def checksum_of(self, n: int) -> int | None:
+        """The checksum of an entry, by which two journals are told apart; None where there is none."""
+        with clearly(self.path):
+            found = self._db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
+        return None if found is None else int(found[0])
 
     def compact(self) -> None:
         """Give unused space back to the disk.
@@ -244,6 +252,54 @@ def _last(path: Path, db: sqlite3.Connection) -> int:
     return int(found)
 
 
+def lock_file(path: Path) -> FileIO:
+    """The file beside a journal whose lock is the journal's.
+
+    Raises:
+        JournalError: it cannot be made.
+    """
+    try:
+        touch_private(path.with_name(path.name + ".lock"))
+        return FileIO(path.with_name(path.name + ".lock"), "a")
+    except OSError as error:
+        raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
+
+
+def take_lock(lock: FileIO) -> bool:
+    """Lock it, and write into it who holds it (`Holder`); False: another process does."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    with suppress(OSError):  # on a full disk nobody learns who
+        lock.truncate(0)
+        lock.write(f"{boot_id()} {os.getpid()}\n".encode())
+    return True
+
+
+class Holder(NamedTuple):
+    """Who holds a journal's lock, by its own word; "" and 0 where that is not known."""
+
+    boot_id: str
+    process: int
+
+    @classmethod
+    def of(cls, path: Path) -> Holder:
+        """What the lock's file says; a process that let go of it stays named there."""
+        try:
+            boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()
+            return cls(boot, int(process))
+        except (OSError, ValueError):
+            return cls("", 0)
+
+
+def boot_id() -> str:
+    """What tells this machine, as it was booted last, from all others; "" where nothing does."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
+
+
 def locked(path: Path) -> FileIO:
     """An exclusive lock beside the journal, released by the kernel if the broker dies."""
     log = path.with_name(path.name + "-wal")
@@ -252,17 +308,14 @@ def locked(path: Path) -> FileIO:
     try:
         make_private(path.parent)
         touch_private(path)
-        touch_private(path.with_name(path.name + ".lock"))
-        lock = FileIO(path.with_name(path.name + ".lock"), "a")
     except OSError as error:
         raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    lock = lock_file(path)
+    if not take_lock(lock):
         lock.close()
         raise JournalHeldError(
             f"{path}: another broker holds this journal; stop it first, or give this one another --dir"
-        ) from error
+        )
     return lock
 
 

@@ -40,16 +40,16 @@ from rlsched.broker.machine import Machine
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
-from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.standby import stand_by
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
+from rlsched.broker.warm import Warm
 from rlsched.decide.policy import Policy
-from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
 from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SetPolicy
 
@@ -92,6 +92,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     min_free_mib: int = 256
     seed: int = 0
+
+
+def warmed_up(settings: Settings) -> Warm:
+    """The policy of these settings, loaded and compiled, before the first entry of any journal.
+
+    Raises:
+        InputError: it cannot be loaded, or serve.
+    """
+    scheduler, fallback = load_policy(
+        Policy.of(settings.policy),
+        None if settings.fallback is None else Policy.of(settings.fallback),
+        settings.decision_budget_ms,
+        seed=settings.seed,
+        chooses_clocks=settings.speed_energy > 0.0,
+    )
+    return Warm(scheduler, fallback, settings.prediction)
 
 
 class SendsMessages(Protocol):
@@ -138,6 +154,7 @@ class Broker:
         settings: How it runs.
         open_journal: Opens the journal; tests hand in one that fails on demand.
         say: Gets lines for the log.
+        warm: Policy and book of a standby that takes the journal over; None: both are made here.
 
     Raises:
         InputError: the policy, the address, the keys, or the directory.
@@ -149,6 +166,7 @@ class Broker:
         settings: Settings,
         open_journal: Callable[[Path], Journal] = Journal,
         say: Callable[[str], None] = lambda _: None,
+        warm: Warm | None = None,
     ) -> None:
         if not 0.0 <= settings.speed_energy <= 1.0:
             raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
@@ -168,7 +186,7 @@ class Broker:
             self._commits = TimedCommits(patient)
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
-            self._machine, self._fits, self._held = self._begun(settings)
+            self._machine, self._fits, self._held = self._begun(settings, warm)
             opened.callback(lambda: self._fits.close())
             self._transport = Transport(settings.address, KeyHome(settings.keys))
             opened.callback(self._transport.close)
@@ -176,16 +194,11 @@ class Broker:
             self._publish_address()
             self._opened = opened.pop_all()
 
-    def _begun(self, settings: Settings) -> tuple[Machine, Fits, Held]:
+    def _begun(self, settings: Settings, warm: Warm | None = None) -> tuple[Machine, Fits, Held]:
         """A state machine over the journal as it is, in an epoch of its own."""
-        scheduler, fallback = load_policy(
-            Policy.of(settings.policy),
-            None if settings.fallback is None else Policy.of(settings.fallback),
-            settings.decision_budget_ms,
-            seed=settings.seed,
-            chooses_clocks=settings.speed_energy > 0.0,
-        )
-        book = self._recovered(scheduler)
+        warm = warmed_up(settings) if warm is None else warm
+        scheduler, fallback = warm.scheduler, warm.fallback
+        book = self._recovered(warm)
         self._clock = Clock(book.now_s)
         self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
         started = BrokerStarted(
@@ -230,15 +243,13 @@ class Broker:
         self._troubles.say(self.ready_line())
         return Ok()
 
-    def _recovered(self, scheduler: Scheduler) -> Book:
-        book = Book(Predictions(self.settings.prediction), scheduler.order)
+    def _recovered(self, warm: Warm) -> Book:
         try:
-            book.replay(self._journal.rows(), scheduler)
+            return warm.caught_up(self._journal)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
             raise JournalError(f"{self._journal.path}: {error}") from error
-        return book
 
     def _publish_address(self) -> None:
         path = self.settings.directory / ADDRESS_FILE
@@ -376,12 +387,13 @@ def _event(heard: Heard) -> Event:
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
 
 
-def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
+def run_broker(settings: Settings, announce: Callable[[str], None], *, stands_by: bool = False) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         settings: How it runs.
         announce: Gets the ready line, then lines for the log.
+        stands_by: Wait first until no other broker holds the journal.
     """
     stop_early = False
     broker: Broker | None = None
@@ -394,7 +406,14 @@ def run_broker(settings: Settings, announce: Callable[[str], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    broker = Broker(settings, say=announce)
+    if stands_by:
+        taken = stand_by(settings.directory / JOURNAL_FILE, warmed_up(settings), announce, lambda: stop_early)
+        if taken is None:
+            return
+        broker = Broker(settings, taken.open, say=announce, warm=taken.warm)
+        announce(taken.line())
+    else:
+        broker = Broker(settings, say=announce)
     try:
         if not stop_early:
             announce(broker.ready_line())

@@ -52,6 +52,12 @@ from rlsched.cli.policies import PolicyCommand, said
     type=click.IntRange(min=0),
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
 )
+@click.option(
+    "--standby",
+    "stands_by",
+    is_flag=True,
+    help="Wait until the broker that holds the journal in --dir has ended, then go on in its place.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
 @click.pass_context
 def broker(
@@ -71,6 +77,7 @@ def broker(
     launch_timeout_s: float,
     min_free_mib: int,
     logdir: Path | None,
+    stands_by: bool,
     seed: int,
 ) -> None:
     """Run the broker, which decides.
@@ -81,6 +88,7 @@ def broker(
     Example:
       rlsched broker --policy ppo --logdir runs/broker
       rlsched node --name n0 --gpus 4 --simulated      # in another terminal
+      rlsched broker --policy ppo --standby            # takes over when the first one ends
     """
     from rlsched.broker.keys import default_home
     from rlsched.broker.limits import Limits
@@ -114,4 +122,5 @@ def broker(
             ),
         ),
         announce=click.echo,
+        stands_by=stands_by,
     )
