@@ -23,7 +23,9 @@ Example:
     subcommand_metavar="[drain|resume|remove ...]",
 )
 @click.option(
-    "--broker", metavar="ADDRESS", help="tcp://HOST:PORT; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461."
+    "--broker",
+    metavar="ADDRESS",
+    help="tcp://HOST:PORT, with commas between several; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461.",
 )
 @click.option("--name", help="Name of this node, the one in its key.  [required]")
 @click.option("--gpus", type=int, metavar="N", help="Offer N GPUs; default: all that NVML shows.")
@@ -119,12 +121,12 @@ def node(
     import logging
 
     from rlsched.broker.keys import KeyHome, default_home
-    from rlsched.wire.dealer import broker_address
+    from rlsched.wire.dealer import broker_addresses
     from rlsched_node.daemon import NodeConfig, NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus
 
     home = keys if keys is not None else default_home()
-    address = broker_address(broker)
+    address = ",".join(broker_addresses(broker))
     key_home = KeyHome(home)
     pair, broker_public = key_home.node(name), key_home.broker_public()
     config = NodeConfig(

@@ -16,7 +16,7 @@ import zmq
 
 from rlsched.broker.keys import KeyPair
 from rlsched.errors import InputError, RlschedError
-from rlsched.wire.dealer import is_loopback
+from rlsched.wire.dealer import broker_addresses, is_loopback
 from rlsched.wire.messages import Hello, Launch, LogData
 from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
@@ -60,6 +60,7 @@ from rlsched_node.steps import (
     StartRank,
     Stopping,
     Tick,
+    TryNext,
 )
 from rlsched_node.store import AttemptStore
 from rlsched_node.user import check_reachable, job_user
@@ -80,7 +81,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The node's name, the one in its key.
-        broker: tcp://HOST:PORT.
+        broker: tcp://HOST:PORT, or several with commas between: the broker's and those of its standbys.
         directory: The node's own directory.
         gpu_type: GPU model as the cluster's description names it.
         vc: The VC that owns this node; "" serves every one.
@@ -135,8 +136,10 @@ class NodeDaemon:
             shims=Shims(forks=is_subreaper),
         )
         self._clocks = ClockLocks(config.directory, gpus)
-        self._machine = NodeMachine(self._hello(), self._adopted())
-        self._link = BrokerLink(config.broker, pair, broker_public)
+        self._addresses = broker_addresses(config.broker)
+        has_standby = len(self._addresses) > 1
+        self._machine = NodeMachine(self._hello(), self._adopted(), has_standby=has_standby)
+        self._link = BrokerLink(self._addresses, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
@@ -224,6 +227,7 @@ class NodeDaemon:
         poller = self._poller()
         while not is_done():
             with self._mishaps.set_aside("renewing the connection"):
+                self._link.look_around(self._machine.cluster, self._machine.epoch)
                 if self._link.renew(self._machine.is_registered):
                     poller = self._poller()
             timeout_s = min(max(self._machine.next_tick_s() - since_boot_s(), 0.0), 1.0)
@@ -307,6 +311,8 @@ class NodeDaemon:
                     self._store.at(key).acknowledge()
             case Note(line):
                 _log.info("%s", line)
+            case TryNext():
+                self._link.try_next()
             case Quit(line):
                 self._quit = line
 
@@ -320,7 +326,7 @@ class NodeDaemon:
                 launch,
                 gpus=self._gpus,
                 directory=str(directory.job_path),
-                is_local=is_loopback(self._config.broker),
+                is_local=all(map(is_loopback, self._addresses)),
                 inherited=os.environ,
                 passed=self._config.pass_env,
                 user=self._terms.user,

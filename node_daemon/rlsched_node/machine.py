@@ -49,6 +49,7 @@ from rlsched_node.steps import (
     StartRank,
     Stopping,
     Tick,
+    TryNext,
 )
 
 HELLO_RETRY_S = 1.0
@@ -64,6 +65,11 @@ _HEARTBEAT_RANGE_S = (0.05, 60.0)
 class NodeMachine:
     """What the node knows, and what it does next.
 
+    Args:
+        hello: What it says of itself.
+        attempts: What is there of an earlier daemon.
+        has_standby: Brokers have several addresses: where one refuses this node, the next is asked.
+
     Attributes:
         attempts: Every rank that this node has started or has been told to end, so that none starts twice.
             Those of another cluster are only waited for, until they have left their GPUs.
@@ -74,8 +80,8 @@ class NodeMachine:
         is_stopping: The node ends its jobs and takes no new ones.
     """
 
-    def __init__(self, hello: Hello, attempts: Iterable[Attempt] = ()) -> None:
-        self._hello = hello
+    def __init__(self, hello: Hello, attempts: Iterable[Attempt] = (), *, has_standby: bool = False) -> None:
+        self._hello, self._has_standby = hello, has_standby
         self._lease = Lease(hello.lost_after_s)
         self.cluster = hello.cluster
         self.epoch = hello.epoch
@@ -91,6 +97,7 @@ class NodeMachine:
         self._hello_at_s: float | None = None
         self._heartbeat_at_s = self._repeat_at_s = 0.0
         self._warned_epoch: int | None = None
+        self._refusal = ""
         self._has_told_waiting = False
         self._tells_anew = False
 
@@ -193,6 +200,8 @@ class NodeMachine:
                     yield from self._hold_clock(key, max(message.sm_clock_mhz, 0))
                 else:
                     yield from self._kill(key, message.grace_s, now_s)
+            case EndedAck() if not self.is_registered:
+                pass  # a broker of an earlier epoch may say so: the one that counts is told again
             case EndedAck(job=job, attempt=number, rank=rank):
                 attempt = self.attempts.get(self._key(job, number, rank))
                 if attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged:
@@ -208,7 +217,18 @@ class NodeMachine:
                     attempt is None or attempt.phase is Phase.ENDED,
                 )
             case Refused(message=line):
-                yield Note(f"the broker refuses: {line}") if self.is_registered else Quit(line)
+                yield from self._refused_by_broker(line)
+
+    def _refused_by_broker(self, line: str) -> Iterator[Effect]:
+        if self.is_registered:
+            yield Note(f"the broker refuses: {line}")
+        elif not self._has_standby:
+            yield Quit(line)
+        else:
+            if line != self._refusal:
+                yield Note(f"the broker refuses, trying the next address: {line}")
+            self._refusal = line
+            yield TryNext()
 
     def _welcome(self, welcome: Welcome, request: int, now_s: float) -> Iterator[Effect]:
         if not _CLUSTER.fullmatch(welcome.cluster):
@@ -223,11 +243,14 @@ class NodeMachine:
                     "expected the newest broker of this cluster, not an older one"
                 )
             self._warned_epoch = welcome.epoch
+            if self._has_standby:
+                yield TryNext()
             return
         yield from self._obey(welcome.epoch)
         self._heartbeat_s = min(max(welcome.heartbeat_s, _HEARTBEAT_RANGE_S[0]), _HEARTBEAT_RANGE_S[1])
         self._heartbeat_at_s = now_s + self._heartbeat_s
         self.is_registered = True
+        self._refusal = ""
         yield self._lease.welcome(request, welcome.lost_after_s)
         yield Note(f"registered with the broker at epoch {self.epoch}")
         forget = set(welcome.forget)

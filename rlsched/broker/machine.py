@@ -84,6 +84,7 @@ class Machine:
         vitals: What reports tell of the loop around it.
 
     Attributes:
+        started: The fact that began its epoch.
         backlog: Questions that wait for `answer`.
     """
 
@@ -106,6 +107,7 @@ class Machine:
         self.troubles = troubles or Troubles()
         self.now_s = book.now_s
         self._started_s = now_s
+        self.started = started
         self._first: list[Entry] = [started]
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []

@@ -51,7 +51,7 @@ from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_
 from rlsched.broker.warm import Warm
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
-from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SetPolicy
+from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SayHello, SetPolicy
 
 ADDRESS_FILE = "address"
 MAX_BATCH = 1_000
@@ -190,6 +190,7 @@ class Broker:
             opened.callback(lambda: self._fits.close())
             self._transport = Transport(settings.address, KeyHome(settings.keys))
             opened.callback(self._transport.close)
+            self._say_who_serves()
             self._step([])
             self._publish_address()
             self._opened = opened.pop_all()
@@ -239,6 +240,7 @@ class Broker:
         self._fits.close()
         self.settings, self._machine, self._fits, self._held = settings, machine, fits, held
         self._transport.drop_nodes()
+        self._say_who_serves()
         self._step([])
         self._troubles.say(self.ready_line())
         return Ok()
@@ -250,6 +252,10 @@ class Broker:
             if str(error).startswith(str(self._journal.path)):
                 raise
             raise JournalError(f"{self._journal.path}: {error}") from error
+
+    def _say_who_serves(self) -> None:
+        started = self._machine.started
+        self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
 
     def _publish_address(self) -> None:
         path = self.settings.directory / ADDRESS_FILE

@@ -15,7 +15,7 @@ from rlsched.broker.entries import AttemptOver, BrokerStarted, Decided, JobSubmi
 from rlsched.broker.journal import read_journal
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
+from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, free_addresses, until
 
 OPTIONS = ("--policy", "qssf-backfill", "--prediction", "running-mean")
 WITHIN_S = 20.0
@@ -25,14 +25,14 @@ WITHIN_S = 20.0
 class Doubled(Cluster):
     """A cluster whose broker may have a standby beside it; jobs leave a line each."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **where: str) -> None:
         self.ran = directory / "ran.txt"
         self.ran.touch()
-        super().__init__(directory, broker_options=OPTIONS, node_options=("--end-jobs-on-exit",))
+        super().__init__(directory, broker_options=OPTIONS, node_options=("--end-jobs-on-exit",), **where)
 
-    def stand_by(self, name: str, until_it_says: str = "entries followed") -> None:
-        """Start a standby at the broker's address, and wait until it has read the journal."""
-        place = ("--address", self.address, "--dir", str(self.directory / "broker"))
+    def stand_by(self, name: str, until_it_says: str = "entries followed", address: str = "") -> None:
+        """Start a standby, by default for the broker's address, and wait until it has read the journal."""
+        place = ("--address", address or self.address, "--dir", str(self.directory / "broker"))
         self._spawn(name, "broker", *place, *OPTIONS, "--standby")
         until(lambda: until_it_says in self.log(name), f"{name} stands by")
 
@@ -124,6 +124,37 @@ def test_a_frozen_broker_is_not_taken_over_from_and_one_that_is_back_is_refused(
     )
     assert back.returncode == 2
     assert "another broker holds this journal" in back.stderr
+
+
+def test_a_standby_with_an_address_of_its_own_is_found_by_clients_and_nodes(tmp_path: Path) -> None:
+    first, second = free_addresses(2)
+    cluster = Doubled(tmp_path, address=first, known=f"{first},{second}")
+    try:
+        with cluster.client() as client:
+            all_up(client)
+            gate = tmp_path / "gate"
+            job = client.submit(
+                ["sh", "-c", f"echo one >> {cluster.ran}; until [ -e {gate} ]; do sleep 0.02; done"]
+            )
+            until(lambda: client.job(job).state == "running", "it runs")
+            for name, address, turn in (("standby", second, 2), ("back", first, 3)):
+                cluster.stand_by(name, address=address)
+                cluster.kill("broker")
+                began_s = time.monotonic()
+                other = client.submit(["true"], num_gpus=8)
+                took_ms = 1000 * (time.monotonic() - began_s)
+                print(f"\nkill -9 to the first answered submission: {took_ms:.0f} ms")
+                cluster.take_over(name)
+                all_up(client)
+                assert client.stats().epoch == turn
+                assert client.job(job).state == "running"
+                assert client.job(other).state == "queued"
+                client.cancel(other)
+            gate.touch()
+            assert client.wait(job).exit_code == 0
+        assert cluster.lines()["one"] == 1
+    finally:
+        cluster.close()
 
 
 def test_without_a_journal_there_is_nothing_to_stand_by_for(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from rlsched.broker.standby import stand_by
 from rlsched.broker.warm import Follower, Warm
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.errors import JournalHeldError
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.unit.broker_machine.hand import make, run_one, submit
 
 POLICY = "fifo-backfill"

@@ -28,6 +28,7 @@ from rlsched.wire.messages.client import (
     SetPolicy,
     Stats,
     Submit,
+    WhoServes,
     Why,
 )
 from rlsched.wire.messages.frame import (
@@ -79,6 +80,7 @@ from rlsched.wire.messages.replies import (
     Nodes,
     Ok,
     Refused,
+    Serving,
     Submitted,
 )
 from rlsched.wire.messages.report import (
@@ -145,6 +147,7 @@ __all__ = [
     "RemoveNode",
     "ResumeNode",
     "SayHello",
+    "Serving",
     "SetPolicy",
     "Stats",
     "StatsReport",
@@ -152,6 +155,7 @@ __all__ = [
     "Submitted",
     "Timing",
     "Welcome",
+    "WhoServes",
     "Why",
     "decode",
     "encode",

@@ -114,6 +114,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
     """Ask who decided what since the journal began, and the broker's own state."""
 
 
+class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", forbid_unknown_fields=True):
+    """Ask a broker for its epoch. Clients that know several addresses ask before anything else."""
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Let another policy decide from now on, until the broker is started again."""
 
@@ -126,4 +130,6 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
 
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-ClientRequest = Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats
+ClientRequest = (
+    Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats | WhoServes
+)

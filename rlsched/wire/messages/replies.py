@@ -122,10 +122,19 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     """The attempt whose output this is; a higher one than before starts again at offset 0."""
 
 
+class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
+    """Which broker answers here."""
+
+    cluster: str
+    """See `Welcome.cluster`."""
+    epoch: int
+    """Of several brokers of a cluster, the one with the highest decides."""
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The request was understood and refused, or not understood: one line says why."""
 
     message: str
 
 
-ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
+ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Serving | Refused
