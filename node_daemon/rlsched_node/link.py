@@ -13,7 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 from rlsched.broker.keys import KeyPair
 from rlsched.errors import WireError
 from rlsched.wire.dealer import connect_dealer
-from rlsched.wire.messages import BrokerToNode, Heartbeat, NodeMessage, SayHello, decode, encode
+from rlsched.wire.messages import BrokerToNode, Heartbeat, LaterBroker, NodeMessage, SayHello, decode, encode
 from rlsched_node.steps import Connected, Disconnected, Event, Received
 
 MAX_DROPS_LOGGED = 20
@@ -122,6 +122,7 @@ class BrokerLink:
         """Ask the other addresses now and then whether a later broker of this cluster serves there.
 
         A broker tells those whom it does not know its epoch (`SayHello`); one that only stands by is silent.
+        An earlier one is told that there is a later one.
         """
         if len(self._addresses) == 1:
             return
@@ -143,9 +144,12 @@ class BrokerLink:
     def _is_later(self, probe: zmq.Socket[bytes], cluster: str, epoch: int) -> bool:
         with contextlib.suppress(zmq.Again, WireError):
             if probe.poll(0, zmq.POLLIN):
-                message = decode(probe.recv(zmq.NOBLOCK)).message
+                said = decode(probe.recv(zmq.NOBLOCK)).message
+                theirs = said.epoch if isinstance(said, SayHello) and said.cluster == cluster else epoch
+                if 0 < theirs < epoch:
+                    probe.send(encode(LaterBroker(cluster=cluster, epoch=epoch)), zmq.NOBLOCK)
                 self._end_probe()
-                return isinstance(message, SayHello) and message.cluster == cluster and message.epoch > epoch
+                return theirs > epoch
             if not self._has_asked and probe.poll(0, zmq.POLLOUT):
                 probe.send(encode(Heartbeat(name="")), zmq.NOBLOCK)
                 self._has_asked = True
@@ -153,7 +157,7 @@ class BrokerLink:
 
     def _end_probe(self) -> None:
         if self._probe is not None:
-            self._probe.close(0)
+            self._probe.close(LINGER_MS)
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:

@@ -61,6 +61,7 @@ class Book:
         last_number: The highest job number that has been given, here or before a backup was restored.
         last_attempt: Attempts that begin have higher numbers.
         restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
+        taken_over: That was a standby's copy, and no backup.
         identity: `BrokerStarted.cluster`.
         order: What the queue goes by.
         now_s: Time of the last entry, Unix seconds.
@@ -87,6 +88,7 @@ class Book:
         self.last_number = 0
         self.last_attempt = 0
         self.restored_s: float | None = None
+        self.taken_over = False
         self.identity = ""
         self.order = order
         self.now_s = 0.0
@@ -149,7 +151,7 @@ class Book:
                 self.epoch, self.identity = entry.epoch, entry.cluster
                 self.clocks.weigh(entry.speed_energy)
             case Restored():
-                self.epoch, self.restored_s = entry.epoch, now_s
+                self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
                 self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
             case NumbersTaken():
                 self.last_number = max(self.last_number, entry.last)

@@ -11,9 +11,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlsched.broker.entries import Entry
+from rlsched.broker.entries import Entry, decode_entry
 from rlsched.broker.private import make_private, touch_private
-from rlsched.broker.rows import MEND, Row, read_rows, stored
+from rlsched.broker.rows import MEND, Row, Stored, checksum, read_rows, stored
 from rlsched.broker.wal import check_wal
 from rlsched.errors import JournalError, JournalFullError, JournalHeldError
 
@@ -28,6 +28,8 @@ CREATE TABLE entries (
     n INTEGER PRIMARY KEY, now_s REAL NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL,
     crc INTEGER NOT NULL);
 """
+_SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY n LIMIT ?"
+MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -110,7 +112,24 @@ class Journal:
         """
         if not entries:
             return
-        rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
+        self._write([stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)])
+
+    def append(self, rows: Sequence[Stored]) -> list[Row]:
+        """Make rows of another journal durable that follow those of this one; what they hold.
+
+        Raises:
+            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
+        """
+        found: list[Row] = []
+        for n, now_s, kind, payload, crc in rows:
+            if n != self.last + 1 + len(found) or crc != checksum(n, now_s, kind.encode(), payload):
+                raise JournalError(f"{self.path}: entry {n}, as it was sent, is damaged or does not follow")
+            found.append(Row(n, now_s, decode_entry(payload)))
+        if rows:
+            self._write(rows)
+        return found
+
+    def _write(self, rows: Sequence[Stored]) -> None:
         last = self.last + len(rows)
         with clearly(self.path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -138,6 +157,24 @@ class Journal:
         with clearly(self.path):
             found = self._db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
         return None if found is None else int(found[0])
+
+    def page(self, after: int, most_bytes: int) -> list[Stored]:
+        """Rows as they lie here, with a higher number than `after`; one at least, if there is one.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        page: list[Stored] = []
+        left = most_bytes
+        with clearly(self.path):
+            found = self._db.execute(_SELECT, (after, MOST_OF_PAGE))
+            for row in found:
+                left -= len(row[3])
+                if page and left < 0:
+                    break
+                page.append(row)
+            found.close()
+        return page
 
     def compact(self) -> None:
         """Give unused space back to the disk.

@@ -58,6 +58,7 @@ from rlsched.wire.messages import (
     EndedAck,
     Heartbeat,
     Hello,
+    LaterBroker,
     Launched,
     LaunchRefused,
     Leaving,
@@ -145,6 +146,10 @@ class Machine:
         due_s = min(self.book.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
 
+    def later_epoch(self) -> int:
+        """The epoch of a later broker of this cluster that most nodes know, 0 where they know none."""
+        return self._members.later_epoch()
+
     # ---- the one entrance -------------------------------------------------------------------------
 
     def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
@@ -199,6 +204,9 @@ class Machine:
 
     def _node_said(self, event: NodeSaid) -> None:
         node, message = event.node, event.message
+        if isinstance(message, LaterBroker):
+            self._members.later(node, message.cluster, message.epoch)
+            return
         if not isinstance(message, Hello):
             if node not in self.book.nodes:
                 return  # it has not registered; its Hello will say all of this again
@@ -280,6 +288,7 @@ class Machine:
             for job in jobs:
                 self._attempts.lost(name, job, f"node {name} was {silent}")
         self._effects += [DropNode(name) for name in self._members.returning()]
+        self._members.strangers.settle(self.now_s)
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})

@@ -13,12 +13,23 @@ from typing import Literal
 import msgspec
 
 from rlsched.errors import InputError
-from rlsched.wire.messages import ClientRequest, Join, Message, NodeMessage, NodeOrder, SetPolicy, Submit
+from rlsched.wire.messages import (
+    ClientRequest,
+    Join,
+    LaterBroker,
+    Message,
+    NodeMessage,
+    NodeOrder,
+    ReadJournal,
+    SetPolicy,
+    Submit,
+)
 
 Role = Literal["user", "admin", "node", "joining"]
 MAX_PERSON_CHARACTERS = 64
+_ADMINS = (*NodeOrder.__args__, SetPolicy, ReadJournal, LaterBroker)
 _MAY_SEND: dict[Role, tuple[type, ...]] = {
-    "user": tuple(kind for kind in ClientRequest.__args__ if kind not in (*NodeOrder.__args__, SetPolicy)),
+    "user": tuple(kind for kind in ClientRequest.__args__ if kind not in _ADMINS),
     "admin": ClientRequest.__args__,
     "node": NodeMessage.__args__,
     "joining": (Join,),

@@ -15,6 +15,7 @@ import msgspec
 
 import rlsched
 from rlsched.broker.book import Book
+from rlsched.broker.copying import Copies, Orders, Telling, copy_and_wait
 from rlsched.broker.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.entries import BrokerStarted
 from rlsched.broker.events import (
@@ -42,7 +43,9 @@ from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.shipping import Shipping
 from rlsched.broker.standby import stand_by
+from rlsched.broker.superseded import Superseded
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
@@ -51,7 +54,17 @@ from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_
 from rlsched.broker.warm import Warm
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
-from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SayHello, SetPolicy
+from rlsched.wire.messages import (
+    BrokerToNode,
+    ClientReply,
+    LaterBroker,
+    Ok,
+    ReadJournal,
+    Refused,
+    SayHello,
+    Serving,
+    SetPolicy,
+)
 
 ADDRESS_FILE = "address"
 MAX_BATCH = 1_000
@@ -175,6 +188,7 @@ class Broker:
         self._stopping = False
         self._serving = False
         self._intake = ""
+        self._later_epoch = 0
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
@@ -182,13 +196,18 @@ class Broker:
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
+            self._superseded = Superseded(settings.directory)
             patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._troubles.say)
             self._commits = TimedCommits(patient)
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
             self._machine, self._fits, self._held = self._begun(settings, warm)
             opened.callback(lambda: self._fits.close())
+            self._superseded.check(self._machine.book.epoch)
             self._transport = Transport(settings.address, KeyHome(settings.keys))
+            self._shipping = Shipping(
+                self._journal, KeyHome(settings.keys).access, self._transport.reply, self._troubles.say
+            )
             opened.callback(self._transport.close)
             self._say_who_serves()
             self._step([])
@@ -255,6 +274,7 @@ class Broker:
 
     def _say_who_serves(self) -> None:
         started = self._machine.started
+        self._shipping.began(started.cluster, started.epoch)
         self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
 
     def _publish_address(self) -> None:
@@ -297,7 +317,7 @@ class Broker:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
             events: list[Event] = [
                 *self._held.take(),
-                *(_event(one) for one in heard if not _sets_policy(one)),
+                *(_event(one) for one in heard if not _is_the_loops(one)),
             ]
             if self._disk.refusal() != self._intake:
                 self._intake = self._disk.refusal()
@@ -309,11 +329,22 @@ class Broker:
             if events or self._clock.peek() >= self._machine.due_s():
                 self._step(events)
             self._answer()
-            for one in filter(_sets_policy, heard):
-                answer = self._set_policy(one.envelope.message)  # type: ignore[arg-type]
-                self._transport.reply(one.route, one.envelope.request, answer)
+            for one in filter(_is_the_loops, heard):
+                self._answer_itself(one)
+            self._shipping.step()
+            self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
+            self._superseded.by(self._later_epoch, "it says so")
             self._fits.step(self._machine.now_s)
             pauses.step()
+
+    @property
+    def started(self) -> BrokerStarted:
+        """The fact that began its epoch."""
+        return self._machine.started
+
+    def supersede(self, epoch: int) -> None:
+        """A broker of a higher epoch serves: `serve` ends with a `SupersededError`. Any thread may say so."""
+        self._later_epoch = epoch
 
     def stop(self) -> None:
         """Let `serve` return after the batch in hand."""
@@ -329,8 +360,26 @@ class Broker:
             return False
         heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
         for one in heard:
-            self._held.hear(one, self._transport, str(error))
+            if not isinstance(one.envelope.message, ReadJournal):
+                self._held.hear(one, self._transport, str(error))
+            else:
+                self._shipping.ask(one.route, one.envelope.request, one.envelope.message)
+        self._shipping.step()
         return True
+
+    def _answer_itself(self, heard: Heard) -> None:
+        """What is about journal and policy, and not about jobs."""
+        route, request, message = heard.route, heard.envelope.request, heard.envelope.message
+        match message:
+            case SetPolicy():
+                self._transport.reply(route, request, self._set_policy(message))
+            case ReadJournal():
+                self._shipping.ask(route, request, message)
+            case LaterBroker(cluster=cluster, epoch=epoch):
+                started = self._machine.started
+                self._transport.reply(route, request, Serving(cluster=started.cluster, epoch=started.epoch))
+                if cluster == started.cluster and epoch > started.epoch:
+                    self._superseded.by(epoch, "it says so")
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()
@@ -382,8 +431,11 @@ class Broker:
         )
 
 
-def _sets_policy(heard: Heard) -> bool:
-    return isinstance(heard.envelope.message, SetPolicy)
+def _is_the_loops(heard: Heard) -> bool:
+    message = heard.envelope.message
+    return isinstance(message, SetPolicy | ReadJournal) or (
+        isinstance(message, LaterBroker) and heard.peer.role != "node"
+    )
 
 
 def _event(heard: Heard) -> Event:
@@ -393,38 +445,62 @@ def _event(heard: Heard) -> Event:
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
 
 
-def run_broker(settings: Settings, announce: Callable[[str], None], *, stands_by: bool = False) -> None:
+def run_broker(
+    settings: Settings,
+    announce: Callable[[str], None],
+    *,
+    stands_by: bool = False,
+    copies: Copies | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         settings: How it runs.
         announce: Gets the ready line, then lines for the log.
         stands_by: Wait first until no other broker holds the journal.
+        copies: Copy the journal of a broker elsewhere first, until it is taken over: then, or at SIGUSR1.
+
+    Raises:
+        SupersededError: a later broker of the cluster serves.
+        RlschedError: as `Broker`, `stand_by` and `copy_and_wait`.
     """
-    stop_early = False
+    orders = Orders()
     broker: Broker | None = None
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal stop_early
-        stop_early = True
+        orders.stop = True
         if broker is not None:
             broker.stop()
 
+    def promote(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        orders.promote = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    if stands_by:
-        taken = stand_by(settings.directory / JOURNAL_FILE, warmed_up(settings), announce, lambda: stop_early)
-        if taken is None:
-            return
-        broker = Broker(settings, taken.open, say=announce, warm=taken.warm)
-        announce(taken.line())
-    else:
-        broker = Broker(settings, say=announce)
-    try:
-        if not stop_early:
+    signal.signal(signal.SIGUSR1, promote)
+    with ExitStack() as opened:
+        if stands_by:
+            path, warm = settings.directory / JOURNAL_FILE, warmed_up(settings)
+            if copies is None:
+                taken = stand_by(path, warm, announce, lambda: orders.stop)
+            else:
+                lost_after_s = settings.limits.lost_after_s
+                taken = copy_and_wait(
+                    path, KeyHome(settings.keys), warm, copies, lost_after_s, announce, orders
+                )
+            if taken is None:
+                return
+            broker = Broker(settings, taken.open, say=announce, warm=taken.warm)
+            if taken.whom:
+                announce(taken.line())
+        else:
+            broker = Broker(settings, say=announce)
+        opened.callback(broker.close)
+        if copies is not None:
+            telling = Telling(copies.of, KeyHome(settings.keys), broker.started, broker.supersede, announce)
+            opened.callback(telling.close)
+        if not orders.stop:
             announce(broker.ready_line())
             if broker.clock_line():
                 announce(broker.clock_line())
             broker.serve()
-    finally:
-        broker.close()

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 
 from rlsched.broker.journal import Holder, Journal, boot_id, lock_file, take_lock
@@ -29,23 +28,20 @@ class Taken:
 
     Attributes:
         warm: Policy, and the book as far as the journal was followed.
+        open: Opens it for writing.
+        whom: What it was taken over from, "" where this broker had it before.
         since_s: When that was, seconds of `time.monotonic`.
     """
 
     warm: Warm
-    _lock: FileIO
-    _from: Holder
+    open: Callable[[Path], Journal]
+    whom: str
     since_s: float = field(default_factory=time.monotonic)
 
-    def open(self, path: Path) -> Journal:
-        """Open it for writing."""
-        return Journal(path, self._lock)
-
     def line(self) -> str:
-        """What to say of it."""
-        whom = f"process {self._from.process}" if self._from.process else "another broker"
+        """What to say of it, once it serves."""
         took_ms = 1000 * (time.monotonic() - self.since_s)
-        return f"took over from {whom}: {took_ms:.0f} ms from its lock to the first commit"
+        return f"took over from {self.whom}: {took_ms:.0f} ms until it serves"
 
 
 def stand_by(
@@ -72,7 +68,8 @@ def stand_by(
         while not is_stopped():
             holder = Holder.of(path)
             if take_lock(lock):
-                return Taken(warm, lock, holder)
+                whom = f"process {holder.process}" if holder.process else "another broker"
+                return Taken(warm, lambda path: Journal(path, lock), whom)
             waiting.look(holder)
             time.sleep(0.0 if waiting.has_more else LOOK_S)
     except BaseException:

@@ -23,6 +23,7 @@ from rlsched.wire.messages import (
     Hello,
     Join,
     Joined,
+    LaterBroker,
     Message,
     Refused,
     SayHello,
@@ -161,6 +162,8 @@ class Transport:
         if peer.role == "node":
             if isinstance(message, Hello):
                 self._routes[peer.name] = _Route(route, key)
+            elif isinstance(message, LaterBroker):
+                pass  # from a node that has another broker
             elif self._routes.get(peer.name) != _Route(route, key):
                 self._send(route, encode(self.says_hello))
                 return None

@@ -18,6 +18,7 @@ from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,
     EndedAck,
+    LaterBroker,
     Refused,
     SayHello,
     Serving,
@@ -25,6 +26,7 @@ from rlsched.wire.messages import (
     Submitted,
     Welcome,
     WhoServes,
+    decode,
     encode,
 )
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
@@ -195,6 +197,27 @@ def test_a_node_moves_to_a_later_broker_of_its_cluster_and_to_no_other(
         assert link.address == listeners[1].address
     finally:
         link.close()
+
+
+def test_a_node_tells_an_earlier_broker_of_the_later_one(tmp_path: Path) -> None:
+    home, now_s, said = KeyHome(tmp_path), [0.0], [object()]
+
+    def hears(_: int, frame: bytes) -> bytes:
+        said.append(decode(frame).message)
+        return encode(SayHello(cluster="c1", epoch=3))
+
+    earlier = Listener(home, hears)
+    addresses = [nobody(), earlier.address]
+    link = BrokerLink(addresses, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        now_s[0] = LOOK_AROUND_S
+        while said[-1] != LaterBroker(cluster="c1", epoch=1003):
+            assert time.monotonic() < deadline, said
+            link.look_around("c1", 1003)
+    finally:
+        link.close()
+        earlier.close()
 
 
 def test_a_node_with_several_brokers_is_not_ended_by_the_refusal_of_one() -> None:

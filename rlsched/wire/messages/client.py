@@ -129,7 +129,36 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
     fallback_name: str = ""
 
 
+class ReadJournal(msgspec.Struct, frozen=True, kw_only=True, tag="read_journal", forbid_unknown_fields=True):
+    """A standby asks for the entries that follow its copy. Answered when there are some, or soon anyway."""
+
+    after: int
+    """Number of the last entry that it has, 0 for none."""
+    checksum: int
+    """Of that entry; 0 for none."""
+    access: int = 0
+    """Checksum of the access list that it has, see `JournalRows.access`; 0 for none."""
+
+
+class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
+    """A broker of your cluster serves at a higher epoch: stop. Admins and nodes may say so."""
+
+    cluster: str
+    epoch: int
+
+
 NodeOrder = DrainNode | ResumeNode | RemoveNode
 ClientRequest = (
-    Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats | WhoServes
+    Submit
+    | Cancel
+    | NodeOrder
+    | SetPolicy
+    | ListJobs
+    | ListNodes
+    | Why
+    | ReadLog
+    | Stats
+    | WhoServes
+    | ReadJournal
+    | LaterBroker
 )
