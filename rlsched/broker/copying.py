@@ -1,7 +1,9 @@
 """A standby on another machine: it copies the journal over the wire, and takes its copy over when it may.
 
-The copy lacks what the other broker committed last and had not sent yet. So it is taken over as a backup is
-restored (`rlsched.broker.backup.take_over`): in a much higher epoch, with numbers that were never given.
+It does so by itself only where that broker is silent, and most nodes have lost it too, see
+`rlsched.broker.knocks`. The copy lacks what the other broker committed last and had not sent yet. So it is
+taken over as a backup is restored (`rlsched.broker.backup.take_over`): in a much higher epoch, with numbers
+that were never given.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from pathlib import Path
 
 from rlsched.broker.access import Member
 from rlsched.broker.backup import set_aside, take_over
+from rlsched.broker.book import Book
 from rlsched.broker.entries import BrokerStarted
 from rlsched.broker.journal import Journal, locked
 from rlsched.broker.keys import KeyHome
+from rlsched.broker.knocks import Knocks
 from rlsched.broker.private import touch_private
 from rlsched.broker.shipping import access_digest
 from rlsched.broker.standby import Taken
@@ -31,7 +35,8 @@ from rlsched.wire.messages import JournalRows, LaterBroker, ReadJournal, Refused
 COPY_FILE = "copy"
 """Stands beside a journal that is a copy, and has not been taken over."""
 ASK_S = 1.0
-"""An answer takes half a second at most where a broker lives."""
+ASK_AGAIN_S = 0.6
+"""Once a broker is silent. One that lives answers in half of that."""
 OWN_S = 5.0
 """A broker that has taken over, and is started again, looks so long for a later one."""
 PAUSE_S = 1.0
@@ -44,7 +49,8 @@ class Copies:
 
     Attributes:
         of: That broker's address.
-        take_over_after_s: After so long without an answer; None: only when it is told.
+        take_over_after_s: After so long without an answer, if most nodes have none either; None: only when it
+            is told.
     """
 
     of: str
@@ -61,6 +67,7 @@ class Orders:
 
 def copy_and_wait(
     path: Path,
+    address: str,
     home: KeyHome,
     warm: Warm,
     copies: Copies,
@@ -72,6 +79,7 @@ def copy_and_wait(
 
     Args:
         path: Where the copy is; another journal that lies there is kept beside it.
+        address: Where it will serve; it listens there already.
         home: The key directory: the other broker's keys.
         warm: Policy and book.
         copies: Whose, and when.
@@ -80,7 +88,7 @@ def copy_and_wait(
         orders: What signals say.
 
     Raises:
-        InputError: the keys are not there, or the other broker is of another cluster.
+        InputError: the keys are not there, the address is taken, or the other broker is of another cluster.
         JournalHeldError: a broker runs on the copy.
         JournalError: the copy is damaged, or cannot be written.
     """
@@ -94,24 +102,32 @@ def copy_and_wait(
         opened.callback(copy.close)
         connection = Connection(copies.of, home.client(), home.broker_public(), str(home.directory))
         opened.callback(connection.close)
-        taken = _wait(copy, connection, copies, lost_after_s, orders)
+        knocks = Knocks(address, home, copies.of)
+        opened.callback(knocks.close)
+        taken = _wait(copy, connection, knocks, copies, lost_after_s, orders)
         if taken is not None:
             copy.is_given_away = True
         return taken
 
 
 def _wait(
-    copy: _Copy, connection: Connection, copies: Copies, lost_after_s: float, orders: Orders
+    copy: _Copy,
+    connection: Connection,
+    knocks: Knocks,
+    copies: Copies,
+    lost_after_s: float,
+    orders: Orders,
 ) -> Taken | None:
-    heard_s = time.monotonic()
+    heard_s, silent_s = time.monotonic(), 0.0
     while not orders.stop:
+        knocks.listen(copy.book.identity)
         if orders.promote:
             orders.promote = False
             if copy.journal.last:
                 return copy.taken(copies.of, lost_after_s)
             copy.tell("nothing is copied yet, so nothing can be taken over")
         try:
-            answer = connection.ask(copy.question(), ASK_S)
+            answer = connection.ask(copy.question(), ASK_AGAIN_S if silent_s else ASK_S)
         except BrokerUnavailableError as error:
             silent_s = time.monotonic() - heard_s
             if connection.is_refused:  # so it lives
@@ -120,22 +136,26 @@ def _wait(
             elif copy.is_own:
                 if silent_s >= OWN_S:
                     return copy.own()
-            elif (
-                copies.take_over_after_s is not None
-                and silent_s >= copies.take_over_after_s
-                and copy.is_whole
-            ):
-                return copy.taken(copies.of, lost_after_s)
-            else:
+            elif copies.take_over_after_s is None or silent_s < copies.take_over_after_s or not copy.is_whole:
                 copy.tell_silence(copies)
+            else:
+                without, up = knocks.counted(copy.book)
+                if 2 * without > up or not up:
+                    return copy.taken(copies.of, lost_after_s)
+                copy.tell("it is silent here, but not for most nodes, so nothing is taken over")
             continue
         except InputError as error:
             answer = Refused(message=str(error))
-        heard_s = time.monotonic()
+        heard_s, silent_s = time.monotonic(), 0.0
         if isinstance(answer, JournalRows):
-            if copy.is_own and answer.epoch < copy.epoch:
+            if copy.is_own and answer.epoch < copy.book.epoch:
                 return copy.own()
             copy.take(answer)
+        elif isinstance(answer, Serving):  # it stands by itself
+            if copy.is_own:
+                return copy.own()
+            copy.tell("the other one only stands by too")
+            time.sleep(PAUSE_S)
         else:
             copy.tell(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
             time.sleep(PAUSE_S)
@@ -165,9 +185,9 @@ class _Copy:
             warm.apply(rows, self.journal.checksum_of(rows[-1].n))
 
     @property
-    def epoch(self) -> int:
-        """The last that was begun here."""
-        return self._warm.book.epoch
+    def book(self) -> Book:
+        """What the copy says."""
+        return self._warm.book
 
     def question(self) -> ReadJournal:
         """What follows, please."""

@@ -360,10 +360,10 @@ class Broker:
             return False
         heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
         for one in heard:
-            if not isinstance(one.envelope.message, ReadJournal):
-                self._held.hear(one, self._transport, str(error))
+            if _is_the_loops(one) and not isinstance(one.envelope.message, SetPolicy):
+                self._answer_itself(one)
             else:
-                self._shipping.ask(one.route, one.envelope.request, one.envelope.message)
+                self._held.hear(one, self._transport, str(error))
         self._shipping.step()
         return True
 
@@ -486,7 +486,14 @@ def run_broker(
             else:
                 lost_after_s = settings.limits.lost_after_s
                 taken = copy_and_wait(
-                    path, KeyHome(settings.keys), warm, copies, lost_after_s, announce, orders
+                    path,
+                    settings.address,
+                    KeyHome(settings.keys),
+                    warm,
+                    copies,
+                    lost_after_s,
+                    announce,
+                    orders,
                 )
             if taken is None:
                 return

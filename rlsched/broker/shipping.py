@@ -19,7 +19,7 @@ from rlsched.broker.journal import Journal
 from rlsched.wire.messages import ClientReply, JournalRows, ReadJournal, Refused
 
 PAGE_BYTES = 1 << 18
-HOLD_S = 0.5
+HOLD_S = 0.2
 """A question waits for new entries so long."""
 SILENT_S = 10.0
 """A standby that has not asked for so long is said to be away."""

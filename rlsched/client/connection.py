@@ -105,17 +105,23 @@ class Connection:
         return RENEW_S if len(self._addresses) == 1 else RESEND_S
 
     def _judge(self, serving: Serving) -> None:
-        """Whether the broker that answers is the one that was known last, or a later one."""
+        """Whether the broker that answers is the one that was known last, or a later one.
+
+        One that only stands by says epoch 0.
+        """
         highest = (
             serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
         )
-        self._is_known = serving.epoch >= highest
+        self._is_known = serving.epoch >= max(highest, 1)
         self._send_at = 0.0
-        if not self._is_known:
+        if not self._is_known and not serving.epoch:
+            self._outdated = f"no broker answers, and the one at {self.address} only stands by"
+        elif not self._is_known:
             self._outdated = (
                 f"the broker at {self.address} is at epoch {serving.epoch}, and a later one of this cluster "
                 f"has been at {highest}: it is not asked. Stop it, and start the later one"
             )
+        if not self._is_known:
             self._give_up_at = time.monotonic() + APART_S
             self._send_at = self._give_up_at
 

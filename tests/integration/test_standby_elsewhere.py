@@ -226,7 +226,7 @@ def test_a_frozen_broker_is_taken_over_from_and_stops_when_it_goes_on(cluster: A
     assert cluster.lines() == {"one": 2, "two": 2}, "a line for each rank, of one attempt"
 
 
-def test_brokers_that_are_cut_off_from_each_other_become_one_again(cluster: Apart) -> None:
+def test_a_standby_that_is_cut_off_leaves_the_broker_its_nodes_unless_it_is_told(cluster: Apart) -> None:
     line = Forwarder(cluster.places["broker"][0])
     try:
         cluster.stand_by("b", "broker", "--take-over-after-s", "3", through=line.address)
@@ -237,7 +237,11 @@ def test_brokers_that_are_cut_off_from_each_other_become_one_again(cluster: Apar
             waits = cluster.held(client, "two", 8)
             cluster.copied("b", "broker")
             line.cut()
-            until(lambda: "took over" in cluster.log("b"), "the standby serves too")
+            until(lambda: "but not for most nodes" in cluster.log("b"), "it asks the nodes")
+            assert "took over" not in cluster.log("b")
+            assert client.stats().epoch == 1
+            cluster.signal("b", signal.SIGUSR1)
+            until(lambda: "took over" in cluster.log("b"), "it was told to")
             assert cluster.running["broker"].wait(DEADLINE_S) == 1, "the nodes have told it"
             assert "most nodes obey it" in cluster.log("broker")
             (cluster.directory / "one").touch()
@@ -247,3 +251,26 @@ def test_brokers_that_are_cut_off_from_each_other_become_one_again(cluster: Apar
     finally:
         line.cut()
     assert cluster.lines() == {"one": 2, "two": 2}, "a line for each rank, of one attempt"
+
+
+def test_both_may_be_started_alike(cluster: Apart) -> None:
+    a, b = ("--standby", "--of", cluster.places["b"][0]), ("--standby", "--of", cluster.places["broker"][0])
+    with cluster.client(timeout_s=DEADLINE_S) as client:
+        all_up(client)
+        first = client.submit(["true"])
+        cluster.stand_by("b", "broker")
+        cluster.copied("b", "broker")
+        cluster.kill("broker")
+        cluster.begin("broker", *a, says="ready at")
+        assert client.stats().epoch == 2, "the other one has a copy alone"
+        until(lambda: client.job(first).state == "completed", "the job is known")
+        cluster.copied("b", "broker")
+        cluster.kill("broker")
+        cluster.signal("b", signal.SIGUSR1)
+        until(lambda: "took over" in cluster.log("b"), "it was told to")
+        epoch = client.stats().epoch
+        cluster.kill("b")
+        cluster.begin("b", *b, says="ready at")
+        assert client.stats().epoch == epoch + 1, "it had taken over, so it serves again"
+        cluster.begin("broker", *a, says="copied as far as it goes")
+        assert client.job(first).state == "completed"
