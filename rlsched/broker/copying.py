@@ -29,7 +29,7 @@ from rlsched.broker.shipping import access_digest
 from rlsched.broker.standby import Taken
 from rlsched.broker.warm import PAGE, Warm
 from rlsched.client.connection import Connection
-from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError
+from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError, RlschedError
 from rlsched.wire.messages import JournalRows, LaterBroker, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
@@ -319,10 +319,9 @@ class Telling:
             while not self._stopping.is_set():
                 try:
                     answer = connection.ask(self._message, ASK_S)
-                except (BrokerUnavailableError, InputError):
-                    pass
-                else:
                     self._heard(answer)
+                except RlschedError:  # it is away, as it should be
+                    pass
                 self._stopping.wait(TELL_S)
 
     def _heard(self, answer: object) -> None:

@@ -84,6 +84,8 @@ class Members:
 
         One node's word is not enough: what a job may do to its node must not stop the broker.
         """
+        if not self._later:
+            return 0
         nodes = [name for name, node in self._book.nodes.items() if not node.removed]
         later = [self._later[name] for name in nodes if name in self._later]
         return max(later) if 2 * len(later) > len(nodes) else 0

@@ -16,6 +16,7 @@ import msgspec
 
 from rlsched.broker.access import AccessList
 from rlsched.broker.journal import Journal
+from rlsched.errors import JournalError
 from rlsched.wire.messages import ClientReply, JournalRows, ReadJournal, Refused
 
 PAGE_BYTES = 1 << 18
@@ -91,7 +92,11 @@ class Shipping:
                 or time.monotonic() - asked.at_s >= HOLD_S
             ):
                 del self._waiting[route]
-                self._reply(route, asked.request, self._rows(asked.message))
+                try:
+                    answer: JournalRows | Refused = self._rows(asked.message)
+                except JournalError as error:  # what is wrong with the disk is for commits to say
+                    answer = Refused(message=str(error))
+                self._reply(route, asked.request, answer)
 
     def _rows(self, asked: ReadJournal) -> JournalRows:
         known = self._journal.checksum_of(asked.after) if asked.after else 0

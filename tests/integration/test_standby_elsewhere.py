@@ -274,3 +274,45 @@ def test_both_may_be_started_alike(cluster: Apart) -> None:
         assert client.stats().epoch == epoch + 1, "it had taken over, so it serves again"
         cluster.begin("broker", *a, says="copied as far as it goes")
         assert client.job(first).state == "completed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answered", [3, 17, 31])
+def test_no_job_runs_twice_and_no_number_is_given_twice_whatever_the_copy_lacks(
+    cluster: Apart, answered: int
+) -> None:
+    cluster.stand_by("b", "broker", "--take-over-after-s", "3")
+    jobs: dict[str, int] = {}
+    with cluster.client(timeout_s=DEADLINE_S) as client:
+        all_up(client)
+
+        def submit() -> None:
+            with cluster.client(timeout_s=DEADLINE_S) as other:
+                for n in range(60):
+                    script = f"echo t{n} >> {cluster.ran}; sleep 0.{n % 4}"
+                    command = ["sh", "-c", script]
+                    jobs[f"t{n}"] = other.submit(command, num_gpus=1 + n % 6, name=f"t{n}", token=f"t{n}")
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        until(lambda: len(jobs) >= answered, "some are answered")
+        cluster.kill("broker")
+        thread.join(DEADLINE_S)
+        assert len(jobs) == 60
+        assert len(set(jobs.values())) == 60, "no number is given twice"
+        for job in client.jobs(finished=True):
+            over = client.wait(job.job)
+            assert over.state == "completed" or "it goes on there" in over.reason
+        known = {job.name: job for job in client.jobs(finished=True)}
+        lost = set(jobs) - set(known)
+        print(f"\n{len(lost)} of {len(jobs)} acknowledged submissions were not in the copy")
+        all_up(client)
+    entries = [row.entry for row in read_journal(cluster.places["b"][1] / "journal.sqlite")]
+    numbers = [one.job for one in entries if isinstance(one, JobSubmitted)]
+    assert len(numbers) == len(set(numbers))
+    lines = cluster.lines()
+    for token in jobs:
+        ranks = len(known[token].nodes) if token in known and known[token].state == "completed" else 2
+        assert lines[token] <= ranks, f"{token} ran {lines[token]} times"
+        assert lines[token] == ranks or token not in known or known[token].state == "cancelled"
+    assert lost <= {token for token, job in jobs.items() if job < 1_000_000}
