@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -58,6 +59,9 @@ FORGET_GRACE_S = 5.0
 HARD_KILL_AFTER_S = 5.0
 """How long past its grace a shim may take before the daemon itself ends the processes."""
 MAX_LOG_BYTES = 1 << 19
+REMEMBER_S = 600.0
+MOST_REMEMBERED = 500
+"""Ends that were acknowledged lately are told to each broker again: a standby's copy may lack them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
@@ -98,6 +102,7 @@ class NodeMachine:
         self._heartbeat_at_s = self._repeat_at_s = 0.0
         self._warned_epoch: int | None = None
         self._refusal = ""
+        self._lately: deque[tuple[Attempt, float]] = deque(maxlen=MOST_REMEMBERED)
         self._has_told_waiting = False
         self._tells_anew = False
 
@@ -205,6 +210,8 @@ class NodeMachine:
             case EndedAck(job=job, attempt=number, rank=rank):
                 attempt = self.attempts.get(self._key(job, number, rank))
                 if attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged:
+                    if attempt.reason != "killed":  # by an order that the next broker may not know
+                        self._lately.append((attempt, now_s))
                     yield from self._acknowledge(attempt)
             case FetchLog():
                 key = self._key(message.job, message.attempt, message.rank)
@@ -460,6 +467,11 @@ class NodeMachine:
         self._drop_waiting()
         self._hello_at_s = now_s + HELLO_RETRY_S
         reports = [attempt.report() for attempt in self._own() if not attempt.is_forgotten]
+        reports += [
+            attempt.report()
+            for attempt, acknowledged_s in self._lately
+            if attempt.key.cluster == self.cluster and now_s - acknowledged_s <= REMEMBER_S
+        ]
         hello = msgspec.structs.replace(
             self._hello,
             cluster=self.cluster,

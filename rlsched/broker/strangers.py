@@ -116,6 +116,7 @@ class Strangers:
                     name,
                     report.exit_code,
                 )
+                self._has_run(node, report)
                 continue
             self._running[node][report.job, report.attempt, report.rank] = report
             self._leave_to(node, report)
@@ -145,6 +146,17 @@ class Strangers:
             self._note(JobCancelled(job=job.number, reason=why))
         else:
             self._attempts.end(job, "cancelled", why)
+
+    def _has_run(self, node: str, report: AttemptReport) -> None:
+        """Let a job not begin again that came to its end, though the journal has it in the queue."""
+        job = self._book.jobs.get(report.job)
+        if job is None or job.state != "queued" or report.reason not in ("", "time_limit"):
+            return
+        why = (
+            f"attempt {report.attempt} of it has ended on node {node} with exit code {report.exit_code}; the "
+            "journal that was taken up lacks that"
+        )
+        self._note(JobCancelled(job=job.number, reason=why))
 
     def _drain(self, name: str, now_s: float) -> None:
         node, running = self._book.nodes[name], self._running.get(name, {})

@@ -142,6 +142,11 @@ def cluster(tmp_path: Path) -> Iterator[Apart]:
     cluster.close()
 
 
+def lacks(reason: str) -> bool:
+    """Whether a job was taken out of the queue because it has begun elsewhere, and the copy lacked that."""
+    return "it goes on there" in reason or "lacks that" in reason
+
+
 def serves(client: Client, began_s: float, what: str) -> int:
     """The number of the first job that is answered."""
     job = client.submit(["true"])
@@ -302,7 +307,7 @@ def test_no_job_runs_twice_and_no_number_is_given_twice_whatever_the_copy_lacks(
         assert len(set(jobs.values())) == 60, "no number is given twice"
         for job in client.jobs(finished=True):
             over = client.wait(job.job)
-            assert over.state == "completed" or "it goes on there" in over.reason
+            assert over.state == "completed" or lacks(over.reason)
         known = {job.name: job for job in client.jobs(finished=True)}
         lost = set(jobs) - set(known)
         print(f"\n{len(lost)} of {len(jobs)} acknowledged submissions were not in the copy")

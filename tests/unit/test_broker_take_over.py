@@ -129,6 +129,27 @@ def test_a_node_that_is_not_back_in_time_costs_the_jobs_that_must_not_run_twice(
     assert states(broker) == {"n0": "up", "n1": "down"}
 
 
+def test_an_end_that_the_copy_lacks_is_told_again_and_the_job_does_not_run_twice(path: Path) -> None:
+    broker = taken(path)
+    over = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=0, ended_s=1.0, ran_s=5.0)
+    back(broker, "n0", over)
+    assert state(broker, 1) == "completed"
+    back(broker, "n1", report(2))
+    back(broker, "n0", over)
+    assert [state(broker, job) for job in (1, 2, 3)] == ["completed", "running", "launching"]
+
+
+def test_a_job_that_began_and_ended_after_the_copy_does_not_begin_again(path: Path) -> None:
+    broker = taken(path)
+    over = [
+        AttemptReport(job=job, attempt=1, rank=0, state="ended", exit_code=code, reason=reason)
+        for job, code, reason in ((3, 0, ""), (4, 137, "fenced"))
+    ]
+    back(broker, "n0", report(1), *over)
+    assert [state(broker, job) for job in (3, 4)] == ["cancelled", "queued"]
+    assert "has ended on node n0 with exit code 0" in broker.book.jobs[3].reason
+
+
 def test_an_operators_drain_is_kept(path: Path) -> None:
     broker = lived(path)
     broker.batch([])

@@ -18,6 +18,7 @@ from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,
     EndedAck,
+    Hello,
     LaterBroker,
     Refused,
     SayHello,
@@ -31,8 +32,8 @@ from rlsched.wire.messages import (
 )
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.link import LOOK_AROUND_S, NEXT_S, BrokerLink
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import Acknowledge, Connected, Note, Quit, Received, TryNext
+from rlsched_node.machine import REMEMBER_S, NodeMachine
+from rlsched_node.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
 from tests.unit.test_client import Stub
 from tests.unit.test_connections_renewed import Listener
 from tests.unit.test_node_machine import CLUSTER, HELLO
@@ -241,3 +242,24 @@ def test_an_earlier_broker_registers_no_node_and_acknowledges_no_end() -> None:
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 1.2) == []
     machine.handle(Received(Welcome(epoch=10, cluster=CLUSTER, heartbeat_s=1.0)), 2.0)
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 2.1) == [Acknowledge(key)]
+
+
+def test_a_node_tells_the_next_broker_what_ended_lately_unless_it_was_ended_by_an_order() -> None:
+    keys = [AttemptKey(job, 1, 0, CLUSTER) for job in (1, 2)]
+    reasons = ("", "killed")
+    attempts = [
+        Attempt(key, phase=Phase.ENDED, exit_code=3, reason=reason, ended_s=5.0, ran_s=2.0)
+        for key, reason in zip(keys, reasons, strict=True)
+    ]
+    machine = NodeMachine(HELLO, attempts, has_standby=True)
+    machine.handle(Received(Welcome(epoch=9, cluster=CLUSTER, heartbeat_s=1.0)), 0.0)
+    for key in keys:
+        machine.handle(Received(EndedAck(job=key.job, attempt=1, rank=0)), 1.0)
+    assert machine.is_drained
+    for now_s, told in ((2.0, [1]), (1.0 + REMEMBER_S + 1.0, [])):
+        [send] = machine.handle(Connected(), now_s)
+        assert isinstance(send, Send)
+        assert isinstance(send.message, Hello)
+        assert [(one.job, one.state, one.exit_code, one.ran_s) for one in send.message.attempts] == [
+            (job, "ended", 3, 2.0) for job in told
+        ]
