@@ -102,11 +102,20 @@ def test_a_journal_that_was_restored_is_followed_from_its_beginning(path: Path, 
     assert not follower.step()
     assert len(warm.book.jobs) == 2
     follower.close()
-    lived(path, jobs=9).journal.close()
-    journal = Journal(path)
-    warm.checksum = 0  # as of another journal's entry
-    assert facts(warm.caught_up(journal)) == facts(cold().caught_up(journal))
-    journal.close()
+
+
+def test_a_book_of_another_journal_is_thrown_away(path: Path, tmp_path: Path) -> None:
+    lived(path, jobs=2).journal.close()
+    warm = cold()
+    follower = Follower(path, warm)
+    follower.step()
+    follower.close()
+    other = make(Journal(tmp_path / "other.sqlite"), nodes=3, policy=POLICY)
+    for _ in range(9):
+        run_one(other, 3.0)
+    assert other.journal.last > warm.last > 0
+    assert facts(warm.caught_up(other.journal)) == facts(cold().caught_up(other.journal))
+    other.journal.close()
 
 
 def test_a_journal_of_another_machine_is_not_read_while_its_broker_runs(
