@@ -9,10 +9,9 @@ that were never given.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,7 +19,6 @@ from pathlib import Path
 from rlsched.broker.access import Member
 from rlsched.broker.backup import set_aside, take_over
 from rlsched.broker.book import Book
-from rlsched.broker.entries import BrokerStarted
 from rlsched.broker.journal import Journal, locked
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.knocks import Knocks
@@ -29,8 +27,8 @@ from rlsched.broker.shipping import access_digest
 from rlsched.broker.standby import Taken
 from rlsched.broker.warm import PAGE, Warm
 from rlsched.client.connection import Connection
-from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError, RlschedError
-from rlsched.wire.messages import JournalRows, LaterBroker, ReadJournal, Refused, Serving
+from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError
+from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
 """Stands beside a journal that is a copy, and has not been taken over."""
@@ -40,7 +38,6 @@ ASK_AGAIN_S = 0.6
 OWN_S = 5.0
 """A broker that has taken over, and is started again, looks so long for a later one."""
 PAUSE_S = 1.0
-TELL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -280,53 +277,3 @@ class _Copy:
         """Let go of the journal, unless it was given away."""
         if not self.is_given_away:
             self.journal.close()
-
-
-class Telling:
-    """Tells the broker that was copied, whenever it is there, that a later one serves.
-
-    Args:
-        of: Its address.
-        home: The keys.
-        started: What began this broker's epoch.
-        supersede: Called with a higher epoch, where the other one is the later.
-        say: Gets a line for the log when it was there.
-    """
-
-    def __init__(
-        self,
-        of: str,
-        home: KeyHome,
-        started: BrokerStarted,
-        supersede: Callable[[int], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self._of, self._home, self._supersede, self._say = of, home, supersede, say
-        self._message = LaterBroker(cluster=started.cluster, epoch=started.epoch)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End it."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with closing(
-            Connection(self._of, self._home.client(), self._home.broker_public(), str(self._home.directory))
-        ) as connection:
-            while not self._stopping.is_set():
-                try:
-                    answer = connection.ask(self._message, ASK_S)
-                    self._heard(answer)
-                except RlschedError:  # it is away, as it should be
-                    pass
-                self._stopping.wait(TELL_S)
-
-    def _heard(self, answer: object) -> None:
-        if isinstance(answer, Serving) and answer.cluster == self._message.cluster:
-            if answer.epoch > self._message.epoch:
-                self._supersede(answer.epoch)
-            elif answer.epoch < self._message.epoch:
-                self._say(f"the broker at {self._of}, at epoch {answer.epoch}, was told to stop")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 import msgspec
 
 import rlsched
 from rlsched.broker.book import Book
-from rlsched.broker.copying import Copies, Orders, Telling, copy_and_wait
 from rlsched.broker.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.entries import BrokerStarted
 from rlsched.broker.events import (
@@ -44,7 +41,6 @@ from rlsched.broker.policy import load_policy
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.shipping import Shipping
-from rlsched.broker.standby import stand_by
 from rlsched.broker.superseded import Superseded
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
@@ -443,71 +439,3 @@ def _event(heard: Heard) -> Event:
     if heard.peer.role == "node":
         return NodeSaid(heard.peer.name, request, message, time.time())  # type: ignore[arg-type]
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
-
-
-def run_broker(
-    settings: Settings,
-    announce: Callable[[str], None],
-    *,
-    stands_by: bool = False,
-    copies: Copies | None = None,
-) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Args:
-        settings: How it runs.
-        announce: Gets the ready line, then lines for the log.
-        stands_by: Wait first until no other broker holds the journal.
-        copies: Copy the journal of a broker elsewhere first, until it is taken over: then, or at SIGUSR1.
-
-    Raises:
-        SupersededError: a later broker of the cluster serves.
-        RlschedError: as `Broker`, `stand_by` and `copy_and_wait`.
-    """
-    orders = Orders()
-    broker: Broker | None = None
-
-    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        orders.stop = True
-        if broker is not None:
-            broker.stop()
-
-    def promote(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        orders.promote = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    signal.signal(signal.SIGUSR1, promote)
-    with ExitStack() as opened:
-        if stands_by:
-            path, warm = settings.directory / JOURNAL_FILE, warmed_up(settings)
-            if copies is None:
-                taken = stand_by(path, warm, announce, lambda: orders.stop)
-            else:
-                lost_after_s = settings.limits.lost_after_s
-                taken = copy_and_wait(
-                    path,
-                    settings.address,
-                    KeyHome(settings.keys),
-                    warm,
-                    copies,
-                    lost_after_s,
-                    announce,
-                    orders,
-                )
-            if taken is None:
-                return
-            broker = Broker(settings, taken.open, say=announce, warm=taken.warm)
-            if taken.whom:
-                announce(taken.line())
-        else:
-            broker = Broker(settings, say=announce)
-        opened.callback(broker.close)
-        if copies is not None:
-            telling = Telling(copies.of, KeyHome(settings.keys), broker.started, broker.supersede, announce)
-            opened.callback(telling.close)
-        if not orders.stop:
-            announce(broker.ready_line())
-            if broker.clock_line():
-                announce(broker.clock_line())
-            broker.serve()

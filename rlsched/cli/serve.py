@@ -106,7 +106,8 @@ def broker(
     from rlsched.broker.copying import Copies
     from rlsched.broker.keys import default_home
     from rlsched.broker.limits import Limits
-    from rlsched.broker.serve import Settings, run_broker
+    from rlsched.broker.running import run_broker
+    from rlsched.broker.serve import Settings
     from rlsched.errors import InputError
     from rlsched.wire.dealer import broker_address
 

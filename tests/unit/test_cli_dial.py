@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker import serve
+from rlsched.broker import running, serve
 from rlsched.cli.main import run
 from rlsched.client import local
 from rlsched.errors import InputError
@@ -21,11 +21,10 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[serve.Setti
     monkeypatch.delenv("RLSCHED_SPEED_ENERGY", raising=False)
     asked: list[serve.Settings] = []
 
-    def keep(settings: serve.Settings, announce: object) -> None:
-        del announce
+    def keep(settings: serve.Settings, **_: object) -> None:
         asked.append(settings)
 
-    monkeypatch.setattr(serve, "run_broker", keep)
+    monkeypatch.setattr(running, "run_broker", keep)
     return asked
 
 
