@@ -11,6 +11,7 @@ RlschedError                 one clear line for people; the command line exits w
 ├── JournalError             the journal cannot be read or written
 │   ├── JournalFullError     its disk is full; nothing was written
 │   └── JournalHeldError     another broker holds it (exit code 2)
+├── SupersededError          a later broker of the cluster serves; this one has stopped
 ├── WireError                a message that is malformed or of another protocol version (exit code 2)
 ├── BrokerUnavailableError   nobody answers at the broker's address (exit code 2)
 └── in rlsched_node: GpuError (NVML refuses, a GPU is lost) and LaunchError (a rank cannot be started)
@@ -67,6 +68,10 @@ class JournalHeldError(JournalError):
     """Another broker holds the journal."""
 
     exit_code = 2
+
+
+class SupersededError(RlschedError):
+    """A later broker of the cluster serves: this one must not."""
 
 
 class WireError(RlschedError):

@@ -154,10 +154,16 @@ class Attempts:
         for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
             self._drop(attempt)
 
+    def unacknowledged(self, key: AttemptKey) -> Attempt | None:
+        """A rank whose end the broker is not known to have; None where there is no such."""
+        attempt = self.known.get(key)
+        ended = attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged
+        return attempt if ended else None
+
     def acknowledged(self, key: AttemptKey) -> Iterator[Effect]:
         """The broker has an end in its journal."""
-        attempt = self.known.get(key)
-        if attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged:
+        attempt = self.unacknowledged(key)
+        if attempt is not None:
             yield from self._acknowledge(attempt)
 
     # ---- processes ----------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ Example:
     subcommand_metavar="[drain|resume|remove ...]",
 )
 @click.option(
-    "--broker", metavar="ADDRESS", help="tcp://HOST:PORT; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461."
+    "--broker",
+    metavar="ADDRESS",
+    help="tcp://HOST:PORT, with commas between several; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461.",
 )
 @click.option("--name", help="Name of this node, the one in its key.  [required]")
 @click.option("--gpus", type=int, metavar="N", help="Offer N GPUs; default: all that NVML shows.")
@@ -160,14 +162,14 @@ def node(
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)
     from rlsched.broker.keys import KeyHome, default_home
-    from rlsched.wire.dealer import broker_address
+    from rlsched.wire.dealer import broker_addresses
     from rlsched_node.config import NodeConfig
     from rlsched_node.daemon import NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus
     from rlsched_node.user import read_users
 
     home = keys if keys is not None else default_home()
-    address = broker_address(broker)
+    address = ",".join(broker_addresses(broker))
     key_home = KeyHome(home)
     pair, broker_public = key_home.node(name), key_home.broker_public()
     config = NodeConfig(

@@ -15,7 +15,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The node's name, the one in its key.
-        broker: tcp://HOST:PORT.
+        broker: tcp://HOST:PORT, or several with commas between: the broker's and those of its standbys.
         directory: The node's own directory.
         gpu_type: GPU model as the cluster's description names it.
         vc: The VC that owns this node; "" serves every one.

@@ -16,7 +16,7 @@ import zmq
 
 from rlsched.broker.keys import KeyPair
 from rlsched.errors import InputError, RlschedError
-from rlsched.wire.dealer import is_loopback
+from rlsched.wire.dealer import broker_addresses, is_loopback
 from rlsched.wire.messages import Hello, Launch, LogData
 from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
@@ -63,6 +63,7 @@ from rlsched_node.steps import (
     StartRank,
     Stopping,
     Tick,
+    TryNext,
 )
 from rlsched_node.store import AttemptStore
 from rlsched_node.user import JobUsers, OwnerError
@@ -111,9 +112,12 @@ class NodeDaemon:
             spared=check.pids if check is not None else (),
         )
         self._clocks = ClockLocks(config.directory, gpus)
-        self._machine = NodeMachine(self._hello(), self._adopted(), is_checked=check is None)
+        self._addresses = broker_addresses(config.broker)
+        self._machine = NodeMachine(
+            self._hello(), self._adopted(), is_checked=check is None, has_standby=len(self._addresses) > 1
+        )
         self._health = Health(check, OwnChecks(gpus, config.directory, config.min_free_mib))
-        self._link = BrokerLink(config.broker, pair, broker_public)
+        self._link = BrokerLink(self._addresses, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
@@ -203,6 +207,7 @@ class NodeDaemon:
         poller = self._poller()
         while not is_done():
             with self._mishaps.set_aside("renewing the connection"):
+                self._link.look_around(self._machine.cluster, self._machine.epoch)
                 if self._link.renew(self._machine.is_registered):
                     poller = self._poller()
             timeout_s = min(max(self._machine.next_tick_s() - since_boot_s(), 0.0), 1.0)
@@ -293,6 +298,8 @@ class NodeDaemon:
                     self._store.at(key).acknowledge()
             case Note(line):
                 _log.info("%s", line)
+            case TryNext():
+                self._link.try_next()
             case Quit(line):
                 self._quit = line
 
@@ -307,7 +314,7 @@ class NodeDaemon:
                 launch,
                 gpus=self._gpus,
                 directory=str(directory.job_path),
-                is_local=is_loopback(self._config.broker),
+                is_local=all(map(is_loopback, self._addresses)),
                 inherited=os.environ,
                 passed=self._config.pass_env,
                 user=user,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -12,13 +13,19 @@ from zmq.utils.monitor import recv_monitor_message
 from rlsched.broker.keys import KeyPair
 from rlsched.errors import WireError
 from rlsched.wire.dealer import connect_dealer
-from rlsched.wire.messages import BrokerToNode, NodeMessage, decode, encode
+from rlsched.wire.messages import BrokerToNode, Heartbeat, LaterBroker, NodeMessage, SayHello, decode, encode
 from rlsched_node.steps import Connected, Disconnected, Event, Received
 
 MAX_DROPS_LOGGED = 20
 LINGER_MS = 200
 RENEW_S = 10.0
 """A node that has no broker's welcome for so long dials with a new socket."""
+NEXT_S = 3.0
+"""The same where there are several addresses."""
+APART_S = 0.1
+"""Between two addresses at which nobody listens."""
+LOOK_AROUND_S = 5.0
+"""How often one of the other addresses is asked."""
 _log = logging.getLogger("rlsched.node")
 _FOR_NODES = BrokerToNode.__args__
 _FAILED_HANDSHAKES = (
@@ -32,7 +39,8 @@ class BrokerLink:
     """A DEALER that reconnects by itself, and is replaced by another where it does not (`renew`).
 
     Args:
-        address: tcp://HOST:PORT.
+        addresses: tcp://HOST:PORT of the broker and its standbys; the first that answers is kept, until a
+            later broker of the same cluster answers at another (`look_around`).
         pair: The node's keys.
         broker_public: The broker's public key, z85.
         elapsed: A clock that never jumps, seconds.
@@ -43,25 +51,41 @@ class BrokerLink:
 
     def __init__(
         self,
-        address: str,
+        addresses: Sequence[str],
         pair: KeyPair,
         broker_public: bytes,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self.num_dropped = 0
         self._handshake_trouble = ""
-        self._address, self._pair, self._broker_public = address, pair, broker_public
+        self._addresses, self._at = tuple(addresses), 0
+        self._pair, self._broker_public = pair, broker_public
         self._elapsed = elapsed
         self._welcome_s = elapsed()
         self._renewed = False
+        self._moves_to: int | None = None
+        self._probe: zmq.Socket[bytes] | None = None
+        self._probed_at, self._probe_s, self._has_asked = 0, self._welcome_s, False
         self._context = zmq.Context()
         self._dial()
 
+    @property
+    def address(self) -> str:
+        """The one that is dialled."""
+        return self._addresses[self._at]
+
+    @property
+    def is_looking(self) -> bool:
+        """Another address is being asked."""
+        return self._probe is not None
+
     def _dial(self) -> None:
-        self.socket = connect_dealer(self._context, self._address, self._pair, self._broker_public)
-        self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES
-        )
+        self._dialled_s = self._elapsed()
+        self.socket = connect_dealer(self._context, self.address, self._pair, self._broker_public)
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES
+        if len(self._addresses) > 1:
+            events |= zmq.EVENT_CONNECT_RETRIED
+        self.monitor = self.socket.get_monitor_socket(events)
 
     def _hang_up(self, linger_ms: int = 0) -> None:
         self.socket.disable_monitor()
@@ -72,17 +96,69 @@ class BrokerLink:
         """Take a new socket if the node was not registered for `RENEW_S`; whether that was done.
 
         libzmq ends a connection at a frame above the limit, and the side that connects stays away for good.
+        With several addresses the next is dialled, and sooner.
         """
         now_s = self._elapsed()
         if is_registered:
             self._welcome_s = now_s
-        if now_s - self._welcome_s < RENEW_S:
+        if self._moves_to is not None and now_s - self._dialled_s >= APART_S:
+            self._at, self._moves_to = self._moves_to, None
+        elif now_s - self._welcome_s < (RENEW_S if len(self._addresses) == 1 else NEXT_S):
             return False
+        else:
+            self._at = (self._at + 1) % len(self._addresses)
         self._welcome_s = now_s
         self._hang_up()
         self._dial()
         self._renewed = True
         return True
+
+    def try_next(self) -> None:
+        """Let `renew` take the next address soon; nothing where there is one."""
+        if len(self._addresses) > 1 and self._moves_to is None:
+            self._moves_to = (self._at + 1) % len(self._addresses)
+
+    def look_around(self, cluster: str, epoch: int) -> None:
+        """Ask the other addresses now and then whether a later broker of this cluster serves there.
+
+        A broker tells those whom it does not know its epoch (`SayHello`); one that only stands by is silent.
+        An earlier one is told that there is a later one.
+        """
+        if len(self._addresses) == 1:
+            return
+        if self._probe is not None and self._is_later(self._probe, cluster, epoch):
+            _log.info(
+                "a later broker serves at %s; leaving %s", self._addresses[self._probed_at], self.address
+            )
+            self._moves_to = self._probed_at
+        if self._elapsed() - self._probe_s < LOOK_AROUND_S:
+            return
+        self._probe_s = self._elapsed()
+        self._end_probe()
+        self._probed_at = (self._probed_at + 1) % len(self._addresses)
+        if self._probed_at != self._at:
+            address = self._addresses[self._probed_at]
+            self._has_asked = False
+            self._probe = connect_dealer(self._context, address, self._pair, self._broker_public)
+
+    def _is_later(self, probe: zmq.Socket[bytes], cluster: str, epoch: int) -> bool:
+        with contextlib.suppress(zmq.Again, WireError):
+            if probe.poll(0, zmq.POLLIN):
+                said = decode(probe.recv(zmq.NOBLOCK)).message
+                theirs = said.epoch if isinstance(said, SayHello) and said.cluster == cluster else epoch
+                if 0 < theirs < epoch:
+                    probe.send(encode(LaterBroker(cluster=cluster, epoch=epoch)), zmq.NOBLOCK)
+                self._end_probe()
+                return theirs > epoch
+            if not self._has_asked and probe.poll(0, zmq.POLLOUT):
+                probe.send(encode(Heartbeat(name="")), zmq.NOBLOCK)
+                self._has_asked = True
+        return False
+
+    def _end_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close(LINGER_MS)
+            self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
         """Send now or not at all; a message that is too long never leaves."""
@@ -114,6 +190,7 @@ class BrokerLink:
 
     def close(self) -> None:
         """Say what is still to be said, and drop the connection."""
+        self._end_probe()
         self._hang_up(LINGER_MS)
         self._context.term()
 
@@ -123,18 +200,20 @@ class BrokerLink:
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._handshake_trouble = ""
+                self._handshake_trouble, self._moves_to = "", None
                 events.append(Connected())
             elif event == zmq.EVENT_DISCONNECTED:
                 events.append(Disconnected())
+            elif event == zmq.EVENT_CONNECT_RETRIED:
+                self.try_next()
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._handshake_failed(
-                    f"the broker at {self._address} does not accept this node's key; "
+                    f"the broker at {self.address} does not accept this node's key; "
                     "join with a token of `rlsched keys new`"
                 )
             else:
                 self._handshake_failed(
-                    f"no CURVE handshake with {self._address}: is that the broker of these keys?"
+                    f"no CURVE handshake with {self.address}: is that the broker of these keys?"
                 )
         return events
 

@@ -6,6 +6,7 @@ Here is how the node stands with its broker; what runs on it is in `attempts.py`
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -46,17 +47,26 @@ from rlsched_node.steps import (
     StartFailed,
     Stopping,
     Tick,
+    TryNext,
 )
 
 HELLO_RETRY_S = 1.0
 ENDED_REPEAT_S = 2.0
 MAX_LOG_BYTES = 1 << 19
+REMEMBER_S = 600.0
+MOST_REMEMBERED = 500
+"""Ends that were acknowledged lately are told to each broker again: a standby's copy may lack them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
 
 class NodeMachine:
     """What the node knows, and what it does next.
+
+    Args:
+        hello: What it says of itself.
+        attempts: What is there of an earlier daemon.
+        has_standby: Brokers have several addresses: where one refuses this node, the next is asked.
 
     Attributes:
         attempts: What runs here, is to run, or has ended.
@@ -68,8 +78,15 @@ class NodeMachine:
         is_checked: Its health is known; before that it does not register.
     """
 
-    def __init__(self, hello: Hello, attempts: Iterable[Attempt] = (), *, is_checked: bool = True) -> None:
-        self._hello = hello
+    def __init__(
+        self,
+        hello: Hello,
+        attempts: Iterable[Attempt] = (),
+        *,
+        is_checked: bool = True,
+        has_standby: bool = False,
+    ) -> None:
+        self._hello, self._has_standby = hello, has_standby
         self._lease = Lease(hello.lost_after_s)
         self.cluster = hello.cluster
         self.epoch = hello.epoch
@@ -82,6 +99,8 @@ class NodeMachine:
         self._hello_at_s: float | None = None
         self._heartbeat_at_s = self._repeat_at_s = 0.0
         self._warned_epoch: int | None = None
+        self._refusal = ""
+        self._lately: deque[tuple[Attempt, float]] = deque(maxlen=MOST_REMEMBERED)
         self._has_told_waiting = False
         self._tells_anew = False
 
@@ -166,8 +185,14 @@ class NodeMachine:
                     yield from self.attempts.hold_clock(key, max(message.sm_clock_mhz, 0))
                 else:
                     yield from self.attempts.kill(key, message.grace_s, now_s)
+            case EndedAck() if not self.is_registered:
+                pass  # a broker of an earlier epoch may say so: the one that counts is told again
             case EndedAck(job=job, attempt=number, rank=rank):
-                yield from self.attempts.acknowledged(self._key(job, number, rank))
+                key = self._key(job, number, rank)
+                ended = self.attempts.unacknowledged(key)
+                if ended is not None and ended.reason != "killed":  # by an order the next broker may not know
+                    self._lately.append((ended, now_s))
+                yield from self.attempts.acknowledged(key)
             case FetchLog():
                 key = self._key(message.job, message.attempt, message.rank)
                 attempt = self.attempts.known.get(key)
@@ -179,7 +204,18 @@ class NodeMachine:
                     attempt is None or attempt.phase is Phase.ENDED,
                 )
             case Refused(message=line):
-                yield Note(f"the broker refuses: {line}") if self.is_registered else Quit(line)
+                yield from self._refused_by_broker(line)
+
+    def _refused_by_broker(self, line: str) -> Iterator[Effect]:
+        if self.is_registered:
+            yield Note(f"the broker refuses: {line}")
+        elif not self._has_standby:
+            yield Quit(line)
+        else:
+            if line != self._refusal:
+                yield Note(f"the broker refuses, trying the next address: {line}")
+            self._refusal = line
+            yield TryNext()
 
     def _welcome(self, welcome: Welcome, request: int, now_s: float) -> Iterator[Effect]:
         if not _CLUSTER.fullmatch(welcome.cluster):
@@ -194,11 +230,14 @@ class NodeMachine:
                     "expected the newest broker of this cluster, not an older one"
                 )
             self._warned_epoch = welcome.epoch
+            if self._has_standby:
+                yield TryNext()
             return
         yield from self._obey(welcome.epoch)
         self._heartbeat_s = min(max(welcome.heartbeat_s, _HEARTBEAT_RANGE_S[0]), _HEARTBEAT_RANGE_S[1])
         self._heartbeat_at_s = now_s + self._heartbeat_s
         self.is_registered = True
+        self._refusal = ""
         yield self._lease.welcome(request, welcome.lost_after_s)
         yield Note(f"registered with the broker at epoch {self.epoch}")
         forget = set(welcome.forget)
@@ -264,6 +303,11 @@ class NodeMachine:
             return
         own = self.attempts.of_cluster(self.cluster)
         reports = [attempt.report() for attempt in own if not attempt.is_forgotten]
+        reports += [
+            attempt.report()
+            for attempt, acknowledged_s in self._lately
+            if attempt.key.cluster == self.cluster and now_s - acknowledged_s <= REMEMBER_S
+        ]
         hello = msgspec.structs.replace(
             self._hello,
             cluster=self.cluster,

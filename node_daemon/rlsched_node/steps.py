@@ -221,6 +221,11 @@ class Quit:
     line: str
 
 
+@dataclass(frozen=True, slots=True)
+class TryNext:
+    """The broker at this address is not the one: try the next address."""
+
+
 Effect = (
     Send
     | Persist
@@ -234,5 +239,6 @@ Effect = (
     | Acknowledge
     | SendLog
     | Note
+    | TryNext
     | Quit
 )

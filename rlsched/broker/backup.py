@@ -15,12 +15,21 @@ from pathlib import Path
 import msgspec
 
 from rlsched.broker.book import Book
-from rlsched.broker.entries import BrokerStarted, Entry, JobCancelled, JobSubmitted, NumbersTaken, Restored
+from rlsched.broker.entries import (
+    BrokerStarted,
+    Entry,
+    JobCancelled,
+    JobSubmitted,
+    NodeDrained,
+    NumbersTaken,
+    Restored,
+)
 from rlsched.broker.journal import Journal, clear_error, locked, reading
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.records import RECORDS_FILE
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.strangers import TAKEN_OVER
 from rlsched.errors import InputError, JournalError
 
 EPOCHS = 1_000
@@ -91,7 +100,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
         _copy(backup, draft)
         with closing(Journal(draft)) as journal:
             found = _marked(journal, path)
-        kept = _set_aside(path)
+        kept = set_aside(path)
         draft.rename(path)
         _sync(path.parent)
     except OSError as error:
@@ -112,12 +121,7 @@ def _marked(journal: Journal, replaced: Path) -> Restoration:
     book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
     book.replay(journal.rows())
     epoch, number, last_s = _known(replaced, book)
-    attempts = [job.attempt.number for job in book.jobs.values() if job.attempt is not None]
-    mark = Restored(
-        epoch=epoch + EPOCHS,
-        last_number=_above(number + NUMBERS // 2, NUMBERS),
-        last_attempt=_above(max(attempts, default=0), ATTEMPTS),
-    )
+    mark = _mark(book, epoch, number)
     waiting = [
         job.number for job in book.jobs.values() if job.state == "queued" and job.spec.on_lost == "wait"
     ]
@@ -133,6 +137,35 @@ def _marked(journal: Journal, replaced: Path) -> Restoration:
         cancelled=waiting,
         kept="",
     )
+
+
+def _mark(book: Book, epoch: int, number: int, *, taken_over: bool = False) -> Restored:
+    attempts = [job.attempt.number for job in book.jobs.values() if job.attempt is not None]
+    return Restored(
+        epoch=epoch + EPOCHS,
+        last_number=_above(number + NUMBERS // 2, NUMBERS),
+        last_attempt=_above(max(attempts, default=0), ATTEMPTS),
+        taken_over=taken_over,
+    )
+
+
+def take_over(journal: Journal, book: Book, lost_after_s: float) -> Restored:
+    """Let a standby's copy be the journal from now on: numbers as after `restore`, all nodes drained.
+
+    Raises:
+        JournalError: it cannot be written.
+    """
+    mark = _mark(book, book.epoch, book.last_number, taken_over=True)
+    now_s = round(max(time.time(), book.now_s + 0.001), 3)
+    longest_s = max([lost_after_s, *(node.spec.lost_after_s for node in book.nodes.values())])
+    reason = f"{TAKEN_OVER} no new jobs before all is known that still runs, or `rlsched node resume`"
+    drained: list[Entry] = [
+        NodeDrained(name=name, until_s=now_s + longest_s, reason=reason)
+        for name, node in book.nodes.items()
+        if node.up and not node.drained
+    ]
+    journal.commit([mark, *drained], now_s)
+    return mark
 
 
 def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
@@ -179,7 +212,7 @@ def _copy(source: Path, target: Path) -> None:
     _sync(target)
 
 
-def _set_aside(path: Path) -> str:
+def set_aside(path: Path) -> str:
     """Keep what stands where the journal is to be: the name that it has now, "" if nothing stood there."""
     if not path.stat().st_size:
         path.unlink()

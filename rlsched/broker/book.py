@@ -72,6 +72,7 @@ class Book:
         last_number: The highest job number that has been given, here or before a backup was restored.
         last_attempt: Attempts that begin have higher numbers.
         restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
+        taken_over: That was a standby's copy, and no backup.
         identity: `BrokerStarted.cluster`.
         order: What the queue goes by.
         now_s: Time of the last entry, Unix seconds.
@@ -105,6 +106,7 @@ class Book:
         self.last_number = 0
         self.last_attempt = 0
         self.restored_s: float | None = None
+        self.taken_over = False
         self.identity = ""
         self.order = order
         self.now_s = 0.0
@@ -136,6 +138,19 @@ class Book:
         """
         if scheduler is not None:
             permit(self.cluster, scheduler)
+        self.follow(rows, scheduler)
+        if scheduler is not None:
+            scheduler.begin_instant(self.cluster, self.now_s)
+
+    def follow(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
+        """Apply the entries after those that were applied before: a journal in parts, cut anywhere.
+
+        The first part is preceded by `permit`; after the last one, before anything is decided, the scheduler
+        begins an instant, as in `replay`.
+
+        Raises:
+            JournalError: as `replay`; the book is of no further use.
+        """
         for row in rows:
             try:
                 if scheduler is not None and (row.now_s > self.now_s or isinstance(row.entry, Decided)):
@@ -146,8 +161,6 @@ class Book:
                     f"entry {row.n} does not follow from those before it ({error}); "
                     "restore a backup (`rlsched journal restore`)"
                 ) from error
-        if scheduler is not None:
-            scheduler.begin_instant(self.cluster, self.now_s)
 
     def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
         """Let one fact be true.
@@ -163,7 +176,7 @@ class Book:
                 self.epoch, self.identity = entry.epoch, entry.cluster
                 self.clocks.weigh(entry.speed_energy)
             case Restored():
-                self.epoch, self.restored_s = entry.epoch, now_s
+                self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
                 self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
             case NumbersTaken():
                 self.last_number = max(self.last_number, entry.last)

@@ -32,11 +32,14 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):
         epoch: Above every epoch that a node may have obeyed since the backup.
         last_number: Above every job number that may have been given since.
         last_attempt: Attempts that begin from now on have higher numbers.
+        taken_over: It is no backup but a standby's copy, taken over while nodes were at work. Absent in
+            journals from before there were standbys.
     """
 
     epoch: int
     last_number: int
     last_attempt: int
+    taken_over: bool = False
 
 
 class NumbersTaken(msgspec.Struct, frozen=True, kw_only=True, tag="numbers_taken"):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rlsched.broker.entries import Entry
+from rlsched.broker.entries import Entry, decode_entry
 from rlsched.broker.private import make_private, touch_private
-from rlsched.broker.rows import MEND, CheckedRow, Row, read_rows, rows_after, stored
+from rlsched.broker.rows import MEND, CheckedRow, Row, Stored, checksum, read_rows, rows_after, stored
 from rlsched.broker.wal import check_wal
 from rlsched.errors import JournalError, JournalFullError, JournalHeldError
 
@@ -29,6 +30,8 @@ CREATE TABLE entries (
     n INTEGER PRIMARY KEY, now_s REAL NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL,
     crc INTEGER NOT NULL);
 """
+_SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY n LIMIT ?"
+MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -37,6 +40,7 @@ class Journal:
 
     Args:
         path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
+        lock: Its lock, where it is held already; the journal lets go of it.
 
     Attributes:
         last: Number of the last entry, 0 before the first.
@@ -46,9 +50,9 @@ class Journal:
         JournalError: it is of an unknown version, damaged, or cannot be written.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
         self.path = Path(path)
-        self._lock = locked(self.path)
+        self._lock = locked(self.path) if lock is None else lock
         try:
             check_wal(self.path)
             with clearly(self.path):
@@ -110,7 +114,24 @@ class Journal:
         """
         if not entries:
             return
-        rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
+        self._write([stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)])
+
+    def append(self, rows: Sequence[Stored]) -> list[Row]:
+        """Make rows of another journal durable that follow those of this one; what they hold.
+
+        Raises:
+            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
+        """
+        found: list[Row] = []
+        for n, now_s, kind, payload, crc in rows:
+            if n != self.last + 1 + len(found) or crc != checksum(n, now_s, kind.encode(), payload):
+                raise JournalError(f"{self.path}: entry {n}, as it was sent, is damaged or does not follow")
+            found.append(Row(n, now_s, decode_entry(payload)))
+        if rows:
+            self._write(rows)
+        return found
+
+    def _write(self, rows: Sequence[Stored]) -> None:
         last = self.last + len(rows)
         with clearly(self.path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -124,14 +145,38 @@ class Journal:
                 raise
         self.last = last
 
-    def rows(self) -> Iterator[Row]:
-        """All entries in order.
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        """All entries in order, or those with a higher number than `after`.
 
         Raises:
             JournalError: the file or an entry is damaged.
         """
         with clearly(self.path):
-            yield from read_rows(self.path, self._db, self.last)
+            yield from read_rows(self.path, self._db, self.last, after=after)
+
+    def checksum_of(self, n: int) -> int | None:
+        """The checksum of an entry, by which two journals are told apart; None where there is none."""
+        with clearly(self.path):
+            found = self._db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def page(self, after: int, most_bytes: int) -> list[Stored]:
+        """Rows as they lie here, with a higher number than `after`; one at least, if there is one.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        page: list[Stored] = []
+        left = most_bytes
+        with clearly(self.path):
+            found = self._db.execute(_SELECT, (after, MOST_OF_PAGE))
+            for row in found:
+                left -= len(row[3])
+                if page and left < 0:
+                    break
+                page.append(row)
+            found.close()
+        return page
 
     def compact(self) -> None:
         """Give unused space back to the disk.
@@ -260,6 +305,54 @@ def _last(path: Path, db: sqlite3.Connection) -> int:
     return int(found)
 
 
+def lock_file(path: Path) -> FileIO:
+    """The file beside a journal whose lock is the journal's.
+
+    Raises:
+        JournalError: it cannot be made.
+    """
+    try:
+        touch_private(path.with_name(path.name + ".lock"))
+        return FileIO(path.with_name(path.name + ".lock"), "a")
+    except OSError as error:
+        raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
+
+
+def take_lock(lock: FileIO) -> bool:
+    """Lock it, and write into it who holds it (`Holder`); False: another process does."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    with suppress(OSError):  # on a full disk nobody learns who
+        lock.truncate(0)
+        lock.write(f"{boot_id()} {os.getpid()}\n".encode())
+    return True
+
+
+class Holder(NamedTuple):
+    """Who holds a journal's lock, by its own word; "" and 0 where that is not known."""
+
+    boot_id: str
+    process: int
+
+    @classmethod
+    def of(cls, path: Path) -> Holder:
+        """What the lock's file says; a process that let go of it stays named there."""
+        try:
+            boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()
+            return cls(boot, int(process))
+        except (OSError, ValueError):
+            return cls("", 0)
+
+
+def boot_id() -> str:
+    """What tells this machine, as it was booted last, from all others; "" where nothing does."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
+
+
 def locked(path: Path) -> FileIO:
     """An exclusive lock beside the journal, released by the kernel if the broker dies."""
     log = path.with_name(path.name + "-wal")
@@ -268,17 +361,14 @@ def locked(path: Path) -> FileIO:
     try:
         make_private(path.parent)
         touch_private(path)
-        touch_private(path.with_name(path.name + ".lock"))
-        lock = FileIO(path.with_name(path.name + ".lock"), "a")
     except OSError as error:
         raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    lock = lock_file(path)
+    if not take_lock(lock):
         lock.close()
         raise JournalHeldError(
             f"{path}: another broker holds this journal; stop it first, or give this one another --dir"
-        ) from error
+        )
     return lock
 
 

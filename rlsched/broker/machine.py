@@ -63,6 +63,7 @@ from rlsched.wire.messages import (
     EndedAck,
     Heartbeat,
     Hello,
+    LaterBroker,
     Launched,
     LaunchRefused,
     Leaving,
@@ -90,6 +91,7 @@ class Machine:
         vitals: What reports tell of the loop around it.
 
     Attributes:
+        started: The fact that began its epoch.
         backlog: Questions that wait for `answer`.
     """
 
@@ -114,6 +116,7 @@ class Machine:
         self.troubles = troubles or Troubles()
         self.now_s = book.now_s
         self._started_s = now_s
+        self.started = started
         self._first: list[Entry] = [started]
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []
@@ -151,6 +154,10 @@ class Machine:
         """When the scheduler asked to be asked again, Unix seconds; infinite where it did not."""
         due_s = min(self.book.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
+
+    def later_epoch(self) -> int:
+        """The epoch of a later broker of this cluster that most nodes know, 0 where they know none."""
+        return self._members.later_epoch()
 
     # ---- the one entrance -------------------------------------------------------------------------
 
@@ -208,6 +215,9 @@ class Machine:
 
     def _node_said(self, event: NodeSaid) -> None:
         node, message = event.node, event.message
+        if isinstance(message, LaterBroker):
+            self._members.later(node, message.cluster, message.epoch)
+            return
         if not isinstance(message, Hello):
             if node not in self.book.nodes:
                 return  # it has not registered; its Hello will say all of this again
@@ -292,6 +302,7 @@ class Machine:
             for job in jobs:
                 self._attempts.lost(name, job, f"node {name} was {silent}")
         self._effects += [DropNode(name) for name in self._members.returning()]
+        self._members.strangers.settle(self.now_s)
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
         self._rank()

@@ -83,6 +83,24 @@ class Members:
         self._other_gpus: set[str] = set()
         self.strangers = Strangers(book, attempts, limits, note, send)
         self._clock_skew_s: dict[str, float] = {}
+        self._later: dict[str, int] = {}
+
+    def later(self, node: str, cluster: str, epoch: int) -> None:
+        """A node says that it has obeyed a broker of this epoch."""
+        known = self._book.nodes.get(node)
+        if known is not None and cluster == self._book.identity and epoch > self._book.epoch:
+            self._later[node] = epoch
+
+    def later_epoch(self) -> int:
+        """The epoch of a later broker of this cluster, 0 while not more than half of the nodes know one.
+
+        One node's word is not enough: what a job may do to its node must not stop the broker.
+        """
+        if not self._later:
+            return 0
+        nodes = [name for name, node in self._book.nodes.items() if not node.removed]
+        later = [self._later[name] for name in nodes if name in self._later]
+        return max(later) if 2 * len(later) > len(nodes) else 0
 
     def seen(self, node: str, now_s: float) -> None:
         """A message came from this node."""
@@ -227,6 +245,16 @@ class Members:
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report)
+        if self.strangers.has_settled_at(now_s):
+            self._launch_again()
+
+    def _launch_again(self) -> None:
+        """Now that all is known which runs: what was under way when a standby took over."""
+        for name in sorted(self._greeted):
+            for number in sorted(self._book.nodes[name].live_jobs):
+                job = self._book.jobs[number]
+                if job.active is not None and not job.active.ending:
+                    self._attempts.launch(job, node=name)
 
     def clock_skew_s(self, node: str) -> float | None:
         """How far a node's clock was ahead when it registered, seconds; None where it did not say."""
@@ -296,6 +324,7 @@ class Members:
                 "leave --vc out for a node that serves every one"
             )
         if hello.cluster == self._book.identity and hello.epoch > self._book.epoch:
+            self.later(name, hello.cluster, hello.epoch)
             return (
                 f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._book.epoch}: "
                 "its journal is older than that of another broker; if it was copied back from a backup, stop "

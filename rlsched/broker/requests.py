@@ -46,11 +46,13 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    Serving,
     SetMember,
     SetQuota,
     Stats,
     Submit,
     Submitted,
+    WhoServes,
     Why,
 )
 
@@ -340,6 +342,9 @@ class Requests:
                     self._reply(asked.peer, asked.request, refusal)
                 else:
                     self._read_log(asked, wanted, now_s)
+            case WhoServes():
+                answer = Serving(cluster=self._book.identity, epoch=self._book.epoch)
+                self._reply(asked.peer, asked.request, answer)
             case Stats():
                 self._reply(asked.peer, asked.request, self._reports.report(now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):

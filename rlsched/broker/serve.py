@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 import msgspec
@@ -40,22 +38,33 @@ from rlsched.broker.machine import Machine
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
-from rlsched.broker.predictions import Predictions
 from rlsched.broker.priorities import Ranks
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.report import drift_curves
+from rlsched.broker.shipping import Shipping
 from rlsched.broker.space import MIN_FREE_MIB, low_disk_mib
+from rlsched.broker.superseded import Superseded
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
+from rlsched.broker.warm import Warm
 from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy
-from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
-from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SetPolicy
+from rlsched.wire.messages import (
+    BrokerToNode,
+    ClientReply,
+    LaterBroker,
+    Ok,
+    ReadJournal,
+    Refused,
+    SayHello,
+    Serving,
+    SetPolicy,
+)
 
 ADDRESS_FILE = "address"
 MAX_BATCH = 128
@@ -99,6 +108,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks = Ranks()
     min_free_mib: int = MIN_FREE_MIB
     seed: int = 0
+
+
+def warmed_up(settings: Settings) -> Warm:
+    """The policy of these settings, loaded and compiled, before the first entry of any journal.
+
+    Raises:
+        InputError: it cannot be loaded, or serve.
+    """
+    scheduler, fallback = load_policy(
+        Policy.of(settings.policy),
+        None if settings.fallback is None else Policy.of(settings.fallback),
+        settings.decision_budget_ms,
+        seed=settings.seed,
+        chooses_clocks=settings.speed_energy > 0.0,
+    )
+    return Warm(scheduler, fallback, settings.prediction, settings.ranks.half_life_s)
 
 
 class SendsMessages(Protocol):
@@ -145,6 +170,7 @@ class Broker:
         settings: How it runs.
         open_journal: Opens the journal; tests hand in one that fails on demand.
         say: Gets lines for the log.
+        warm: Policy and book of a standby that takes the journal over; None: both are made here.
 
     Raises:
         InputError: the policy, the address, the keys, or the directory.
@@ -156,6 +182,7 @@ class Broker:
         settings: Settings,
         open_journal: Callable[[Path], Journal] = Journal,
         say: Callable[[str], None] = lambda _: None,
+        warm: Warm | None = None,
     ) -> None:
         if not 0.0 <= settings.speed_energy <= 1.0:
             raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
@@ -164,6 +191,7 @@ class Broker:
         self._stopping = False
         self._serving = False
         self._intake = self._warned = ""
+        self._later_epoch = 0
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
@@ -171,28 +199,29 @@ class Broker:
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
+            self._superseded = Superseded(settings.directory)
             patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._troubles.say)
             self._commits = TimedCommits(patient)
             self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
             opened.callback(self._log.close)
-            self._machine, self._fits, self._held = self._begun(settings)
+            self._machine, self._fits, self._held = self._begun(settings, warm)
             opened.callback(lambda: self._fits.close())
+            self._superseded.check(self._machine.book.epoch)
             self._transport = Transport(settings.address, KeyHome(settings.keys))
+            self._shipping = Shipping(
+                self._journal, KeyHome(settings.keys).access, self._transport.reply, self._troubles.say
+            )
             opened.callback(self._transport.close)
+            self._say_who_serves()
             self._step([])
             self._publish_address()
             self._opened = opened.pop_all()
 
-    def _begun(self, settings: Settings) -> tuple[Machine, Fits, Held]:
+    def _begun(self, settings: Settings, warm: Warm | None = None) -> tuple[Machine, Fits, Held]:
         """A state machine over the journal as it is, in an epoch of its own."""
-        scheduler, fallback = load_policy(
-            Policy.of(settings.policy),
-            None if settings.fallback is None else Policy.of(settings.fallback),
-            settings.decision_budget_ms,
-            seed=settings.seed,
-            chooses_clocks=settings.speed_energy > 0.0,
-        )
-        book = self._recovered(scheduler)
+        warm = warmed_up(settings) if warm is None else warm
+        scheduler, fallback = warm.scheduler, warm.fallback
+        book = self._recovered(warm)
         self._clock = Clock(book.now_s)
         self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
         started = BrokerStarted(
@@ -234,20 +263,23 @@ class Broker:
         self._fits.close()
         self.settings, self._machine, self._fits, self._held = settings, machine, fits, held
         self._transport.drop_nodes()
+        self._say_who_serves()
         self._step([])
         self._troubles.say(self.ready_line())
         return Ok()
 
-    def _recovered(self, scheduler: Scheduler) -> Book:
-        half_life_s = self.settings.ranks.half_life_s
-        book = Book(Predictions(self.settings.prediction), scheduler.order, half_life_s)
+    def _recovered(self, warm: Warm) -> Book:
         try:
-            book.replay(self._journal.rows(), scheduler)
+            return warm.caught_up(self._journal)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
             raise JournalError(f"{self._journal.path}: {error}") from error
-        return book
+
+    def _say_who_serves(self) -> None:
+        started = self._machine.started
+        self._shipping.began(started.cluster, started.epoch)
+        self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
 
     def _publish_address(self) -> None:
         path = self.settings.directory / ADDRESS_FILE
@@ -289,7 +321,7 @@ class Broker:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
             events: list[Event] = [
                 *self._held.take(),
-                *(_event(one) for one in heard if not _sets_policy(one)),
+                *(_event(one) for one in heard if not _is_the_loops(one)),
             ]
             if self._disk.refusal() != self._intake:
                 self._intake = self._disk.refusal()
@@ -301,11 +333,22 @@ class Broker:
             if events or self._clock.peek() >= self._machine.due_s():
                 self._step(events)
             self._answer()
-            for one in filter(_sets_policy, heard):
-                answer = self._set_policy(one.envelope.message)  # type: ignore[arg-type]
-                self._transport.reply(one.route, one.envelope.request, answer)
+            for one in filter(_is_the_loops, heard):
+                self._answer_itself(one)
+            self._shipping.step()
+            self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
+            self._superseded.by(self._later_epoch, "it says so")
             self._fits.step(self._machine.now_s)
             pauses.step()
+
+    @property
+    def started(self) -> BrokerStarted:
+        """The fact that began its epoch."""
+        return self._machine.started
+
+    def supersede(self, epoch: int) -> None:
+        """A broker of a higher epoch serves: `serve` ends with a `SupersededError`. Any thread may say so."""
+        self._later_epoch = epoch
 
     def stop(self) -> None:
         """Let `serve` return after the batch in hand."""
@@ -321,8 +364,26 @@ class Broker:
             return False
         heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
         for one in heard:
-            self._held.hear(one, self._transport, str(error))
+            if _is_the_loops(one) and not isinstance(one.envelope.message, SetPolicy):
+                self._answer_itself(one)
+            else:
+                self._held.hear(one, self._transport, str(error))
+        self._shipping.step()
         return True
+
+    def _answer_itself(self, heard: Heard) -> None:
+        """What is about journal and policy, and not about jobs."""
+        route, request, message = heard.route, heard.envelope.request, heard.envelope.message
+        match message:
+            case SetPolicy():
+                self._transport.reply(route, request, self._set_policy(message))
+            case ReadJournal():
+                self._shipping.ask(route, request, message)
+            case LaterBroker(cluster=cluster, epoch=epoch):
+                started = self._machine.started
+                self._transport.reply(route, request, Serving(cluster=started.cluster, epoch=started.epoch))
+                if cluster == started.cluster and epoch > started.epoch:
+                    self._superseded.by(epoch, "it says so")
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()
@@ -389,8 +450,11 @@ class Broker:
         )
 
 
-def _sets_policy(heard: Heard) -> bool:
-    return isinstance(heard.envelope.message, SetPolicy)
+def _is_the_loops(heard: Heard) -> bool:
+    message = heard.envelope.message
+    return isinstance(message, SetPolicy | ReadJournal) or (
+        isinstance(message, LaterBroker) and heard.peer.role != "node"
+    )
 
 
 def _event(heard: Heard) -> Event:
@@ -398,35 +462,3 @@ def _event(heard: Heard) -> Event:
     if heard.peer.role == "node":
         return NodeSaid(heard.peer.name, request, message, time.time())  # type: ignore[arg-type]
     return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]
-
-
-def run_broker(
-    settings: Settings, announce: Callable[[str], None], warn: Callable[[str], None] | None = None
-) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Args:
-        settings: How it runs.
-        announce: Gets the ready line.
-        warn: Gets lines for the log after that; None: `announce` does.
-    """
-    stop_early = False
-    broker: Broker | None = None
-
-    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal stop_early
-        stop_early = True
-        if broker is not None:
-            broker.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    broker = Broker(settings, say=warn or announce)
-    try:
-        if not stop_early:
-            announce(broker.ready_line())
-            if broker.clock_line():
-                announce(broker.clock_line())
-            broker.serve()
-    finally:
-        broker.close()

@@ -42,7 +42,8 @@ _ASKING = (
     click.option(
         "--broker",
         metavar="ADDRESS",
-        help="tcp://HOST:PORT of the broker. [default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
+        help="tcp://HOST:PORT of the broker, with commas between also of its standbys. "
+        "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
     ),
     HOME,
     click.option(

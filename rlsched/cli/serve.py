@@ -92,6 +92,23 @@ _log = logging.getLogger("rlsched.broker")
     help="Jobs of this priority and below may be preempted, though they do not say --preemptible. Policies "
     "preempt by cost too; --set preempt.by=priority: for a higher priority alone. [default: none]",
 )
+@click.option(
+    "--standby",
+    "stands_by",
+    is_flag=True,
+    help="Wait until the broker that holds the journal in --dir has ended, then go on in its place.",
+)
+@click.option(
+    "--of",
+    metavar="tcp://HOST:PORT",
+    help="With --standby, on another machine: copy the journal of the broker there, which has the same keys.",
+)
+@click.option(
+    "--take-over-after-s",
+    type=click.FloatRange(min=3.0),
+    metavar="SECONDS",
+    help="With --of: take over when that broker has not answered for so long. [default: only at SIGUSR1]",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
 @LOG_FORMAT
 @click.pass_context
@@ -116,6 +133,9 @@ def broker(
     user_priority: Priority,
     preemptible_priority: Priority | None,
     logdir: Path | None,
+    stands_by: bool,
+    of: str | None,
+    take_over_after_s: float | None,
     seed: int,
     log_format: LogFormat,
 ) -> None:
@@ -127,16 +147,24 @@ def broker(
     Example:
       rlsched broker --policy ppo --logdir runs/broker
       rlsched node --name n0 --gpus 4 --simulated      # in another terminal
+      rlsched broker --policy ppo --standby            # takes over when the first one ends
     """
+    from rlsched.broker.copying import Copies
     from rlsched.broker.keys import default_home
     from rlsched.broker.limits import Limits
     from rlsched.broker.priorities import Ranks
-    from rlsched.broker.serve import Settings, run_broker
+    from rlsched.broker.running import run_broker
+    from rlsched.broker.serve import Settings
     from rlsched.wire.dealer import broker_address
 
     announce = set_up(log_format, level=logging.WARNING, timed=False)
     if lost_after_s < lease_s:
         raise InputError(f"--lost-after {lost_after_s:g}: expected at least --lease-s, which is {lease_s:g}")
+    if of is not None and not stands_by:
+        raise InputError("--of: expected with --standby, which waits until the other broker is gone")
+    if take_over_after_s is not None and of is None:
+        raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
+    copies = None if of is None else Copies(broker_address(of), take_over_after_s)
     chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()
     run_broker(
@@ -168,6 +196,8 @@ def broker(
         ),
         announce=announce,
         warn=_log.warning if log_format == "json" else announce,
+        stands_by=stands_by,
+        copies=copies,
     )
 
 

@@ -15,8 +15,9 @@ from msgspec import UNSET, UnsetType
 
 from rlsched.broker.keys import KeyHome
 from rlsched.client.connection import Connection, nobody_answers
+from rlsched.client.epochs import Epochs
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
-from rlsched.wire.dealer import broker_address
+from rlsched.wire.dealer import broker_addresses
 from rlsched.wire.messages import (
     Accounts,
     Cancel,
@@ -68,7 +69,8 @@ class Client:
     """A connection to a broker. Use as a context manager, or call `close`.
 
     Args:
-        address: The broker's; default: `RLSCHED_BROKER`, else `tcp://127.0.0.1:7461`.
+        address: The broker's, with commas between also those of its standbys; default: `RLSCHED_BROKER`,
+            else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
         timeout_s: How long to try before the broker is taken to be unavailable.
 
@@ -80,14 +82,16 @@ class Client:
     def __init__(
         self, address: str | None = None, *, home: str | Path | None = None, timeout_s: float = 5.0
     ) -> None:
-        self.address = broker_address(address)
+        self.address = ",".join(broker_addresses(address))
         self.timeout_s = timeout_s
         keys = KeyHome(home)
         try:
             public = keys.broker_public()
         except InputError as error:
             raise BrokerUnavailableError(f"{nobody_answers(self.address)} ({error})") from error
-        self._connection = Connection(self.address, keys.client(), public, str(keys.directory))
+        self._connection = Connection(
+            self.address, keys.client(), public, str(keys.directory), Epochs(keys.directory)
+        )
 
     def __enter__(self) -> Client:
         return self

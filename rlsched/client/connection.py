@@ -8,35 +8,49 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from rlsched.broker.keys import KeyPair
+from rlsched.client.epochs import Epochs
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
-from rlsched.wire.dealer import connect_dealer
-from rlsched.wire.messages import ClientRequest, Join, Refused, decode, encode
+from rlsched.wire.dealer import broker_addresses, connect_dealer
+from rlsched.wire.messages import ClientRequest, Join, Refused, Serving, WhoServes, decode, encode
 
 RESEND_S = 2.0
 RENEW_S = 10.0
 """Without an answer for so long, or for the whole of a call, another socket is taken."""
 MANY_HANG_UPS = 3
+APART_S = 0.05
+"""Between two dials where nobody listens."""
 
 
 class Connection:
     """One socket to a broker, replaced where it does not help itself.
 
     Args:
-        address: tcp://HOST:PORT.
+        address: tcp://HOST:PORT of the broker; with commas between, those of its standbys too.
         pair: This side's keys.
         broker_public: The broker's public key, z85.
         keys: Where the keys are from, for messages.
+        epochs: What is known of brokers; with several addresses, one of an earlier epoch is not asked.
 
     Attributes:
         is_refused: The last call came to nothing because the broker does not let this key in.
     """
 
-    def __init__(self, address: str, pair: KeyPair, broker_public: bytes, keys: str) -> None:
-        self.address, self._pair, self._broker_public, self._keys = address, pair, broker_public, keys
+    def __init__(
+        self, address: str, pair: KeyPair, broker_public: bytes, keys: str, epochs: Epochs | None = None
+    ) -> None:
+        self._addresses, self._at = broker_addresses(address), 0
+        self._pair, self._broker_public, self._keys, self._epochs = pair, broker_public, keys, epochs
         self.is_refused = False
+        self._failed: list[int] = []
+        self._outdated = ""
         self._next_request = 1
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._dial()
+
+    @property
+    def address(self) -> str:
+        """The one that is dialled."""
+        return self._addresses[self._at]
 
     def close(self) -> None:
         """Let go of it."""
@@ -46,36 +60,92 @@ class Connection:
     def ask(self, message: ClientRequest | Join, timeout_s: float) -> object:
         """Send until answered; the message may arrive twice. Returns the answer, which may be a `Refused`.
 
+        With several addresses the next one is asked where there is no answer.
+
         Raises:
             InputError: it cannot be sent, or the broker does not take it from this key.
             BrokerUnavailableError: nothing came in time.
             WireError: what came is malformed.
         """
-        request, self._next_request = self._next_request, self._next_request + 1
-        frame = _frame(message, request)
-        now = time.monotonic()
-        deadline, renew_at, send_at = now + timeout_s, now + RENEW_S, 0.0
+        request, who = self._next_request, self._next_request + 1
+        self._next_request += 2
+        frame, who_frame = _frame(message, request), _frame(WhoServes(), who)
+        deadline = time.monotonic() + timeout_s
+        self._send_at, self._give_up_at = 0.0, time.monotonic() + self._patience_s
         while (now := time.monotonic()) < deadline:
-            if now >= renew_at:
-                self._renew()
-                renew_at, send_at = now + RENEW_S, 0.0
-            if now >= send_at:
+            if now >= self._give_up_at:
+                self._next()
+            elif self._watch():
+                continue
+            if now >= self._send_at:
                 try:
-                    self._socket.send(frame, zmq.NOBLOCK)
-                    send_at = now + RESEND_S
+                    self._socket.send(frame if self._is_known else who_frame, zmq.NOBLOCK)
+                    self._send_at = now + RESEND_S
                 except zmq.Again:
-                    self._socket.poll(min(100, int(1000 * (deadline - now))), zmq.POLLOUT)
+                    self._poll(0.1, deadline, zmq.PollEvent.POLLOUT)
                     continue
-            if self._socket.poll(int(1000 * (min(send_at, deadline) - now)) + 1, zmq.POLLIN):
+            if self._poll(self._send_at - now, deadline, zmq.PollEvent.POLLIN):
                 envelope = decode(self._socket.recv(zmq.NOBLOCK))
                 if envelope.request == request:
-                    self._failures()
+                    self._failed.clear()
+                    self._outdated = ""
                     return envelope.message
-                if envelope.request == 0 and isinstance(envelope.message, Refused):
+                if envelope.request == who and isinstance(envelope.message, Serving):
+                    self._judge(envelope.message)
+                elif envelope.request == 0 and isinstance(envelope.message, Refused):
                     raise InputError(envelope.message.message)
+        self._watch()
         why = self._silence()
-        self._renew()
+        self._next()
         raise BrokerUnavailableError(why)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long an address is asked before there is another socket."""
+        return RENEW_S if len(self._addresses) == 1 else RESEND_S
+
+    def _judge(self, serving: Serving) -> None:
+        """Whether the broker that answers is the one that was known last, or a later one.
+
+        One that only stands by says epoch 0.
+        """
+        highest = (
+            serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
+        )
+        self._is_known = serving.epoch >= max(highest, 1)
+        self._send_at = 0.0
+        if not self._is_known and not serving.epoch:
+            self._outdated = f"no broker answers, and the one at {self.address} only stands by"
+        elif not self._is_known:
+            self._outdated = (
+                f"the broker at {self.address} is at epoch {serving.epoch}, and a later one of this cluster "
+                f"has been at {highest}: it is not asked. Stop it, and start the later one"
+            )
+        if not self._is_known:
+            self._give_up_at = time.monotonic() + APART_S
+            self._send_at = self._give_up_at
+
+    def _poll(self, seconds: float, deadline: float, events: zmq.PollEvent) -> bool:
+        """Wait for the socket, or for news of its connection; whether the socket is ready."""
+        now = time.monotonic()
+        until = min(now + seconds, deadline, self._give_up_at)
+        ready = dict(self._pollers[events].poll(int(1000 * max(0.0, until - now)) + 1))
+        return self._socket in ready
+
+    def _watch(self) -> bool:
+        """Take note of what the connection went through; whether the next address is to be tried soon."""
+        has_gone = False
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED):
+                has_gone = True
+            else:
+                self._failed.append(event)
+        if has_gone:
+            self._send_at = 0.0  # as soon as there is a connection
+            if len(self._addresses) > 1:
+                self._give_up_at = min(self._give_up_at, self._dialled_s + APART_S)
+        return has_gone
 
     def is_let_in(self, timeout_s: float) -> bool:
         """Whether the broker lets this key in."""
@@ -83,35 +153,44 @@ class Connection:
         while time.monotonic() < deadline:
             if self._socket.poll(20, zmq.POLLOUT):
                 return True
-            if zmq.EVENT_HANDSHAKE_FAILED_AUTH in self._failures():
+            self._watch()
+            if zmq.EVENT_HANDSHAKE_FAILED_AUTH in self._failed:
                 self.is_refused = True
                 return False
         return False
 
     def _dial(self) -> None:
+        self._dialled_s = time.monotonic()
+        self._give_up_at, self._send_at = self._dialled_s + self._patience_s, 0.0
+        self._is_known = len(self._addresses) == 1
         self._socket = connect_dealer(self._context, self.address, self._pair, self._broker_public)
-        self._refusals = self._socket.get_monitor_socket(
+        self._monitor = self._socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_CONNECT_RETRIED
         )
+        self._pollers = {
+            events: self._poller(events) for events in (zmq.PollEvent.POLLIN, zmq.PollEvent.POLLOUT)
+        }
+
+    def _poller(self, events: zmq.PollEvent) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._socket, events)
+        poller.register(self._monitor, zmq.POLLIN)
+        return poller
 
     def _hang_up(self) -> None:
         self._socket.disable_monitor()
-        self._refusals.close(linger=0)
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
 
-    def _renew(self) -> None:
-        """Another socket: libzmq does not dial again after every end of a connection."""
+    def _next(self) -> None:
+        """Another socket, to the next address: libzmq does not dial again after every end of a connection."""
         self._hang_up()
+        self._at = (self._at + 1) % len(self._addresses)
         self._dial()
-
-    def _failures(self) -> list[int]:
-        """Handshakes that failed since this was last asked."""
-        events = []
-        while self._refusals.poll(0):
-            events.append(recv_monitor_message(self._refusals)["event"])
-        return events
 
     def _silence(self) -> str:
         """Why nothing came, from what the connection went through since the last answer.
@@ -119,7 +198,8 @@ class Connection:
         A listener that cannot decrypt what we say hangs up at once, so we fail again and again; a broker that
         is killed or slow fails a handshake or two.
         """
-        failures = self._failures()
+        failures, self._failed = self._failed, []
+        outdated, self._outdated = self._outdated, ""
         hung_up = failures.count(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
         self.is_refused = len(failures) > hung_up
         if self.is_refused:
@@ -132,7 +212,7 @@ class Connection:
                 f"what listens at {self.address} is not the broker of {self._keys}/broker.public; "
                 "give that broker's address, or the --keys directory of this one"
             )
-        return nobody_answers(self.address)
+        return outdated or nobody_answers(" or ".join(self._addresses))
 
 
 def nobody_answers(address: str) -> str:

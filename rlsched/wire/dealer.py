@@ -32,9 +32,23 @@ def broker_address(option: str | None = None) -> str:
     """
     address = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
     match = _ADDRESS.fullmatch(address)
+    if match is None and "," in address:
+        raise InputError(f"broker addresses {address!r}: expected one here, such as {DEFAULT_ADDRESS}")
     if match is None or int(match["port"]) > 65535:
         raise InputError(f"broker address {address!r}: expected tcp://HOST:PORT, such as {DEFAULT_ADDRESS}")
     return address
+
+
+def broker_addresses(option: str | None = None) -> tuple[str, ...]:
+    """The addresses of a broker and its standbys, in the order in which they are tried: with commas between.
+
+    Raises:
+        InputError: one of them is not `tcp://HOST:PORT`.
+    """
+    addresses = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
+    return tuple(
+        dict.fromkeys(broker_address(one.strip()) for one in addresses.split(",") if one.strip())
+    ) or (broker_address(addresses),)
 
 
 def is_loopback(address: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rlsched.broker.keys import KeyHome
@@ -27,6 +29,15 @@ def until(look: Callable[[], object], what: str) -> None:
     raise AssertionError(f"waited in vain until {what}")
 
 
+def free_addresses(count: int) -> list[str]:
+    """Addresses of this machine at which nobody listens now."""
+    with ExitStack() as open_ones:
+        sockets = [open_ones.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
 class Cluster:
     """A broker, and nodes with 4 simulated GPUs each.
 
@@ -35,6 +46,8 @@ class Cluster:
         nodes: Their names.
         broker_options: For `rlsched broker`.
         node_options: For `rlsched node`.
+        address: Where the broker listens.
+        known: The addresses that nodes and clients know; "": the broker's.
 
     Attributes:
         running: Each process by name: `broker`, and the nodes.
@@ -48,10 +61,12 @@ class Cluster:
         nodes: Sequence[str] = ("n0", "n1"),
         broker_options: Sequence[str] = (),
         node_options: Sequence[str] = (),
+        address: str = "tcp://127.0.0.1:0",
+        known: str = "",
     ) -> None:
         self.directory, self.keys = directory, directory / "home"
         self.journal = directory / "broker" / "journal.sqlite"
-        self.address = "tcp://127.0.0.1:0"
+        self.address, self.known = address, known
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._broker_options, self._node_options = broker_options, node_options
         KeyHome(self.keys).broker()
@@ -63,7 +78,7 @@ class Cluster:
         """Start the broker, and wait until it listens; or a node."""
         if name != "broker":
             options = ("--name", name, "--gpus", "4", "--simulated", "--allow-root")
-            place = ("--broker", self.address, "--dir", str(self.directory / name))
+            place = ("--broker", self.known or self.address, "--dir", str(self.directory / name))
             self._spawn(name, "node", *place, *options, *self._node_options)
             return
         found = self.directory / "broker" / "address"
@@ -103,7 +118,7 @@ class Cluster:
 
     def client(self, timeout_s: float = 10.0) -> Client:
         """A client; close it."""
-        return Client(self.address, home=self.keys, timeout_s=timeout_s)
+        return Client(self.known or self.address, home=self.keys, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End everything."""

@@ -14,7 +14,8 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.pauses import EVERY_S, ShortPauses
 from rlsched.broker.private import make_private
-from rlsched.broker.serve import ADDRESS_FILE, Broker, Settings, run_broker
+from rlsched.broker.running import run_broker
+from rlsched.broker.serve import ADDRESS_FILE, Broker, Settings
 from rlsched.errors import InputError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker import serve
+from rlsched.broker import running, serve
 from rlsched.cli.main import run
 from rlsched.client import local
 from rlsched.errors import InputError
@@ -24,7 +24,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[serve.Setti
     def keep(settings: serve.Settings, **_: object) -> None:
         asked.append(settings)
 
-    monkeypatch.setattr(serve, "run_broker", keep)
+    monkeypatch.setattr(running, "run_broker", keep)
     return asked
 
 

@@ -78,7 +78,9 @@ def first_too_long(home: KeyHome) -> Iterator[Listener]:
 
 def test_a_node_without_a_welcome_dials_anew(home: KeyHome, first_too_long: Listener) -> None:
     now_s = [0.0]
-    link = BrokerLink(first_too_long.address, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
+    link = BrokerLink(
+        [first_too_long.address], home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0]
+    )
     hello = Hello(name="n0", gpus=1)
 
     def until(kind: type, *, says: bool = False) -> list[object]:
@@ -108,7 +110,7 @@ def test_a_node_without_a_welcome_dials_anew(home: KeyHome, first_too_long: List
 
 def test_a_node_sends_no_frame_above_the_limit(home: KeyHome) -> None:
     home.broker()
-    link = BrokerLink("tcp://127.0.0.1:9", home.node("n0"), home.broker_public())
+    link = BrokerLink(["tcp://127.0.0.1:9"], home.node("n0"), home.broker_public())
     try:
         assert not link.send(LogData(data=TOO_LONG, offset=0, eof=True))
     finally:

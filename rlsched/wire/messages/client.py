@@ -169,6 +169,10 @@ class ListAccounts(
     """The place in the order from which on they are told."""
 
 
+class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", forbid_unknown_fields=True):
+    """Ask a broker for its epoch. Clients that know several addresses ask before anything else."""
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Let another policy decide from now on, until the broker is started again."""
 
@@ -180,7 +184,25 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
     fallback_name: str = ""
 
 
+class ReadJournal(msgspec.Struct, frozen=True, kw_only=True, tag="read_journal", forbid_unknown_fields=True):
+    """A standby asks for the entries that follow its copy. Answered when there are some, or soon anyway."""
+
+    after: int
+    """Number of the last entry that it has, 0 for none."""
+    checksum: int
+    """Of that entry; 0 for none."""
+    access: int = 0
+    """Checksum of the access list that it has, see `JournalRows.access`; 0 for none."""
+
+
+class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
+    """A broker of your cluster serves at a higher epoch: stop. Admins and nodes may say so."""
+
+    cluster: str
+    epoch: int
+
+
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember
-Question = ListJobs | ListNodes | ListQuotas | ListAccounts | Why | ReadLog | Stats
+AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember | ReadJournal | LaterBroker
+Question = ListJobs | ListNodes | ListQuotas | ListAccounts | Why | ReadLog | Stats | WhoServes
 ClientRequest = Submit | Cancel | AdminOrder | Question

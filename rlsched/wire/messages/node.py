@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.wire.messages.client import LaterBroker
+
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a node knows of one attempt: `running`, or `ended` with its exit code and reason (see `Ended`)."""
@@ -129,4 +131,6 @@ class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_
     eof: bool
 
 
-NodeMessage = Hello | Heartbeat | Leaving | Launched | LaunchRefused | ClockHeld | Ended | LogData
+NodeMessage = (
+    Hello | Heartbeat | Leaving | Launched | LaunchRefused | ClockHeld | Ended | LogData | LaterBroker
+)

@@ -82,6 +82,10 @@ class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
     """The broker does not know this connection (it was restarted, say): send `Hello` again."""
 
+    cluster: str = ""
+    """As in `Welcome`; "" from brokers that do not say it."""
+    epoch: int = 0
+
 
 class EndedAck(msgspec.Struct, frozen=True, kw_only=True, tag="ended_ack"):
     """The end is in the journal; the node need not repeat it."""

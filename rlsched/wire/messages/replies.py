@@ -171,6 +171,31 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     """The attempt whose output this is; a higher one than before starts again at offset 0."""
 
 
+class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
+    """Which broker answers here."""
+
+    cluster: str
+    """See `Welcome.cluster`."""
+    epoch: int
+    """Of several brokers of a cluster, the one with the highest decides."""
+
+
+class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
+    """Entries of the journal as they lie there."""
+
+    cluster: str
+    epoch: int
+    """The broker's; of the cluster, the highest decides."""
+    last: int
+    """Number of the last entry in the journal."""
+    rows: list[tuple[int, float, str, bytes, int]]
+    """Number, time (Unix seconds), kind, payload, checksum."""
+    is_other: bool = False
+    """The asker's copy is of another journal, or of one that went another way: it is to begin anew."""
+    access: dict[str, str] | None = None
+    """The files of the access list, by name; None where the asker has it, or it is too long."""
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The request was understood and refused, or not understood: one line says why."""
 
@@ -178,4 +203,6 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 Listing = Jobs | Nodes | Quotas | Accounts
-ClientReply = Submitted | Ok | Listing | Explanation | LogChunk | StatsReport | Refused
+ClientReply = (
+    Submitted | Ok | Listing | Explanation | LogChunk | StatsReport | Serving | JournalRows | Refused
+)

@@ -1,0 +1,49 @@
+"""The highest epoch of each cluster that clients of a key directory have met."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+EPOCHS_FILE = "epochs.json"
+MOST = 64
+"""Clusters that are remembered, the latest."""
+
+
+class Epochs:
+    """What the clients of one key directory know. A directory that cannot be written is remembered in memory.
+
+    Args:
+        directory: The key directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / EPOCHS_FILE
+        self._met: dict[str, int] = {}
+
+    def highest(self, cluster: str, epoch: int) -> int:
+        """The highest epoch of a cluster's brokers that was met, this one among them; it is remembered."""
+        known = self._read()
+        highest = max(epoch, known.get(cluster, 0), self._met.get(cluster, 0))
+        self._met[cluster] = highest
+        if known.get(cluster) != highest:
+            known.pop(cluster, None)
+            known[cluster] = highest
+            self._write(dict(list(known.items())[-MOST:]))
+        return highest
+
+    def _read(self) -> dict[str, int]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, int])
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+    def _write(self, known: dict[str, int]) -> None:
+        draft = self._path.with_name(f"{EPOCHS_FILE}.{os.getpid()}")
+        with suppress(OSError):
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(known) + b"\n")
+            draft.replace(self._path)
