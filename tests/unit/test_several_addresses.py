@@ -255,7 +255,7 @@ def test_a_node_tells_the_next_broker_what_ended_lately_unless_it_was_ended_by_a
     machine.handle(Received(Welcome(epoch=9, cluster=CLUSTER, heartbeat_s=1.0)), 0.0)
     for key in keys:
         machine.handle(Received(EndedAck(job=key.job, attempt=1, rank=0)), 1.0)
-    assert machine.is_drained
+    assert machine.attempts.is_drained
     for now_s, told in ((2.0, [1]), (1.0 + REMEMBER_S + 1.0, [])):
         [send] = machine.handle(Connected(), now_s)
         assert isinstance(send, Send)
