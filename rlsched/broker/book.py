@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -71,6 +71,7 @@ class Book:
         outcomes: Jobs that are over, by state.
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
+        over: Told of each job that is over, at that very fact.
     """
 
     def __init__(self, predictions: Predictions, order: Order) -> None:
@@ -97,6 +98,7 @@ class Book:
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
+        self.over: Callable[[Job], object] = _nobody
         self._can_run: dict[tuple[str, int], bool] = {}
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
@@ -203,6 +205,7 @@ class Book:
             job.end_s, job.reason = now_s, entry.rejected
             self.outcomes["rejected"] = self.outcomes.get("rejected", 0) + 1
             job.forget_start()
+            self.over(job)
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
             job.seq = self.cluster.add_job(
@@ -255,6 +258,9 @@ class Book:
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
         job.state, job.reason = "launching", ""
+        job.attempts += 1
+        if job.first_start_s is None:
+            job.first_start_s = now_s
         for rank in ranks:
             self.nodes[rank.node].live_jobs.add(job.number)
         if self.seats.take(job, job.attempt):
@@ -303,6 +309,7 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         end_s = max(rank.ended_s for rank in attempt.ranks)
         run_s = attempt.run_s
+        job.gpu_s += job.spec.num_gpus * attempt.held_s
         self.seats.over(job)
         if entry.outcome == "queued":
             job.retries += attempt.charged
@@ -329,3 +336,8 @@ class Book:
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
         job.forget_start()
+        self.over(job)
+
+
+def _nobody(job: Job) -> None:
+    """Told of a job that is over."""

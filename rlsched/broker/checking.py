@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 
 from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob, ended_job
+from rlsched.broker.ended_table import differences
 from rlsched.broker.journal import Reading, clearly, locked, reading
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.rows import Row, rows_and_damage
@@ -18,6 +20,7 @@ from rlsched.errors import JournalError, JournalHeldError
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MAX_DAMAGE = 20
+ANEW = "`rlsched journal compact --remake-ended` makes the table anew, while no broker runs"
 
 
 class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +73,23 @@ def check(path: str | Path) -> JournalReport:
                     damage.append(row)
 
         rows = whole()
+        over: list[EndedJob] = []
+
+        def ended() -> Iterator[EndedJob]:
+            for row in rows:
+                book.replay([row])
+                if journal.ended_at is None or row.n <= journal.ended_at:
+                    yield from over
+                over.clear()
+
+        book.over = lambda job: over.append(ended_job(job, book.nodes))
         try:
-            book.replay(rows)
+            if journal.ended_at is None:
+                book.replay(rows)
+            else:
+                lines = list(itertools.islice(differences(journal.db, ended()), MAX_DAMAGE))
+                if not damage:
+                    damage += [f"{line}; {ANEW}" for line in lines]
         except JournalError as error:
             damage.append(str(error))
         for _ in rows:

@@ -7,13 +7,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import BrokerStarted, Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
 from rlsched.broker.journal import Journal, clear_error
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.recovery import recovered
 from rlsched.broker.roles import Peer
 from rlsched.broker.serve import perform
 from rlsched.decide.scheduler import Scheduler
@@ -29,12 +30,12 @@ class FailingJournal(Journal):
         self.fail_from = fail_from
         self.commits = 0
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Commit, or fail as a full disk does: nothing is written."""
         self.commits += 1
         if self.commits > self.fail_from:
             raise clear_error(self.path, sqlite3.OperationalError("database or disk is full"))
-        super().commit(entries, now_s)
+        super().commit(entries, now_s, over)
 
 
 class RecordingTransport:
@@ -98,8 +99,7 @@ class HandBroker:
         self.sent = RecordingTransport()
         self.records: list[Records] = []
         self.has_time: Callable[[], bool] = lambda: True
-        self.book = Book(Predictions(prediction), scheduler.order)
-        self.book.replay(journal.rows(), scheduler)
+        self.book = recovered(journal, Predictions(prediction), scheduler)
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(
             epoch=self.book.epoch + 1,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.backlog import TOO_MANY, Backlog
 from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob, ended_job
 from rlsched.broker.entries import (
     AttemptOver,
     BrokerStarted,
@@ -110,6 +111,8 @@ class Machine:
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []
         self._records: list[DecisionRecord] = []
+        self._over: list[EndedJob] = []
+        book.over = lambda job: self._over.append(ended_job(job, book.nodes))
         self._dirty = self._forget_due(now_s)
         self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
         book.seats.emptied.clear()  # launched when their nodes say hello
@@ -157,6 +160,7 @@ class Machine:
             self._members.pardon(now_s)
         self.now_s = now_s
         self._effects, self._entries, self._records = [], [], []
+        self._over = []
         for entry in self._first:
             self._note(entry)
         self._first = []
@@ -179,7 +183,7 @@ class Machine:
         self._launch_seated()
         if self._dirty:
             self._decide()
-        head: list[Effect] = [Journal(self._entries)] if self._entries else []
+        head: list[Effect] = [Journal(self._entries, self._over)] if self._entries else []
         tail: list[Effect] = [Records(self._records)] if self._records else []
         return head + self._effects + tail
 

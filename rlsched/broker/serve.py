@@ -42,6 +42,7 @@ from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
+from rlsched.broker.recovery import recovered
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
@@ -118,8 +119,8 @@ def perform(
     later: list[Records] = []
     for effect in effects:
         match effect:
-            case Commit(entries=entries):
-                journal.commit(entries, now_s)
+            case Commit(entries=entries, over=over):
+                journal.commit(entries, now_s, over)
             case Reply(peer=peer, request=request, message=answer):
                 transport.reply(peer, request, answer)
             case SendNode(node=node, message=order, request=request):
@@ -231,14 +232,12 @@ class Broker:
         return Ok()
 
     def _recovered(self, scheduler: Scheduler) -> Book:
-        book = Book(Predictions(self.settings.prediction), scheduler.order)
         try:
-            book.replay(self._journal.rows(), scheduler)
+            return recovered(self._journal, Predictions(self.settings.prediction), scheduler)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
             raise JournalError(f"{self._journal.path}: {error}") from error
-        return book
 
     def _publish_address(self) -> None:
         path = self.settings.directory / ADDRESS_FILE

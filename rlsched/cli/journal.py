@@ -158,9 +158,14 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
 
 
 @journal.command()
+@click.option(
+    "--remake-ended",
+    is_flag=True,
+    help="Make the table of ended jobs anew from the entries, where `check` says that it is damaged.",
+)
 @_DIR
 @_JSON
-def compact(directory: Path | None, as_json: bool) -> None:
+def compact(remake_ended: bool, directory: Path | None, as_json: bool) -> None:
     """Give space that the journal does not use back to the disk. The broker must not run.
 
     \b
@@ -177,6 +182,10 @@ def compact(directory: Path | None, as_json: bool) -> None:
     before = path.stat().st_size
     opened = Journal(path)
     try:
+        if remake_ended:
+            from rlsched.broker.recovery import remake_ended as make_anew
+
+            make_anew(opened)
         opened.compact()
     finally:
         opened.close()

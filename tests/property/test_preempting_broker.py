@@ -15,6 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob, ended_job, job_of
 from rlsched.broker.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
@@ -78,11 +79,19 @@ class Restless(Scheduler):
 class MemoryJournal:
     """A journal that survives its broker, and nothing else."""
 
+    ended_at = 1 << 60
+
     def __init__(self) -> None:
         self._rows: list[tuple[float, bytes]] = []
+        self.over: list[EndedJob] = []
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    @property
+    def last(self) -> int:
+        return len(self._rows)
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         self._rows += [(now_s, encode_entry(entry)) for entry in entries]
+        self.over += over or ()
 
     def rows(self) -> Iterator[Row]:
         for n, (now_s, payload) in enumerate(self._rows):
@@ -340,7 +349,12 @@ def shape(book: Book) -> list[object]:
 
 def replayed(journal: MemoryJournal) -> Book:
     book = Book(Predictions(RUNNING_MEAN), Order())
+    over: list[EndedJob] = []
+    book.over = lambda job: over.append(ended_job(job, book.nodes))
     book.replay(journal.rows())
+    assert over == journal.over
+    for row in over:
+        assert msgspec.json.encode(job_of(row)) == msgspec.json.encode(book.jobs[row.job])
     return book
 
 
