@@ -16,11 +16,12 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.entries import BrokerStarted, Entry, JobCancelled, JobSubmitted, NumbersTaken, Restored
-from rlsched.broker.journal import Journal, clear_error, locked, reading
+from rlsched.broker.journal import Journal, locked, reading
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.records import RECORDS_FILE
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.sqlite_errors import clear_error
 from rlsched.errors import InputError, JournalError
 
 EPOCHS = 1_000

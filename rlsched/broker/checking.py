@@ -10,17 +10,17 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.ended import EndedJob, ended_job
-from rlsched.broker.ended_table import differences
-from rlsched.broker.journal import Reading, clearly, locked, reading
+from rlsched.broker.ended_table import ANEW, differences
+from rlsched.broker.journal import Reading, locked, reading
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.sqlite_errors import clearly
 from rlsched.broker.wal import check_wal
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, JournalHeldError
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MAX_DAMAGE = 20
-ANEW = "`rlsched journal compact --remake-ended` makes the table anew, while no broker runs"
 
 
 class JournalReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,13 +10,14 @@ from pathlib import Path
 from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import BrokerStarted, Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
-from rlsched.broker.journal import Journal, clear_error
+from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.recovery import recovered
 from rlsched.broker.roles import Peer
 from rlsched.broker.serve import perform
+from rlsched.broker.sqlite_errors import clear_error
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
@@ -110,7 +111,7 @@ class HandBroker:
             order=scheduler.order.name,
             speed_energy=speed_energy,
         )
-        self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits)
+        self.machine = Machine(self.book, scheduler, started, self.now_s, ended=journal.ended, limits=limits)
         self._requests = itertools.count(1)
         self.batch([])
 

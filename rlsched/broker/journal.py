@@ -12,11 +12,13 @@ from typing import Any
 
 from rlsched.broker import ended_table
 from rlsched.broker.ended import EndedJob
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import Entry
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.rows import MEND, Row, read_rows, stored
+from rlsched.broker.sqlite_errors import clear_error, clearly
 from rlsched.broker.wal import check_wal
-from rlsched.errors import JournalError, JournalFullError, JournalHeldError
+from rlsched.errors import JournalError, JournalHeldError
 
 SCHEMA_VERSION = 3
 _WITH_ENDED = 3
@@ -42,6 +44,7 @@ class Journal:
     Attributes:
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the entry up to which the table of ended jobs holds.
+        ended: That table, to be read.
 
     Raises:
         JournalHeldError: another broker holds it.
@@ -59,6 +62,7 @@ class Journal:
                     self.path, isolation_level=None, timeout=5.0, check_same_thread=False
                 )
                 self._prepare()
+            self.ended = EndedTable(self.path, self._db)
         except BaseException:
             self._lock.close()
             raise
@@ -254,15 +258,6 @@ def read_journal(path: str | Path) -> list[Row]:
         return list(journal.rows())
 
 
-@contextmanager
-def clearly(path: Path) -> Iterator[None]:
-    """What SQLite says becomes one clear line. Names in a damaged file may be no text at all."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise clear_error(path, error) from error
-
-
 def _one(db: sqlite3.Connection, query: str) -> Any:
     """The one value that a query gives; None where it gives none."""
     row = db.execute(query).fetchone()
@@ -331,18 +326,3 @@ def locked(path: Path) -> FileIO:
             f"{path}: another broker holds this journal; stop it first, or give this one another --dir"
         ) from error
     return lock
-
-
-def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """What SQLite says, with what to do about it."""
-    text = " ".join(str(error).split())  # it may quote a schema, or what has become of it
-    if "full" in text:
-        advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
-        return JournalFullError(f"{path}: journal: {text}; {advice}")
-    if "locked" in text or "busy" in text:
-        advice = "another program has it open for writing; close that, then start the broker again"
-    elif "disk I/O" in text or "unable to open" in text or "readonly" in text:
-        advice = "check the disk and its permissions"
-    else:
-        advice = MEND
-    return JournalError(f"{path}: journal: {text}; {advice}")

@@ -10,6 +10,7 @@ from rlsched.broker.attempts import Attempts
 from rlsched.broker.backlog import TOO_MANY, Backlog
 from rlsched.broker.book import Book
 from rlsched.broker.ended import EndedJob, ended_job
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import (
     AttemptOver,
     BrokerStarted,
@@ -79,6 +80,7 @@ class Machine:
         scheduler: The policy.
         started: The fact that begins this broker's epoch; journalled with the first batch.
         now_s: When it started, Unix seconds; later than everything in the book.
+        ended: Jobs that are over, as the journal has them.
         limits: Its times.
         memory: The last record of each job.
         troubles: Counts records that could not be `made`, or `remembered`.
@@ -95,6 +97,7 @@ class Machine:
         started: BrokerStarted,
         now_s: float,
         *,
+        ended: EndedTable,
         limits: Limits | None = None,
         memory: RecordMemory | None = None,
         troubles: Troubles | None = None,
@@ -139,6 +142,7 @@ class Machine:
             send=self._send,
             reply=self._reply,
             reports=self._reports,
+            ended=ended,
         )
 
     def due_s(self) -> float:

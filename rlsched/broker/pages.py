@@ -103,13 +103,14 @@ def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
 
 def _job_bytes(row: JobInfo) -> int:
     texts = row.name, row.user, row.vc, row.workload, row.reason, *row.nodes
-    return 400 + sum(map(_text_bytes, texts)) + 4 * sum(map(len, row.gpus))
+    return 400 + sum(map(text_bytes, texts)) + 4 * sum(map(len, row.gpus))
 
 
 def _node_bytes(row: NodeInfo) -> int:
     texts = row.name, row.gpu_type, row.vc, row.clocks_note, row.reason
-    return 200 + sum(map(_text_bytes, texts)) + 9 * len(row.jobs)
+    return 200 + sum(map(text_bytes, texts)) + 9 * len(row.jobs)
 
 
-def _text_bytes(text: str) -> int:
+def text_bytes(text: str) -> int:
+    """Of a text in a message, at most."""
     return 8 + (len(text) if text.isascii() else 4 * len(text))

@@ -12,9 +12,11 @@ import msgspec
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain, never_runs
+from rlsched.broker.history import Past
 from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
@@ -30,8 +32,10 @@ from rlsched.wire.messages import (
     ClientReply,
     DrainNode,
     FetchLog,
+    ListHistory,
     ListJobs,
     ListNodes,
+    ListUsage,
     LogChunk,
     LogData,
     Ok,
@@ -82,6 +86,7 @@ class Requests:
         send: Tells a node.
         reply: Answers a client.
         reports: How the broker does.
+        ended: Jobs that are over.
 
     Attributes:
         refusal: What new submissions are answered with, "" where they are taken.
@@ -99,11 +104,13 @@ class Requests:
         send: SendNow,
         reply: Callable[[bytes, int, ClientReply], None],
         reports: Reports,
+        ended: EndedTable,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits = memory, limits
         self._note, self._send, self._reply = note, send, reply
         self._pages = Pages(book, members.seen_s, members.clock_skew_s)
+        self._past = Past(book, ended)
         self._reports = reports
         self._log_waits: dict[int, _LogWait] = {}
         self._next_request = 1
@@ -258,6 +265,10 @@ class Requests:
                 self._reply(asked.peer, asked.request, self._pages.jobs(wanted))
             case ListJobs(job=number) if number in self._book.jobs:
                 self._reply(asked.peer, asked.request, self._pages.job(number))
+            case ListHistory() as wanted:
+                self._reply(asked.peer, asked.request, self._past.history(wanted, now_s))
+            case ListUsage() as wanted:
+                self._reply(asked.peer, asked.request, self._past.usage(wanted))
             case ListNodes() as wanted:
                 self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case Why(job=number) if number in self._book.jobs:

@@ -203,6 +203,7 @@ class Broker:
             scheduler,
             started,
             self._clock.read(),
+            ended=self._journal.ended,
             limits=settings.limits,
             memory=RecordMemory(self._log.last),
             troubles=self._troubles,

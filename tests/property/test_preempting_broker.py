@@ -6,8 +6,10 @@ No process ever meets another on a GPU, no job runs twice at a time, and every j
 
 from __future__ import annotations
 
+import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from rlsched.broker.book import Book
 from rlsched.broker.ended import EndedJob, ended_job, job_of
+from rlsched.broker.ended_table import CREATE, EndedTable
 from rlsched.broker.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
@@ -84,6 +87,9 @@ class MemoryJournal:
     def __init__(self) -> None:
         self._rows: list[tuple[float, bytes]] = []
         self.over: list[EndedJob] = []
+        db = sqlite3.connect(":memory:")
+        db.executescript(f"CREATE TABLE meta (key TEXT, value TEXT); {CREATE}")
+        self.ended = EndedTable(Path("memory"), db)
 
     @property
     def last(self) -> int:

@@ -6,6 +6,7 @@ node of a gang's member with it.
 
     client.py       client -> broker
     replies.py      broker -> client; report.py and predictions.py are the part that tells how it does
+    history.py      what is asked and told of jobs that are over
     node.py         node -> broker
     orders.py       broker -> node
     join.py         how a machine gets a key of its own
@@ -37,6 +38,16 @@ from rlsched.wire.messages.frame import (
     Message,
     decode,
     encode,
+)
+from rlsched.wire.messages.history import (
+    Cursor,
+    History,
+    JobUsage,
+    ListHistory,
+    ListUsage,
+    PastJob,
+    Usage,
+    WhichJobs,
 )
 from rlsched.wire.messages.join import Join, Joined
 from rlsched.wire.messages.node import (
@@ -101,6 +112,7 @@ __all__ = [
     "ClientReply",
     "ClientRequest",
     "ClockHeld",
+    "Cursor",
     "DrainNode",
     "Ended",
     "EndedAck",
@@ -112,8 +124,10 @@ __all__ = [
     "Heartbeat",
     "HeartbeatAck",
     "Hello",
+    "History",
     "HoldClock",
     "JobInfo",
+    "JobUsage",
     "Jobs",
     "Join",
     "Joined",
@@ -123,8 +137,10 @@ __all__ = [
     "LaunchRefused",
     "Launched",
     "Leaving",
+    "ListHistory",
     "ListJobs",
     "ListNodes",
+    "ListUsage",
     "LogChunk",
     "LogData",
     "LongerScore",
@@ -135,6 +151,7 @@ __all__ = [
     "Nodes",
     "Ok",
     "OnLost",
+    "PastJob",
     "PredictionReport",
     "PredictionScore",
     "QuestionsReport",
@@ -151,7 +168,9 @@ __all__ = [
     "Submit",
     "Submitted",
     "Timing",
+    "Usage",
     "Welcome",
+    "WhichJobs",
     "Why",
     "decode",
     "encode",

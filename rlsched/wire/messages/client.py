@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from rlsched.wire.messages.history import ListHistory, ListUsage
+
 OnLost = Literal["requeue", "wait"]
 
 
@@ -126,4 +128,5 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
 
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
-ClientRequest = Submit | Cancel | NodeOrder | SetPolicy | ListJobs | ListNodes | Why | ReadLog | Stats
+Question = ListJobs | ListNodes | ListHistory | ListUsage | Why | ReadLog | Stats
+ClientRequest = Submit | Cancel | NodeOrder | SetPolicy | Question

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.wire.messages.history import History, Usage
 from rlsched.wire.messages.report import StatsReport
 
 
@@ -128,4 +129,4 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-ClientReply = Submitted | Ok | Jobs | Nodes | Explanation | LogChunk | StatsReport | Refused
+ClientReply = Submitted | Ok | Jobs | Nodes | History | Usage | Explanation | LogChunk | StatsReport | Refused
