@@ -14,6 +14,7 @@ from rlsched.broker.ended_table import ANEW, differences
 from rlsched.broker.journal import Reading, locked, reading
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.snapshot_table import SnapshotTable
 from rlsched.broker.sqlite_errors import clearly
 from rlsched.broker.wal import check_wal
 from rlsched.decide.registry import load_scheduler
@@ -94,6 +95,7 @@ def check(path: str | Path) -> JournalReport:
             damage.append(str(error))
         for _ in rows:
             pass
+        damage += _snapshots(journal)
     states = [job.state for job in book.jobs.values()] if not damage else []
     return JournalReport(
         path=str(path),
@@ -107,6 +109,14 @@ def check(path: str | Path) -> JournalReport:
         next_job=book.last_number + 1,
         bytes=sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if _is_part(path, file)),
     )
+
+
+def _snapshots(journal: Reading) -> list[str]:
+    """Snapshots that a start would pass over."""
+    if not journal.has_snapshots:
+        return []
+    found = SnapshotTable(journal.path, journal.db).newest_first()
+    return [f"{one}; a start passes over it" for one in found if isinstance(one, str)]
 
 
 def _is_part(path: Path, file: Path) -> bool:

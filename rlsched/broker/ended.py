@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlsched.broker.jobs import Job
+from rlsched.broker.jobs import Job, place_of
 from rlsched.broker.nodes import Node
-from rlsched.broker.views import place_of
 from rlsched.errors import JournalError
 
 

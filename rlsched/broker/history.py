@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from rlsched.broker.book import Book
 from rlsched.broker.ended import EndedJob
 from rlsched.broker.ended_table import EndedTable, Filter
-from rlsched.broker.jobs import Job
+from rlsched.broker.jobs import Job, place_of
 from rlsched.broker.pages import MAX_PAGE_ROWS, text_bytes
-from rlsched.broker.views import MAX_REASON_CHARS, place_of, shortened
+from rlsched.broker.views import MAX_REASON_CHARS, shortened
 from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUsage, PastJob, Usage, WhichJobs
 
 MAX_PAGE_BYTES = 1 << 16

@@ -173,3 +173,10 @@ class Job:
     def active(self) -> Attempt | None:
         """The attempt that is launching, running or being ended."""
         return self.attempt if self.state in ("launching", "running") else None
+
+
+def place_of(job: Job) -> str:
+    """Where the current or last attempt has its GPUs, such as `n0[0,1] n1[3]`."""
+    if job.attempt is None:
+        return ""
+    return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)

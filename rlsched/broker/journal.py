@@ -16,6 +16,8 @@ from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import Entry
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.rows import MEND, Row, read_rows, stored
+from rlsched.broker.snapshot_table import CREATE as CREATE_SNAPSHOTS
+from rlsched.broker.snapshot_table import SnapshotTable
 from rlsched.broker.sqlite_errors import clear_error, clearly
 from rlsched.broker.wal import check_wal
 from rlsched.errors import JournalError, JournalHeldError
@@ -45,6 +47,7 @@ class Journal:
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the entry up to which the table of ended jobs holds.
         ended: That table, to be read.
+        snapshots: What quick starts begin with.
 
     Raises:
         JournalHeldError: another broker holds it.
@@ -62,6 +65,8 @@ class Journal:
                     self.path, isolation_level=None, timeout=5.0, check_same_thread=False
                 )
                 self._prepare()
+                self._db.execute(CREATE_SNAPSHOTS)
+                self.snapshots = SnapshotTable(self.path, self._db)
             self.ended = EndedTable(self.path, self._db)
         except BaseException:
             self._lock.close()
@@ -183,14 +188,20 @@ class Journal:
             )
         self.ended_at = 0
 
-    def rows(self) -> Iterator[Row]:
-        """All entries in order.
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        """All entries in order, or those after one of them.
 
         Raises:
             JournalError: the file or an entry is damaged.
         """
         with clearly(self.path):
-            yield from read_rows(self.path, self._db, self.last)
+            yield from read_rows(self.path, self._db, self.last, after=after)
+
+    def crc_of(self, n: int) -> int:
+        """Checksum of an entry; 0 where there is none."""
+        with clearly(self.path):
+            found = self._db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
+        return 0 if found is None else int(found[0])
 
     def compact(self) -> None:
         """Give unused space back to the disk.
@@ -215,6 +226,7 @@ class Reading:
         version: Of its form.
         last: Number of its last entry; None in version 1.
         ended_at: Number of the entry up to which its table of ended jobs holds; None before version 3.
+        has_snapshots: Whether it has a table of them.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
@@ -222,6 +234,7 @@ class Reading:
         self.version = _version(path, db)
         self.last = None if self.version == 1 else _last(path, db)
         self.ended_at = None if self.version < _WITH_ENDED else _ended_at(path, db)
+        self.has_snapshots = bool(_one(db, "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'"))
 
     def rows(self) -> Iterator[Row]:
         """All entries in order.

@@ -293,6 +293,7 @@ class Machine:
         for number in active:
             self._tick_job(self.book.jobs[number])
         self._requests.expire(self.now_s)
+        self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _tick_job(self, job: Job) -> None:

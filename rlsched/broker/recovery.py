@@ -1,50 +1,111 @@
-"""From a journal to a book: what a broker does before it listens."""
+"""From a journal to a book: what a broker does before it listens, and what it keeps so that it is quick."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 from rlsched.broker.book import Book
 from rlsched.broker.ended import EndedJob, ended_job
 from rlsched.broker.jobs import Job
 from rlsched.broker.journal import Journal
+from rlsched.broker.picture import PictureError
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.rows import Row
+from rlsched.broker.snapshot_table import Snapshot
+from rlsched.broker.snapshots import FORMAT, book_of, made_for, picture_of
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
+MOST_ENDED = 10_000
+"""Ended jobs that are in memory during a replay."""
 _CHUNK = 2_000
 
 
-def recovered(journal: Journal, predictions: Predictions, scheduler: Scheduler) -> Book:
-    """The book of a journal. Its table of ended jobs holds up to its last entry afterwards.
+def _quiet(_: str) -> None:
+    """Nobody reads the log."""
+
+
+def recovered(
+    journal: Journal,
+    predictions: Predictions,
+    scheduler: Scheduler,
+    say: Callable[[str], None] = _quiet,
+) -> Book:
+    """The book of a journal: that of the newest snapshot that can be used, and the entries after it.
+
+    Its table of ended jobs holds up to its last entry afterwards.
+
+    Args:
+        journal: The journal.
+        predictions: Where there is no snapshot; told of everything.
+        scheduler: Who will decide.
+        say: Gets a line for each snapshot that cannot be used.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
     """
-    book = Book(predictions, scheduler.order)
+    book, after = _from_snapshot(journal, made_for(scheduler, predictions.kind), say)
+    if book is None:
+        book = Book(predictions, scheduler.order)
+    found = book
     missing: list[EndedJob] = []
-    at = 0
+    at = after
 
     def rows() -> Iterator[Row]:
         nonlocal at
-        for row in journal.rows():
+        for row in journal.rows(after):
             at = row.n
             yield row
 
     def over(job: Job) -> None:
         if at > journal.ended_at:
-            missing.append(ended_job(job, book.nodes))
+            missing.append(ended_job(job, found.nodes))
             if len(missing) == _CHUNK:
                 journal.add_ended(missing)
                 missing.clear()
+        if len(found.ended_jobs) > MOST_ENDED + _CHUNK:
+            found.forget(found.now_s, math.inf, MOST_ENDED)
 
     book.over = over
     book.replay(rows(), scheduler)
     if journal.ended_at < journal.last:
         journal.add_ended(missing, journal.last)
+    book.table = journal.ended
+    book.tell_nobody()
     return book
+
+
+def _from_snapshot(journal: Journal, wanted: str, say: Callable[[str], None]) -> tuple[Book | None, int]:
+    """(the book of the newest snapshot that can be used, its last entry); None and 0 where there is none."""
+    for snapshot in journal.snapshots.newest_first():
+        why = snapshot if isinstance(snapshot, str) else ""
+        if isinstance(snapshot, Snapshot):
+            if snapshot.format != FORMAT or snapshot.made_for != wanted:
+                why = f"the snapshot after entry {snapshot.n} is of another version, policy or predictor"
+            elif snapshot.n > journal.ended_at:
+                why = f"the table of ended jobs does not reach the snapshot after entry {snapshot.n}"
+            else:
+                try:
+                    return book_of(snapshot.picture), snapshot.n
+                except PictureError as error:
+                    why = f"the snapshot after entry {snapshot.n} cannot be read ({error})"
+        say(f"journal: {why}; what it stands for is replayed")
+    return None, 0
+
+
+def keep_snapshot(journal: Journal, book: Book, scheduler: Scheduler) -> None:
+    """Keep the book as it is after the journal's last entry.
+
+    Raises:
+        PictureError: something in the book cannot be in a picture.
+        JournalError: it cannot be written.
+    """
+    picture = picture_of(book)
+    key = made_for(scheduler, book.predictions.kind)
+    crc = journal.crc_of(journal.last)
+    journal.snapshots.put(Snapshot(journal.last, book.now_s, FORMAT, key, crc, picture))
 
 
 def remake_ended(journal: Journal) -> None:

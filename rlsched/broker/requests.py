@@ -157,7 +157,7 @@ class Requests:
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
         """Why whoever asks may not rule over this job, None if they may."""
-        job = self._book.jobs.get(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        job = self._book.job(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
         if job is None or rules_over(asked.by, job.spec.user):
             return None
         owner = job.spec.user or "nobody"
@@ -167,27 +167,26 @@ class Requests:
         )
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
-        number = self._book.tokens.get(message.token)
-        if number is None:
+        job = self._book.job_of_token(message.token)
+        if job is None:
             refusal = wrong(message) or self.refusal
             if refusal:
                 return Refused(message=refusal)
             entry = predicted.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
-            number = entry.job
             self._note(entry)
-        job = self._book.jobs[number]
+            job = self._book.jobs[entry.job]
         if job.state == "rejected":
-            return Refused(message=f"job {number} is rejected: {job.reason}")
-        return Submitted(job=number)
+            return Refused(message=f"job {job.number} is rejected: {job.reason}")
+        return Submitted(job=job.number)
 
     def _predicted(self, messages: Sequence[Submit], now_s: float) -> dict[str, JobSubmitted]:
         """By token: the submissions among these that are new and make sense, numbered and predicted."""
         drafts: dict[str, JobSubmitted] = {}
         for message in messages if not self.refusal else ():
             token = message.token
-            if token not in self._book.tokens and token not in drafts and not wrong(message):
+            if token not in drafts and self._book.job_of_token(token) is None and not wrong(message):
                 drafts[token] = self._draft(self._book.last_number + 1 + len(drafts), message)
         if not drafts:
             return {}
@@ -234,7 +233,7 @@ class Requests:
         )
 
     def _cancel(self, number: int, by: Peer) -> ClientReply:
-        job = self._book.jobs.get(number)
+        job = self._book.job(number)
         if job is None and by.role == "admin" and self._members.strangers.cancel(number):
             return Ok()
         if job is None:
@@ -263,7 +262,7 @@ class Requests:
         match asked.message:
             case ListJobs(job=None) as wanted:
                 self._reply(asked.peer, asked.request, self._pages.jobs(wanted))
-            case ListJobs(job=number) if number in self._book.jobs:
+            case ListJobs(job=int() as number) if number in self._book.numbers:
                 self._reply(asked.peer, asked.request, self._pages.job(number))
             case ListHistory() as wanted:
                 self._reply(asked.peer, asked.request, self._past.history(wanted, now_s))
@@ -271,11 +270,10 @@ class Requests:
                 self._reply(asked.peer, asked.request, self._past.usage(wanted))
             case ListNodes() as wanted:
                 self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
-            case Why(job=number) if number in self._book.jobs:
-                job = self._book.jobs[number]
+            case Why(job=number) if (job := self._book.job(number)) is not None:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
                 self._reply(asked.peer, asked.request, explain(self._book, job, record, now_s))
-            case ReadLog(job=number) as wanted if number in self._book.jobs:
+            case ReadLog(job=number) as wanted if number in self._book.numbers:
                 refusal = self._not_theirs(asked)
                 if refusal is not None:
                     self._reply(asked.peer, asked.request, refusal)
@@ -294,7 +292,8 @@ class Requests:
         return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
 
     def _read_log(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
-        job = self._book.jobs[wanted.job]
+        job = self._book.job(wanted.job)
+        assert job is not None
         attempt = job.attempt
         if attempt is None:
             self._reply(asked.peer, asked.request, LogChunk(data=b"", offset=0, eof=not job.live))
@@ -337,7 +336,8 @@ class Requests:
         if wait is None or wait.node != node:
             return
         del self._log_waits[request]
-        job = self._book.jobs[wait.job]
+        job = self._book.job(wait.job)
+        assert job is not None
         last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
         self._reply(
             wait.peer,

@@ -35,7 +35,9 @@ def stored(n: int, now_s: float, entry: Entry) -> Stored:
     return n, now_s, kind, payload, checksum(n, now_s, kind.encode(), payload)
 
 
-def read_rows(path: Path, db: sqlite3.Connection, last: int | None, table: str = "entries") -> Iterator[Row]:
+def read_rows(
+    path: Path, db: sqlite3.Connection, last: int | None, table: str = "entries", after: int = 0
+) -> Iterator[Row]:
     """All entries in order.
 
     Args:
@@ -43,22 +45,26 @@ def read_rows(path: Path, db: sqlite3.Connection, last: int | None, table: str =
         db: The journal, open.
         last: Number of the last entry; None for a journal of version 1, which has neither that nor checksums.
         table: Where they are.
+        after: Those after this one.
 
     Raises:
         JournalError: an entry is missing or damaged.
     """
-    for row in rows_and_damage(db, last, table):
+    for row in rows_and_damage(db, last, table, after):
         if isinstance(row, str):
             raise JournalError(f"{path}: {row}; {MEND}")
         yield row
 
 
-def rows_and_damage(db: sqlite3.Connection, last: int | None, table: str = "entries") -> Iterator[Row | str]:
+def rows_and_damage(
+    db: sqlite3.Connection, last: int | None, table: str = "entries", after: int = 0
+) -> Iterator[Row | str]:
     """As `read_rows`, but what is missing or damaged is a line in its place, and what follows is read on."""
-    expected = 1
+    expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"
-    for n, now_s, kind, payload, crc in db.execute(f"SELECT {columns} FROM {table} ORDER BY n"):
+    query = f"SELECT {columns} FROM {table} WHERE n > ? ORDER BY n"
+    for n, now_s, kind, payload, crc in db.execute(query, (after,)):
         if n != expected:
             yield f"entry {expected} is missing, entry {n} follows the one before"
         expected = n + 1

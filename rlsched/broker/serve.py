@@ -39,10 +39,11 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pauses import ShortPauses
+from rlsched.broker.picture import PictureError
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
-from rlsched.broker.recovery import recovered
+from rlsched.broker.recovery import keep_snapshot, recovered
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
@@ -59,6 +60,10 @@ MAX_BATCH = 1_000
 POLL_MS = 100
 TICK_S = 0.25
 FLUSH_S = 5.0
+SNAPSHOT_ENTRIES = 20_000
+"""A snapshot is kept after so many entries, in a turn in which nothing is heard ..."""
+SNAPSHOT_AT_LAST = 100_000
+"""... and after so many in any."""
 QUESTIONS_S = 0.005
 """Time for questions in a turn of the loop; those that it is too short for wait for the next."""
 
@@ -159,6 +164,7 @@ class Broker:
         self._serving = False
         self._intake = ""
         self._ticked_s = self._flushed_s = 0.0
+        self._snapshot_at = 0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
         self._disk.make_room()
@@ -209,7 +215,11 @@ class Broker:
             troubles=self._troubles,
             vitals=self._vitals,
         )
-        return machine, Fits(book.predictions, self._troubles.say), Held(book.tokens, _event)
+        return (
+            machine,
+            Fits(book.predictions, self._troubles.say),
+            Held(lambda token: book.job_of_token(token) is not None, _event),
+        )
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
         """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
@@ -234,7 +244,8 @@ class Broker:
 
     def _recovered(self, scheduler: Scheduler) -> Book:
         try:
-            return recovered(self._journal, Predictions(self.settings.prediction), scheduler)
+            predictions = Predictions(self.settings.prediction)
+            return recovered(self._journal, predictions, scheduler, self._troubles.say)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
@@ -296,7 +307,21 @@ class Broker:
                 answer = self._set_policy(one.envelope.message)  # type: ignore[arg-type]
                 self._transport.reply(one.route, one.envelope.request, answer)
             self._fits.step(self._machine.now_s)
+            behind = self._journal.last - self._snapshot_at
+            if behind >= SNAPSHOT_AT_LAST or (behind >= SNAPSHOT_ENTRIES and not heard):
+                self._keep_snapshot()
             pauses.step()
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
+        """Keep what makes the next start quick; without it everything is replayed."""
+        if self._snapshot_at == self._journal.last:
+            return
+        self._snapshot_at = self._journal.last
+        try:
+            keep_snapshot(self._journal, self._machine.book, self._machine.scheduler)
+        except (PictureError, JournalError) as error:
+            self._troubles.say(f"journal: no snapshot could be kept: {error}")
 
     def stop(self) -> None:
         """Let `serve` return after the batch in hand."""

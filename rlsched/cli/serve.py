@@ -52,6 +52,13 @@ from rlsched.cli.policies import PolicyCommand, said
     type=click.IntRange(min=0),
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
 )
+@click.option(
+    "--ended-s",
+    default=3600.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Jobs that are over stay in memory for so long, 10,000 of them at most; then the journal answers.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
 @click.pass_context
 def broker(
@@ -70,6 +77,7 @@ def broker(
     lost_after_s: float,
     launch_timeout_s: float,
     min_free_mib: int,
+    ended_s: float,
     logdir: Path | None,
     seed: int,
 ) -> None:
@@ -111,6 +119,7 @@ def broker(
                 lost_after_s=lost_after_s,
                 launch_timeout_s=launch_timeout_s,
                 grace_s=grace_s,
+                ended_s=ended_s,
             ),
         ),
         announce=click.echo,

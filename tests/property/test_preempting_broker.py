@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 
 from rlsched.broker.book import Book
 from rlsched.broker.ended import EndedJob, ended_job, job_of
-from rlsched.broker.ended_table import CREATE, EndedTable
+from rlsched.broker.ended_table import CREATE, EndedTable, put
 from rlsched.broker.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.limits import Limits
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.rows import Row
+from rlsched.broker.snapshot_table import CREATE as CREATE_SNAPSHOTS
+from rlsched.broker.snapshot_table import SnapshotTable
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order
@@ -88,8 +90,10 @@ class MemoryJournal:
         self._rows: list[tuple[float, bytes]] = []
         self.over: list[EndedJob] = []
         db = sqlite3.connect(":memory:")
-        db.executescript(f"CREATE TABLE meta (key TEXT, value TEXT); {CREATE}")
-        self.ended = EndedTable(Path("memory"), db)
+        tables = "CREATE TABLE meta (key TEXT, value TEXT); CREATE TABLE entries (n INTEGER, crc INTEGER)"
+        db.executescript(f"{tables}; {CREATE} {CREATE_SNAPSHOTS}")
+        self.ended, self._db = EndedTable(Path("memory"), db), db
+        self.snapshots = SnapshotTable(Path("memory"), db)
 
     @property
     def last(self) -> int:
@@ -98,9 +102,10 @@ class MemoryJournal:
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         self._rows += [(now_s, encode_entry(entry)) for entry in entries]
         self.over += over or ()
+        put(self._db, over or ())
 
-    def rows(self) -> Iterator[Row]:
-        for n, (now_s, payload) in enumerate(self._rows):
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        for n, (now_s, payload) in enumerate(self._rows[after:], after + 1):
             yield Row(n, now_s, decode_entry(payload))
 
 
