@@ -5,6 +5,7 @@ See `rlsched.broker.strangers` for what becomes of jobs that run while an older 
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -16,6 +17,7 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.entries import BrokerStarted, Entry, JobCancelled, JobSubmitted, NumbersTaken, Restored
+from rlsched.broker.jobs import Job
 from rlsched.broker.journal import Journal, locked, reading
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.records import RECORDS_FILE
@@ -106,18 +108,26 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 def _marked(journal: Journal, replaced: Path) -> Restoration:
     """Let the copy say that it is one: the entries that keep numbers from being given twice."""
     from rlsched.broker.predictions import Predictions
+    from rlsched.broker.recovery import MOST_ENDED
     from rlsched.decide.registry import load_scheduler
     from rlsched.workload.predict.kinds import RUNNING_MEAN
 
     entries = journal.last
     book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+    attempts: list[int] = [0]
+
+    def over(job: Job) -> None:
+        attempts[0] = max(attempts[0], job.attempt.number if job.attempt is not None else 0)
+        book.forget(book.now_s, math.inf, MOST_ENDED)
+
+    book.over = over
     book.replay(journal.rows())
     epoch, number, last_s = _known(replaced, book)
-    attempts = [job.attempt.number for job in book.jobs.values() if job.attempt is not None]
+    attempts += [job.attempt.number for job in book.jobs.values() if job.attempt is not None]
     mark = Restored(
         epoch=epoch + EPOCHS,
         last_number=_above(number + NUMBERS // 2, NUMBERS),
-        last_attempt=_above(max(attempts, default=0), ATTEMPTS),
+        last_attempt=_above(max(attempts), ATTEMPTS),
     )
     waiting = [
         job.number for job in book.jobs.values() if job.state == "queued" and job.spec.on_lost == "wait"

@@ -64,16 +64,17 @@ def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
     else:
         jobs = ", ".join(f"{count} {state}" for state, count in report.jobs.items())
         when = time.strftime("%F %T", time.localtime(report.last_s)) if report.entries else "never"
+        state = "damaged" if report.damage or report.derived else "whole"
         click.echo(
-            f"{report.path}: {'damaged' if report.damage else 'whole'}, version {report.version}, "
+            f"{report.path}: {state}, version {report.version}, "
             f"{report.entries} entries, the last at {when}, epoch {report.epoch}, "
             f"{report.bytes / 1e6:.1f} MB{'; jobs: ' + jobs if jobs else ''}"
         )
-        for line in report.damage:
+        for line in [*report.damage, *report.derived]:
             click.echo(f"  {line}")
         if report.damage:
             click.echo("take up a backup: `rlsched journal restore FILE`")
-    return 1 if report.damage else 0
+    return 1 if report.damage or report.derived else 0
 
 
 @journal.command()
