@@ -92,14 +92,15 @@ class EndedTable:
         self._path, self._db = path, db
 
     def scan(
-        self, wanted: Filter, before: tuple[float, int] | None, rows: int
+        self, wanted: Filter, before: tuple[float, int] | None, rows: int, most: int
     ) -> tuple[list[EndedJob], tuple[float, int] | None]:
         """Look at so many rows, newest first.
 
         Args:
             wanted: Which to return.
             before: Begin after this (end, job); None: with the newest.
-            rows: How many to look at.
+            rows: How many to look at, at most.
+            most: How many to return, at most.
 
         Returns:
             The rows that are wanted, and where to go on; None: there are no more.
@@ -121,6 +122,8 @@ class EndedTable:
                 last = raw[_END], raw[0]
                 if matches and raw[_STATE] in (wanted.states or (raw[_STATE],)) and called(raw[_NAME]):
                     found.append(self._sound(raw))
+                    if len(found) == most:
+                        return found, last
         return found, last if looked_at == rows else None
 
     def row(self, number: int) -> EndedJob | None:
