@@ -324,6 +324,7 @@ class Broker:
             keep_snapshot(self._journal, self._machine.book, self._machine.scheduler)
         except (PictureError, JournalError) as error:
             self._troubles.say(f"journal: no snapshot could be kept: {error}")
+        self._log.mark()
         now_s = time.monotonic()
         self._snapshot_not_before_s = now_s + (now_s - began_s) / SNAPSHOT_SHARE
 

@@ -70,6 +70,8 @@ class SnapshotTable:
                 newest = "SELECT n FROM snapshots ORDER BY n DESC LIMIT ?"
                 self._db.execute(f"DELETE FROM snapshots WHERE n NOT IN ({newest})", (KEPT,))
                 self._db.execute("COMMIT")
+                # a long write-ahead log would be checked, word by word, by a start after a crash
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
