@@ -64,8 +64,13 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
         PictureError: there is something else in it.
     """
     packer = _Packer(as_new or {})
-    packed = packer.plain(thing)
-    return zlib.compress(_encoder.encode([packer.classes, packed]), 1)
+    try:
+        packed = packer.plain(thing)
+        return zlib.compress(_encoder.encode([packer.classes, packed]), 1)
+    except PictureError:
+        raise
+    except Exception as error:  # whoever asks goes on without
+        raise PictureError(f"{type(error).__name__}: {error}") from error
 
 
 def unpack(picture: bytes) -> Any:

@@ -39,12 +39,12 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pauses import ShortPauses
-from rlsched.broker.picture import PictureError
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.records import RECORDS_FILE, RecordLog
-from rlsched.broker.recovery import keep_snapshot, recovered
+from rlsched.broker.recovery import recovered
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
 from rlsched.broker.transport import Heard, Transport
@@ -60,12 +60,6 @@ MAX_BATCH = 1_000
 POLL_MS = 100
 TICK_S = 0.25
 FLUSH_S = 5.0
-SNAPSHOT_ENTRIES = 20_000
-"""A snapshot is kept after so many entries, in a turn in which nothing is heard ..."""
-SNAPSHOT_AT_LAST = 100_000
-"""... and after so many in any, ..."""
-SNAPSHOT_SHARE = 0.005
-"""... but no more of the broker's time goes into them than this."""
 QUESTIONS_S = 0.005
 """Time for questions in a turn of the loop; those that it is too short for wait for the next."""
 
@@ -166,7 +160,6 @@ class Broker:
         self._serving = False
         self._intake = ""
         self._ticked_s = self._flushed_s = 0.0
-        self._snapshot_at, self._snapshot_not_before_s = 0, 0.0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
         self._disk.make_room()
@@ -195,7 +188,7 @@ class Broker:
             chooses_clocks=settings.speed_energy > 0.0,
         )
         book = self._recovered(scheduler)
-        self._snapshot_at = 0  # one of before may be of another policy
+        self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
         self._clock = Clock(book.now_s)
         self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
         started = BrokerStarted(
@@ -310,29 +303,14 @@ class Broker:
                 answer = self._set_policy(one.envelope.message)  # type: ignore[arg-type]
                 self._transport.reply(one.route, one.envelope.request, answer)
             self._fits.step(self._machine.now_s)
-            if self._snapshot_due(is_quiet=not heard):
+            if self._snapshots.due(is_quiet=not heard):
                 self._keep_snapshot()
             pauses.step()
         self._keep_snapshot()
 
     def _keep_snapshot(self) -> None:
-        """Keep what makes the next start quick; without it everything is replayed."""
-        if self._snapshot_at == self._journal.last:
-            return
-        self._snapshot_at, began_s = self._journal.last, time.monotonic()
-        try:
-            keep_snapshot(self._journal, self._machine.book, self._machine.scheduler)
-        except (PictureError, JournalError) as error:
-            self._troubles.say(f"journal: no snapshot could be kept: {error}")
+        self._snapshots.keep(self._machine.book, self._machine.scheduler)
         self._log.mark()
-        now_s = time.monotonic()
-        self._snapshot_not_before_s = now_s + (now_s - began_s) / SNAPSHOT_SHARE
-
-    def _snapshot_due(self, *, is_quiet: bool) -> bool:
-        behind = self._journal.last - self._snapshot_at
-        if behind < SNAPSHOT_AT_LAST and not (is_quiet and behind >= SNAPSHOT_ENTRIES):
-            return False
-        return time.monotonic() >= self._snapshot_not_before_s
 
     def stop(self) -> None:
         """Let `serve` return after the batch in hand."""
