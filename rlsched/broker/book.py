@@ -230,6 +230,13 @@ class Book:
         row = self.table.row_of_token(token)
         return None if row is None else job_of(row)
 
+    def knows_token(self, token: str) -> bool:
+        """Whether a job was submitted with this token; not where its row is damaged."""
+        try:
+            return self.job_of_token(token) is not None
+        except JournalError:
+            return False
+
     def forget(self, now_s: float, keep_s: float, most: int) -> None:
         """Let jobs that are over leave the memory; the journal's table has them.
 

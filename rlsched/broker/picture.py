@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import rlsched
 from rlsched.cluster import arrays as cluster_arrays
 from rlsched.cluster import dials as dial_arrays
 from rlsched.models import arrays as model_arrays
@@ -46,7 +47,7 @@ class PictureError(Exception):
 @cache
 def code_digest() -> str:
     """Hash of the code that pictures depend on."""
-    hasher = hashlib.sha256(np.__version__.encode())
+    hasher = hashlib.sha256(f"{rlsched.__version__} {np.__version__}".encode())
     for folder in _FOLDERS:
         for source in sorted((_ROOT / folder).rglob("*.py")):
             hasher.update(source.relative_to(_ROOT).as_posix().encode() + b"\0" + source.read_bytes())

@@ -214,7 +214,7 @@ class Broker:
         return (
             machine,
             Fits(book.predictions, self._troubles.say),
-            Held(lambda token: book.job_of_token(token) is not None, _event),
+            Held(book.knows_token, _event),
         )
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:

@@ -152,3 +152,4 @@ def test_a_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
         assert isinstance(reply, Refused)
         assert "the row of ended job 4 is damaged" in reply.message
     assert isinstance(broker.ask(Why(job=5)), Explanation)
+    assert (broker.book.knows_token("token-4"), broker.book.knows_token("token-5")) == (False, True)
