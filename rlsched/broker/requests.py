@@ -167,7 +167,10 @@ class Requests:
         )
 
     def _submit(self, message: Submit, predicted: dict[str, JobSubmitted]) -> ClientReply:
-        job = self._book.job_of_token(message.token)
+        number = self._book.tokens.get(message.token)
+        job = None if number is None else self._book.jobs[number]
+        if job is None and message.token not in predicted:  # those that are have been looked up
+            job = self._book.job_of_token(message.token)
         if job is None:
             refusal = wrong(message) or self.refusal
             if refusal:
