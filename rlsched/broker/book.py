@@ -18,6 +18,7 @@ from rlsched.broker.entries import (
     Decided,
     Entry,
     JobCancelled,
+    JobsRanked,
     JobSubmitted,
     NodeAway,
     NodeDown,
@@ -31,10 +32,12 @@ from rlsched.broker.entries import (
     RankLaunched,
     Restored,
 )
+from rlsched.broker.fair_share import Usage
 from rlsched.broker.jobs import Attempt, Job, Rank
 from rlsched.broker.nodes import Node, change_node
 from rlsched.broker.numbers import NumberOfSeq, Numbers
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.priorities import Priorities
 from rlsched.broker.rows import Row
 from rlsched.broker.seats import PREEMPTED, Seats
 from rlsched.cluster.state import ClusterState
@@ -52,6 +55,7 @@ class Book:
     Args:
         predictions: Told of every submission, start and end, in order.
         order: What the queue goes by.
+        half_life_s: Half of what a user has used is forgotten after so long; infinite: nothing is.
 
     Attributes:
         cluster: What the scheduler sees.
@@ -78,9 +82,11 @@ class Book:
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
         over: Told of each job that is over, at that very fact.
+        priorities: Levels and weights of live jobs.
+        usage: What users have used.
     """
 
-    def __init__(self, predictions: Predictions, order: Order) -> None:
+    def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
         self.cluster = ClusterState.empty(OrderedQueue(order))
         self.cluster.stops_take_time = True
         self.predictions = predictions
@@ -107,6 +113,8 @@ class Book:
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
         self.over: Callable[[Job], object] = _nobody
+        self.priorities = Priorities(self.cluster)
+        self.usage = Usage(half_life_s)
         self._can_run: dict[tuple[str, int], bool] = {}
 
     def tell_nobody(self) -> None:
@@ -166,6 +174,8 @@ class Book:
                 self.cluster.remove_waiting(job.seq)
                 self.predictions.gone(job.number)
                 self._close(job, "cancelled", None, entry.reason, now_s)
+            case JobsRanked():
+                self.priorities.rank(entry, now_s)
             case Decided():
                 self._decided(entry, now_s, already_decided)
             case RankLaunched():
@@ -268,6 +278,7 @@ class Book:
             self._over(job, now_s)
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
+            level, ln_weight = self.priorities.of(entry)
             job.seq = self.cluster.add_job(
                 num_gpus=entry.num_gpus,
                 vc=entry.vc,
@@ -278,8 +289,11 @@ class Book:
                 preemptible=entry.preemptible,
                 workload=workload_number(entry.workload),
                 energy_weight=entry.speed_energy,
+                level=level,
+                ln_weight=ln_weight,
             )
             self.clocks.came(job.number, entry.speed_energy)
+            self.priorities.came(entry, job.seq)
             self.job_of_seq[job.seq] = job
             self.number_of_seq.add(job.seq, job.number)
         self.jobs[job.number] = job
@@ -370,6 +384,7 @@ class Book:
         end_s = max(rank.ended_s for rank in attempt.ranks)
         run_s = attempt.run_s
         job.gpu_s += job.spec.num_gpus * attempt.held_s
+        self.usage.over(job, attempt, end_s, now_s)
         self.seats.over(job)
         if entry.outcome == "queued":
             job.retries += attempt.charged
@@ -393,6 +408,7 @@ class Book:
     def _close(self, job: Job, state: str, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]
         self.clocks.gone(job.number)
+        self.priorities.gone(job.number)
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
         self._over(job, self.now_s)

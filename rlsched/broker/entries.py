@@ -7,7 +7,7 @@ import msgspec
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
-from rlsched.wire.messages import OnLost
+from rlsched.wire.messages import OnLost, Priority
 
 
 class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
@@ -134,6 +134,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     on_lost: OnLost = "requeue"
     """What becomes of it when a node of its is lost."""
+    priority: Priority = "normal"
+    """As it was submitted."""
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -141,6 +143,15 @@ class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled
 
     job: int
     reason: str
+
+
+class JobsRanked(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_ranked"):
+    """What users have used, and how long jobs have waited, has changed which jobs go before others."""
+
+    ln_weights: dict[str, float]
+    """By user, ln of the weight of all their jobs, these and later ones, from now on."""
+    levels: dict[int, int]
+    """By job, its level from now on."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
@@ -240,6 +251,7 @@ Entry = (
     | NodeResumed
     | JobSubmitted
     | JobCancelled
+    | JobsRanked
     | Decided
     | RankLaunched
     | RankClocked

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs import Attempt, Job, place_of
+from rlsched.broker.priorities import LEVELS
 from rlsched.broker.views import seat_reason, shortened
 from rlsched.broker.waiting import Room, asked_again_s, fits_now, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
@@ -78,6 +79,7 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
         tail.append(f"by what jobs like it have done since, predicted to run {span(revised_s)}")
+    tail += _rank(book, job)
     if not book.nodes:
         return ["no node has registered yet", *tail]
     never = never_runs(book, job.spec.vc, need)
@@ -99,6 +101,21 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if record is not None and not fitting:
         lines += [_last_decision(book, record), *_row_then(record, job.seq)]
     return lines + tail
+
+
+def _rank(book: Book, job: Job) -> list[str]:
+    """What its priority and its user's fair share say of its place in the queue, where they say something."""
+    lines, level, was = [], book.priorities.level(job.number), job.spec.priority
+    named = {number: name for name, number in LEVELS.items()}
+    if level != LEVELS[was]:
+        lines.append(f"submitted with priority {was}, and has waited itself up to {named[level]}")
+    elif level != 0:
+        lines.append(f"priority {was}")
+    ln_weight = book.priorities.ln_weights.get(job.spec.user, 0.0)
+    if ln_weight != 0.0:
+        owner, factor = job.spec.user or "its user", math.exp(ln_weight)
+        lines.append(f"fair share: by what {owner} has used, its jobs count {factor:.2g} of others'")
+    return lines
 
 
 def _absent(book: Book, now_s: float) -> list[str]:

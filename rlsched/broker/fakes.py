@@ -14,6 +14,7 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.priorities import Ranks
 from rlsched.broker.recovery import recovered
 from rlsched.broker.roles import Peer
 from rlsched.broker.serve import perform
@@ -95,12 +96,15 @@ class HandBroker:
         now_s: float = 1_000.0,
         prediction: str = RUNNING_MEAN,
         speed_energy: float = 0.0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.journal = journal
         self.sent = RecordingTransport()
         self.records: list[Records] = []
         self.has_time: Callable[[], bool] = lambda: True
-        self.book = recovered(journal, Predictions(prediction), scheduler)
+        ranks = ranks or Ranks()
+        predictions = Predictions(prediction)
+        self.book = recovered(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(
             epoch=self.book.epoch + 1,
@@ -111,7 +115,9 @@ class HandBroker:
             order=scheduler.order.name,
             speed_energy=speed_energy,
         )
-        self.machine = Machine(self.book, scheduler, started, self.now_s, ended=journal.ended, limits=limits)
+        self.machine = Machine(
+            self.book, scheduler, started, self.now_s, ended=journal.ended, limits=limits, ranks=ranks
+        )
         self._requests = itertools.count(1)
         self.batch([])
 

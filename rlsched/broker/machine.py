@@ -17,6 +17,7 @@ from rlsched.broker.entries import (
     Decided,
     Entry,
     JobCancelled,
+    JobsRanked,
     JobSubmitted,
     NodeAway,
     NodeDown,
@@ -43,6 +44,7 @@ from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
+from rlsched.broker.priorities import Ranks, ranked
 from rlsched.broker.report import Reports
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.troubles import Troubles
@@ -82,6 +84,7 @@ class Machine:
         now_s: When it started, Unix seconds; later than everything in the book.
         ended: Jobs that are over, as the journal has them.
         limits: Its times.
+        ranks: Which jobs go before others.
         memory: The last record of each job.
         troubles: Counts records that could not be `made`, or `remembered`.
         vitals: What reports tell of the loop around it.
@@ -99,13 +102,15 @@ class Machine:
         *,
         ended: EndedTable,
         limits: Limits | None = None,
+        ranks: Ranks | None = None,
         memory: RecordMemory | None = None,
         troubles: Troubles | None = None,
         vitals: Callable[[], Vitals] = Vitals,
     ) -> None:
         self.book, self.scheduler = book, scheduler
         permit(book.cluster, scheduler)
-        self.limits = limits or Limits()
+        self.limits, self._ranks = limits or Limits(), ranks or Ranks()
+        self._ranked_s = -math.inf
         self.memory = memory or RecordMemory()
         self.troubles = troubles or Troubles()
         self.now_s = book.now_s
@@ -138,6 +143,7 @@ class Machine:
             self._members,
             self.memory,
             self.limits,
+            self._ranks,
             note=self._note,
             send=self._send,
             reply=self._reply,
@@ -288,6 +294,7 @@ class Machine:
         self._effects += [DropNode(name) for name in self._members.returning()]
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
+        self._rank()
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
         self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}
         for number in active:
@@ -295,6 +302,16 @@ class Machine:
         self._requests.expire(self.now_s)
         self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
+
+    def _rank(self) -> None:
+        """Look at shares and ages, where it is time to."""
+        if self.now_s - self._ranked_s < self._ranks.every_s:
+            return
+        self._ranked_s = self.now_s
+        book = self.book
+        entry = ranked(self._ranks, book.priorities, book.usage, book.job_of_seq.values(), self.now_s)
+        if entry is not None:
+            self._note(entry)
 
     def _tick_job(self, job: Job) -> None:
         attempt = job.active
@@ -402,6 +419,7 @@ _CHANGES = (
     NodeRemoved,
     JobSubmitted,
     JobCancelled,
+    JobsRanked,
     AttemptOver,
 )
 """Facts after which the scheduler is asked: arrivals, ends, nodes. The simulator's decision points."""

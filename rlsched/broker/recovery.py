@@ -32,6 +32,8 @@ def recovered(
     predictions: Predictions,
     scheduler: Scheduler,
     say: Callable[[str], None] = _quiet,
+    *,
+    half_life_s: float = math.inf,
 ) -> Book:
     """The book of a journal: that of the newest snapshot that can be used, and the entries after it.
 
@@ -42,13 +44,14 @@ def recovered(
         predictions: Where there is no snapshot; told of everything.
         scheduler: Who will decide.
         say: Gets a line for each snapshot that cannot be used.
+        half_life_s: As of `Book`.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
     """
-    book, after = _from_snapshot(journal, made_for(scheduler, predictions.kind), say)
+    book, after = _from_snapshot(journal, made_for(scheduler, predictions.kind, half_life_s), say)
     if book is None:
-        book = Book(predictions, scheduler.order)
+        book = Book(predictions, scheduler.order, half_life_s)
     found = book
     missing: list[EndedJob] = []
     at = after
@@ -103,7 +106,7 @@ def keep_snapshot(journal: Journal, book: Book, scheduler: Scheduler) -> None:
         JournalError: it cannot be written.
     """
     picture = picture_of(book)
-    key = made_for(scheduler, book.predictions.kind)
+    key = made_for(scheduler, book.predictions.kind, book.usage.half_life_s)
     crc = journal.crc_of(journal.last)
     journal.snapshots.put(Snapshot(journal.last, book.now_s, FORMAT, key, crc, picture))
 

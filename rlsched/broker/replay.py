@@ -12,6 +12,7 @@ from rlsched.broker.entries import (
     BrokerStarted,
     Decided,
     JobCancelled,
+    JobsRanked,
     JobSubmitted,
     NodeAway,
     NodeDown,
@@ -22,6 +23,7 @@ from rlsched.broker.entries import (
 )
 from rlsched.broker.journal import read_journal
 from rlsched.broker.nodes import Node, NodeChange, change_node
+from rlsched.broker.priorities import Priorities
 from rlsched.broker.records import RECORDS_FILE
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.loop import decide_all
@@ -30,7 +32,7 @@ from rlsched.decide.record import DecisionRecord, read_records
 from rlsched.decide.scheduler import Scheduler, permit
 
 JOURNAL_FILE = "journal.sqlite"
-Change = NodeChange | JobSubmitted | JobCancelled | AttemptOver
+Change = NodeChange | JobSubmitted | JobCancelled | JobsRanked | AttemptOver
 
 
 @dataclass
@@ -116,7 +118,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)
     state.stops_take_time = True
-    clocks = Clocks(state)
+    clocks, priorities = Clocks(state), Priorities(state)
     names = {seq: str(job) for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
     records: list[DecisionRecord] = []
@@ -124,7 +126,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
         if instant.speed_energy is not None:
             clocks.weigh(instant.speed_energy)
         for change in instant.changes:
-            _happen(state, clocks, nodes, events.seq_of, change, instant.now_s)
+            _happen(state, clocks, priorities, nodes, events.seq_of, change, instant.now_s)
         rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
         if instant.decisions or not all(rejected):
             made = decide_all(state, scheduler, instant.now_s, record=True, job_name=names.__getitem__)
@@ -135,6 +137,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 def _happen(
     state: ClusterState,
     clocks: Clocks,
+    priorities: Priorities,
     nodes: dict[str, Node],
     seq_of: dict[int, int],
     change: Change,
@@ -144,7 +147,8 @@ def _happen(
         case NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeRemoved():
             change_node(nodes, state, clocks, change)
         case JobSubmitted(rejected=""):
-            state.add_job(
+            level, ln_weight = priorities.of(change)
+            seq = state.add_job(
                 num_gpus=change.num_gpus,
                 vc=change.vc,
                 submit_s=now_s,
@@ -154,13 +158,20 @@ def _happen(
                 preemptible=change.preemptible,
                 workload=workload_number(change.workload),
                 energy_weight=change.speed_energy,
+                level=level,
+                ln_weight=ln_weight,
             )
             clocks.came(change.job, change.speed_energy)
+            priorities.came(change, seq)
+        case JobsRanked():
+            priorities.rank(change, now_s)
         case JobCancelled(job=job):
             state.remove_waiting(seq_of[job])
             clocks.gone(job)
+            priorities.gone(job)
         case AttemptOver(job=job, outcome="queued"):
             state.requeue(seq_of[job], now_s)
         case AttemptOver(job=job, outcome=outcome):
             state.release(seq_of[job], now_s, ended=outcome != "cancelled")
             clocks.gone(job)
+            priorities.gone(job)

@@ -22,6 +22,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
+from rlsched.broker.priorities import Ranks
 from rlsched.broker.report import Reports
 from rlsched.broker.roles import Peer, rules_over, signed
 from rlsched.broker.submissions import name_of, wrong
@@ -82,6 +83,7 @@ class Requests:
         members: The nodes.
         memory: The last record of each job.
         limits: The broker's times.
+        ranks: Which jobs go before others, and who may ask for that.
         note: Makes a fact true and journals it.
         send: Tells a node.
         reply: Answers a client.
@@ -99,6 +101,7 @@ class Requests:
         members: Members,
         memory: RecordMemory,
         limits: Limits,
+        ranks: Ranks,
         *,
         note: Callable[[Entry], None],
         send: SendNow,
@@ -107,7 +110,7 @@ class Requests:
         ended: EndedTable,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
-        self._memory, self._limits = memory, limits
+        self._memory, self._limits, self._ranks = memory, limits, ranks
         self._note, self._send, self._reply = note, send, reply
         self._pages = Pages(book, members.seen_s, members.clock_skew_s)
         self._past = Past(book, ended)
@@ -150,6 +153,8 @@ class Requests:
         if not isinstance(asked.message, Submit):
             return asked
         try:
+            if asked.by.role != "admin":
+                self._ranks.check(asked.message.priority)
             return msgspec.structs.replace(asked, message=signed(asked.by, asked.message))
         except InputError as error:
             self._reply(asked.peer, asked.request, Refused(message=str(error)))
@@ -226,7 +231,8 @@ class Requests:
             time_limit_s=message.time_limit_s,
             env=message.env,
             cwd=message.cwd,
-            preemptible=message.preemptible,
+            preemptible=message.preemptible or self._ranks.may_be_preempted(message.priority),
+            priority=message.priority,
             workload=message.workload,
             speed_energy=message.speed_energy,
             on_lost=message.on_lost,

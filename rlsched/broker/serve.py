@@ -41,6 +41,7 @@ from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.priorities import Ranks
 from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.recovery import recovered
 from rlsched.broker.replay import JOURNAL_FILE
@@ -56,7 +57,8 @@ from rlsched.errors import InputError, JournalError, JournalFullError, RlschedEr
 from rlsched.wire.messages import BrokerToNode, ClientReply, Ok, Refused, SetPolicy
 
 ADDRESS_FILE = "address"
-MAX_BATCH = 1_000
+MAX_BATCH = 128
+"""Messages that a turn takes; of a flood of them others wait for a turn."""
 POLL_MS = 100
 TICK_S = 0.25
 FLUSH_S = 5.0
@@ -78,6 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
+        ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
         seed: Seed of the policy's draws.
     """
@@ -92,6 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prediction: str | None = None
     logdir: Path | None = None
     limits: Limits = Limits()
+    ranks: Ranks = Ranks()
     min_free_mib: int = 256
     seed: int = 0
 
@@ -207,6 +211,7 @@ class Broker:
             self._clock.read(),
             ended=self._journal.ended,
             limits=settings.limits,
+            ranks=settings.ranks,
             memory=RecordMemory(self._log.last),
             troubles=self._troubles,
             vitals=self._vitals,
@@ -240,8 +245,13 @@ class Broker:
 
     def _recovered(self, scheduler: Scheduler) -> Book:
         try:
-            predictions = Predictions(self.settings.prediction)
-            return recovered(self._journal, predictions, scheduler, self._troubles.say)
+            return recovered(
+                self._journal,
+                Predictions(self.settings.prediction),
+                scheduler,
+                self._troubles.say,
+                half_life_s=self.settings.ranks.half_life_s,
+            )
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise

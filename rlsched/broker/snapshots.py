@@ -29,15 +29,17 @@ _AS_NEW: dict[type, dict[str, object]] = {
 """What a start makes anew, from facts or without any: boosting is unfitted."""
 
 
-def made_for(scheduler: Scheduler, predictions: str) -> str:
+def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
     """What a snapshot depends on beside the facts, as a hash: code, order, what the policy may do, dials.
 
     Args:
         scheduler: Who decides.
         predictions: `Predictions.kind`.
+        half_life_s: As of `Book`.
     """
     strategy = scheduler.policy_id if scheduler.strategy is not None else ""
-    said = msgspec.json.encode([code_digest(), scheduler.order, scheduler.abilities, strategy, predictions])
+    depends = [code_digest(), scheduler.order, scheduler.abilities, strategy, predictions, repr(half_life_s)]
+    said = msgspec.json.encode(depends)
     return hashlib.sha256(said).hexdigest()[:32]
 
 

@@ -63,6 +63,7 @@ def job_info(job: Job, reasons: WaitingReasons, max_nodes: int) -> JobInfo:
         decided_by=attempt.source if attempt else "",
         reason=shortened(reason, MAX_REASON_CHARS),
         preemptible=job.spec.preemptible,
+        priority=job.spec.priority,
         preemptions=job.preemptions,
         workload=job.spec.workload,
         speed_energy=job.spec.speed_energy,

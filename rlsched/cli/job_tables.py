@@ -74,8 +74,12 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str]:
         "time": _span(job, now_s),
         "where": _text(_where(job) + _clock(job)),
         "by": job.decided_by,
-        "reason": _text(job.reason),
+        "reason": _text((f"priority {job.priority}; " if _is_ranked(job) else "") + job.reason),
     }
+
+
+def _is_ranked(job: JobInfo) -> bool:
+    return job.state == "queued" and job.priority != "normal"
 
 
 def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> None:

@@ -13,7 +13,7 @@ from rlsched.cli.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
-    from rlsched.wire.messages import OnLost
+    from rlsched.wire.messages import OnLost, Priority
 
 
 def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
@@ -60,6 +60,13 @@ def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
     help="When its node, or the broker, is away for longer than the broker's --lost-after: end it there and "
     "queue it again, or let it go on and wait for the node.",
 )
+@click.option(
+    "--priority",
+    type=click.Choice(["low", "normal", "high", "urgent"]),
+    default="normal",
+    show_default=True,
+    help="Jobs of a higher one go first; who may ask for which, the broker says.",
+)
 @click.option("--user", default="", metavar="NAME", help="In whose name, for admins  [default: your key's]")
 @click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -75,6 +82,7 @@ def submit(
     speed_energy: float | None,
     workload: str,
     on_lost: OnLost,
+    priority: Priority,
     user: str,
     wait_for_it: bool,
     command: tuple[str, ...],
@@ -111,6 +119,7 @@ def submit(
             speed_energy=speed_energy,
             workload=workload,
             on_lost=on_lost,
+            priority=priority,
         )
         click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
         return _wait(client, job) if wait_for_it else 0

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlsched.cli.options import deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
+from rlsched.errors import InputError
+from rlsched.settings import Seconds
+
+if TYPE_CHECKING:
+    from rlsched.wire.messages import Priority
+
+PRIORITIES = ("low", "normal", "high", "urgent")
 
 
 @click.command(cls=PolicyCommand)
@@ -59,6 +68,34 @@ from rlsched.cli.policies import PolicyCommand, said
     type=click.FloatRange(min=0.0),
     help="Jobs that are over stay in memory for so long, 10,000 of them at most; then the journal answers.",
 )
+@click.option(
+    "--fair-share",
+    "half_life",
+    default="off",
+    show_default=True,
+    metavar="HALF_LIFE",
+    help="Users who have used much go behind those who have not; half of it is forgotten after so long: 7d.",
+)
+@click.option(
+    "--priority-age",
+    default="off",
+    show_default=True,
+    metavar="TIME",
+    help="A job that has waited so long goes up one priority, to high at most: 1d.",
+)
+@click.option(
+    "--user-priority",
+    type=click.Choice(PRIORITIES),
+    default="normal",
+    show_default=True,
+    help="The highest priority that somebody who is no admin may ask for.",
+)
+@click.option(
+    "--preemptible-priority",
+    type=click.Choice(PRIORITIES),
+    help="Jobs of this priority and below may be preempted, though they do not say --preemptible. Policies "
+    "preempt by cost too; --set preempt.by=priority: for a higher priority alone. [default: none]",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
 @click.pass_context
 def broker(
@@ -78,6 +115,10 @@ def broker(
     launch_timeout_s: float,
     min_free_mib: int,
     ended_s: float,
+    half_life: str,
+    priority_age: str,
+    user_priority: Priority,
+    preemptible_priority: Priority | None,
     logdir: Path | None,
     seed: int,
 ) -> None:
@@ -92,8 +133,8 @@ def broker(
     """
     from rlsched.broker.keys import default_home
     from rlsched.broker.limits import Limits
+    from rlsched.broker.priorities import Ranks
     from rlsched.broker.serve import Settings, run_broker
-    from rlsched.errors import InputError
     from rlsched.wire.dealer import broker_address
 
     if lost_after_s < lease_s:
@@ -113,6 +154,12 @@ def broker(
             logdir=logdir,
             min_free_mib=min_free_mib,
             seed=seed,
+            ranks=Ranks(
+                half_life_s=_time_s("--fair-share", half_life),
+                age_s=_time_s("--priority-age", priority_age),
+                highest=user_priority,
+                preemptible=preemptible_priority,
+            ),
             limits=Limits(
                 heartbeat_s=min(2.0, lease_s / 5),
                 lease_s=lease_s,
@@ -124,3 +171,16 @@ def broker(
         ),
         announce=click.echo,
     )
+
+
+def _time_s(option: str, text: str) -> float:
+    """A time above 0, seconds; infinite where it is off."""
+    if text == "off":
+        return math.inf
+    try:
+        time_s = Seconds.of(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}, or off") from error
+    if time_s <= 0.0:
+        raise InputError(f"{option}: expected a time above 0, or off, got {text!r}")
+    return float(time_s)

@@ -37,6 +37,7 @@ from rlsched.wire.messages import (
     Ok,
     OnLost,
     PastJob,
+    Priority,
     ReadLog,
     Refused,
     RemoveNode,
@@ -115,6 +116,7 @@ class Client:
         speed_energy: float | None = None,
         workload: str = "",
         on_lost: OnLost = "requeue",
+        priority: Priority = "normal",
         token: str | None = None,
     ) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
@@ -137,6 +139,8 @@ class Client:
                 average of these.
             on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and
                 queues it again; `wait` lets it go on, and waits for the node.
+            priority: `low`, `normal`, `high` or `urgent`: jobs of a higher one go first. What somebody who is
+                no admin may ask for, the broker says.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
@@ -157,6 +161,7 @@ class Client:
             speed_energy=speed_energy,
             workload=workload,
             on_lost=on_lost,
+            priority=priority,
         )
         return self._ask(submit, Submitted).job
 

@@ -203,6 +203,7 @@ JOB: Final = np.dtype(
         ("attained_gpu_s", np.float64),  # service of earlier attempts; of this one what `share_milli` forgets
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
+        ("ln_weight", np.float64),  # ln of its weight in the order, 0: as all others
         ("sm_clock_frac", np.float64),
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
         ("rate", np.float64),  # speed relative to alone at full clock
@@ -224,6 +225,7 @@ JOB: Final = np.dtype(
         ("energy_ppm", np.int32),  # what energy counts for it, millionths; -1: what the cluster says
         ("reference_kind", np.int32),  # GPU type that its run time is of, -1: whichever it gets
         ("generation", np.int32),  # grows with every change of rate
+        ("level", np.int32),  # its priority: those of a higher level go first, 0: as all others
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ],
     align=True,

@@ -144,6 +144,7 @@ def add_job(
     job.workload[slot], job.reference_kind[slot] = 0, -1
     job.energy_ppm[slot] = -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
+    job.level[slot], job.ln_weight[slot] = 0, 0.0
     job.head[slot] = -1
     return slot
 

@@ -59,6 +59,9 @@ class Queue(Protocol):
     def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
         """A job that has just got its slot comes to wait."""
 
+    def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """Level or weight of a waiting job is another one."""
+
     def started(self, s: StateArrays, slot: int, now_s: float) -> None:
         """An attempt of a job has just begun."""
 

@@ -59,6 +59,8 @@ class ClusterState(ClusterShape):
         preemptible: bool = True,
         workload: int = 0,
         energy_weight: float | None = None,
+        level: int = 0,
+        ln_weight: float = 0.0,
     ) -> int:
         """A job arrives and waits; returns its number.
 
@@ -73,6 +75,8 @@ class ClusterState(ClusterShape):
             preemptible: Whether it may be stopped for another job's sake.
             workload: Number in the catalogue of workloads, 0 where unknown.
             energy_weight: What energy counts against time for it, 0 to 1; None: what the cluster says.
+            level: Its priority; jobs of a higher level go first.
+            ln_weight: ln of its weight in the order of the queue.
 
         Raises:
             AllocationError: it asks for less than one GPU, or has no usable time of submission or prediction.
@@ -101,11 +105,19 @@ class ClusterState(ClusterShape):
             time_limit_s,
             not preemptible,
         )
+        self.arrays.job.level[slot], self.arrays.job.ln_weight[slot] = level, ln_weight
         self.ordering.arrive(self.arrays, slot, submit_s)
         self.arrays.job.workload[slot] = workload
         if energy_weight is not None:
             self.arrays.job.energy_ppm[slot] = round(energy_weight * 1e6)
         return int(self.arrays.job.seq[slot])
+
+    def rank_job(self, seq: int, level: int, ln_weight: float, now_s: float) -> None:
+        """Level and weight of a live job are these from now on."""
+        slot = self.slot_of(seq)
+        self.arrays.job.level[slot], self.arrays.job.ln_weight[slot] = level, ln_weight
+        if self.arrays.job.status[slot] == WAITING:
+            self.ordering.rank(self.arrays, slot, now_s)
 
     def remove_waiting(self, seq: int) -> None:
         """A waiting job leaves.
@@ -309,6 +321,8 @@ class ClusterState(ClusterShape):
             unread += ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
         if (job["moved_for"][live] < 0).all():
             unread += ("moved_for", "moved_attempt")
+        if (job["level"][live] == 0).all() and (job["ln_weight"][live] == 0.0).all():
+            unread += ("level", "ln_weight")
         for name in job.dtype.names:
             if name not in (
                 "key",

@@ -80,8 +80,9 @@ class Preempt(_Part, frozen=True, kw_only=True):
 
     Attributes:
         by: `gittins`: jobs whose index is higher give way where that makes room (`rules.gittins`).
-            `service`: the same by two levels of attained service. `quota`: the quota walk (`rules.las`), by
-            two levels of attained service and then by the order of the queue.
+            `service`: the same by two levels of attained service. `priority`: the queue goes by the index,
+            and only jobs of a lower priority give way. `quota`: the quota walk (`rules.las`), by two levels
+            of attained service and then by the order of the queue.
         spread: `gittins`: standard deviation of ln(run time / prediction) that is added to what comes with
             each prediction.
         trust: `gittins`: factor for the one that comes with each prediction.
@@ -98,7 +99,7 @@ class Preempt(_Part, frozen=True, kw_only=True):
             `order`, with `reserve_after`, and from then on by the index.
     """
 
-    by: Literal["gittins", "service", "quota"] = "gittins"
+    by: Literal["gittins", "service", "priority", "quota"] = "gittins"
     spread: float = 1.5
     trust: float = 0.0
     of_mean: bool = False
@@ -265,7 +266,7 @@ def check(settings: Settings, where: str) -> None:
     ]
     declared = settings.preempt is not None and settings.preempt.declared
     if declared and settings.preempt is not None and settings.preempt.by == "quota":
-        raise InputError(f"{where}: preempt.declared: expected by gittins or by service, got by quota")
+        raise InputError(f"{where}: preempt.declared: expected by gittins, service or priority, got by quota")
     if len(deciding) > 1 and not (declared and settings.leave_free is None):
         raise InputError(f"{where}: {' and '.join(deciding)} exclude each other; leave out all but one")
     by_index = settings.preempt is not None and settings.preempt.by != "quota"
@@ -277,7 +278,7 @@ def check(settings: Settings, where: str) -> None:
         )
     if settings.migrate is not None and not by_index and settings.rule != "ppo":
         raise InputError(
-            f"{where}: migrate needs preempt by gittins or by service: add preempt, or leave it out"
+            f"{where}: migrate needs preempt by gittins, service or priority: add preempt, or leave it out"
         )
     if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(

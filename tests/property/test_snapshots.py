@@ -24,6 +24,7 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.picture import pack
 from rlsched.broker.policy import load_policy
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.priorities import Ranks
 from rlsched.broker.recovery import keep_snapshot, recovered
 from rlsched.broker.roles import Peer
 from rlsched.broker.snapshots import _AS_NEW, book_of, picture_of
@@ -37,6 +38,7 @@ from tests.unit.broker_machine.hand import ended, hello, launched, submit
 
 NODES = {"n0": "", "n1": "", "m0": "v"}
 sorted_json = msgspec.json.Encoder(order="deterministic")
+RANKS = Ranks(half_life_s=200.0, age_s=100.0)
 LIMITS = Limits(lost_after_s=60.0, ended_s=50.0, ended_jobs=8)
 CASES = [
     ("fifo-backfill", RUNNING_MEAN, 0.0),
@@ -110,6 +112,7 @@ class Life:
             user=chance.choice(("ada", "bob")),
             name=f"train-{chance.randint(1, 30)}",
             preemptible=chance.random() < 0.4,
+            priority=chance.choice(("low", "normal", "normal", "high")),
             time_limit_s=chance.choice((None, 300.0)),
             speed_energy=chance.choice((None, None, 0.7)),
         )
@@ -130,7 +133,7 @@ class Life:
 def begun(journal: Journal, case: tuple[str, str, float]) -> HandBroker:
     policy, prediction, energy = case
     return HandBroker(
-        scheduler_of(policy), journal, limits=LIMITS, prediction=prediction, speed_energy=energy
+        scheduler_of(policy), journal, limits=LIMITS, prediction=prediction, speed_energy=energy, ranks=RANKS
     )
 
 
@@ -144,6 +147,7 @@ def shape(book: Book) -> list[object]:
         (book.epoch, book.last_number, book.last_attempt, book.restored_s, book.identity, book.now_s),
         (len(book.numbers), book.numbers.between(0, 10_000), sorted(book.seats._leaving)),
         [book.number_of_seq.get(seq) for seq in range(2_000)],
+        (book.usage._gpu_s, book.usage._at_s, book.priorities._levels, repr(book.priorities._live)),
         seen(msgspec.msgpack.decode(zlib.decompress(pack(book.predictions, _AS_NEW)))),
     ]
 
@@ -206,7 +210,10 @@ def test_a_snapshot_and_what_follows_it_are_the_whole(
     said: list[str] = []
     policy, prediction, _ = case
     books = [
-        recovered(one, Predictions(prediction), scheduler_of(policy), said.append) for one in (whole, cut)
+        recovered(
+            one, Predictions(prediction), scheduler_of(policy), said.append, half_life_s=RANKS.half_life_s
+        )
+        for one in (whole, cut)
     ]
     assert said == []
     assert shape(books[0]) == shape(books[1])

@@ -1,4 +1,4 @@
-"""`python -m tests.soak sweep --rounds 100`: exit code 1 where anything was found."""
+"""`python -m tests.soak --rounds 100`: exit code 1 where anything was found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.soak.endurance import endure
+from tests.soak.slurm import Slurm, lacking
 from tests.soak.sweep import Sweep
+from tests.soak.systems import Ours, System
 
 
 def main() -> int:
@@ -18,17 +21,39 @@ def main() -> int:
     parser.add_argument(
         "--dir", type=Path, help="where to keep everything; left out: a folder, removed after"
     )
+    parser.add_argument("--short-jobs", type=int, default=0, help="instead, run so many short jobs")
+    parser.add_argument("--slurm", action="store_true", help="shoot at a Slurm of this machine instead")
     args = parser.parse_args()
+    if args.slurm and lacking():
+        print(f"skipped: no Slurm here: {lacking()}", file=sys.stderr)
+        return 0
     with tempfile.TemporaryDirectory() as made:
-        sweep = Sweep(args.dir or Path(made), args.seed, say=lambda line: print(line, flush=True))
+        directory = args.dir or Path(made)
+        directory.mkdir(parents=True, exist_ok=True)
+        if args.short_jobs:
+            return _short_jobs(directory, args.short_jobs)
+        system: System = Slurm(directory) if args.slurm else Ours(directory)
         try:
+            sweep = Sweep(directory, system, args.seed, say=lambda line: print(line, flush=True))
             for number in range(args.rounds):
                 sweep.round(number)
         finally:
-            sweep.close()
+            system.close()
     found = sweep.outcome
     print(f"{found.shots} shots, {found.jobs} jobs acknowledged, {len(found.faults)} faults")
     return int(bool(found.faults))
+
+
+def _short_jobs(directory: Path, jobs: int) -> int:
+    """Run them, and print what they left."""
+    found = endure(directory, jobs, say=lambda line: print(line, flush=True))
+    print(f"{found.jobs} jobs, {found.failed} did not complete, {found.per_s:.0f} a second")
+    for name in found.readings[-1].rss_mib:
+        print(
+            f"{name}: {found.growth_mib(name):+.1f} MiB, {found.growth_files(name):+d} files since the first third"
+        )
+    print(f"journal {found.readings[-1].journal_mib:.1f} MiB, compacted {found.compacted_mib:.1f}")
+    return int(bool(found.failed) or found.jobs < jobs)
 
 
 if __name__ == "__main__":

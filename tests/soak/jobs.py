@@ -13,9 +13,10 @@ from random import Random
 
 OWN_CODES = (0, 0, 0, 3, 7)
 SCRIPT = """
+{environment}
 line() {{ echo "{token} $RLSCHED_JOB $RLSCHED_ATTEMPT $RLSCHED_RANK $1" >> {lines}; }}
 {before}
-exec 9> {lock}.$RLSCHED_RANK
+exec 9> {lock}.$RLSCHED_JOB.$RLSCHED_RANK
 flock --nonblock --shared 9 || line overlap
 flock --nonblock 9 || line overlap
 line start
@@ -51,8 +52,8 @@ class Planned:
     cancelled: bool
 
 
-def plan(chance: Random, tag: str, jobs: int, lines: Path) -> list[Planned]:
-    """A round's jobs."""
+def plan(chance: Random, tag: str, jobs: int, lines: Path, environment: str = "") -> list[Planned]:
+    """A round's jobs. `environment`: shell that comes before each."""
     found = []
     for number in range(jobs):
         token = f"{tag}-{number}"
@@ -60,6 +61,7 @@ def plan(chance: Random, tag: str, jobs: int, lines: Path) -> list[Planned]:
         code, seconds = chance.choice(OWN_CODES), chance.choice((0.0, 0.1, 0.3, 1.0))
         script = SCRIPT.format(
             token=token,
+            environment=environment,
             lines=lines,
             lock=lines.with_name(f"lock-{token}"),
             before=before,
@@ -76,23 +78,23 @@ class Lines:
     """What the jobs wrote.
 
     Attributes:
-        starts: (token, attempt, rank) -> how often it began.
-        overlaps: Tokens of which two attempts were at work at once.
+        starts: (job, attempt, rank) -> how often it began.
+        overlaps: Jobs of which two attempts were at work at once.
     """
 
-    starts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
-    overlaps: set[str] = field(default_factory=set)
+    starts: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    overlaps: set[int] = field(default_factory=set)
 
     @classmethod
     def read(cls, path: Path) -> Lines:
         """All lines so far."""
         lines = cls()
         for line in path.read_text().splitlines():
-            token, _, attempt, rank, what = line.split()
+            _, job, attempt, rank, what = line.split()
             if what == "start":
-                lines.starts[token, int(attempt), int(rank)] += 1
+                lines.starts[int(job), int(attempt), int(rank)] += 1
             elif what == "overlap":
-                lines.overlaps.add(token)
+                lines.overlaps.add(int(job))
         return lines
 
 
@@ -110,10 +112,13 @@ def shims(directory: Path) -> dict[int, tuple[int, int, int]]:
     return found
 
 
-def strays(directory: Path) -> list[int]:
-    """Processes that any attempt below a directory has left behind."""
-    mark = b"RLSCHED_ATTEMPT_DIR=" + os.fsencode(directory)
-    return [pid for pid in _pids() if any(entry.startswith(mark) for entry in _read(pid, "environ"))]
+def strays(mark: str, also: str = "") -> list[int]:
+    """Processes with a variable in their environment that begins so, and with another."""
+    return [pid for pid in _pids() if all(_has(pid, one) for one in (mark, also))]
+
+
+def _has(pid: int, mark: str) -> bool:
+    return any(entry.startswith(os.fsencode(mark)) for entry in _read(pid, "environ"))
 
 
 def children(parents: Iterable[int]) -> list[int]:

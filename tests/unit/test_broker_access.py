@@ -134,9 +134,11 @@ def test_those_who_knock_without_end_do_not_keep_a_message_waiting(
             transport.receive(20, 100)
         knocking = threading.Thread(target=knock)
         knocking.start()
+        deadline, most = time.monotonic() + 20.0, 0
+        while not transport.counts.get("refused_handshakes", 0) and time.monotonic() < deadline:
+            transport.receive(20, 100)
         client.send(encode(Stats(), 7))
         heard: list[int] = []
-        deadline, most = time.monotonic() + 20.0, 0
         while not heard and time.monotonic() < deadline:
             before = transport.counts.get("refused_handshakes", 0)
             heard = [one.envelope.request for one in transport.receive(20, 100)[0]]

@@ -247,7 +247,7 @@ class TestItsSettings:
 
     @pytest.mark.parametrize("name", ["qssf", "srtf", "tiresias"])
     def test_are_refused_where_nobody_preempts_by_an_index(self, name: str) -> None:
-        with pytest.raises(InputError, match="migrate needs preempt by gittins or by service"):
+        with pytest.raises(InputError, match="migrate needs preempt by gittins, service or priority"):
             Policy(name, migrate={})
 
     def test_are_refused_for_a_network_that_may_not_preempt(self) -> None:

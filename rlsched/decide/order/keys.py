@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final, Literal
 
@@ -26,6 +27,14 @@ _CODES: Final[dict[OrderKind, int]] = {
     "remaining": REMAINING,
     "index": INDEX,
 }
+
+
+HALF_WEIGHT_S: Final = 86_400.0
+"""Where the order is that of submission, half the weight is worth so much time of waiting, seconds."""
+LEVEL_LN: Final = 1000.0
+"""What a level counts where keys are logarithms ..."""
+LEVEL_S: Final = 1e13
+"""... and where they are times, or times x GPUs: at this size a float still tells 2 ms apart."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +141,34 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 @kernel
 def order_key(s: StateArrays, slot: int, now_s: float) -> float:
-    """Key of a live job in the queue's order. *Remaining* and *index* change while the job runs."""
+    """Key of a live job in the queue's order, with its level and its weight.
+
+    A job of weight w goes as if it cost 1 / w of what it does (the rule of c mu), or, where the order is that
+    of submission, as if it had come log2(1 / w) x `HALF_WEIGHT_S` later. Levels are further apart than all
+    jobs of one level are.
+    """
+    by, level, ln_weight = s.order.code[0].by, s.job.level[slot], s.job.ln_weight[slot]
+    if by == INDEX:
+        return index_key(s, slot, now_s)
+    key = _key_alone(s, slot, now_s)
+    if level == 0 and ln_weight == 0.0:
+        return key
+    if by == SUBMIT:
+        key -= ln_weight / math.log(2.0) * HALF_WEIGHT_S
+    else:
+        key *= math.exp(-ln_weight if key > 0.0 else ln_weight)
+    return key - level * LEVEL_S
+
+
+@kernel
+def index_key(s: StateArrays, slot: int, now_s: float) -> float:
+    """Gittins index of a live job, with its level and its weight; it changes while the job runs."""
+    return job_index(s, slot, now_s) - s.job.ln_weight[slot] - s.job.level[slot] * LEVEL_LN
+
+
+@kernel
+def _key_alone(s: StateArrays, slot: int, now_s: float) -> float:
+    """Key of a live job among jobs of its level and weight. *Remaining* changes while it runs."""
     job, code = s.job, s.order.code[0]
     if code.by == SUBMIT:
         return job.submit_s[slot]
@@ -142,7 +178,5 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
         if code.gpus_power == 1.0:
             return job.predicted_s[slot] * job.gpus[slot]
         return job.predicted_s[slot] * max(job.gpus[slot], 1) ** code.gpus_power
-    if code.by == INDEX:
-        return job_index(s, slot, now_s)
     left_s = job.predicted_s[slot] - job.saved_s[slot] + job.overhead_left_s[slot]
     return left_s if job.placed_in[slot] < 0 else left_s - (now_s - job.start_s[slot])

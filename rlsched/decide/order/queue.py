@@ -129,6 +129,10 @@ class OrderedQueue:
         """A job that has just got its slot comes to wait."""
         arrive(s, slot, now_s)
 
+    def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
+        """Level or weight of a waiting job is another one."""
+        ledger.reorder(s, slot, order_key(s, slot, now_s))
+
     def started(self, s: StateArrays, slot: int, now_s: float) -> None:
         """An attempt of a job has just begun."""
         if self.order.revised:

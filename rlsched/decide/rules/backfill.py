@@ -50,6 +50,12 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 
+@kernel
+def _has_waited(s: StateArrays, slot: int, now_s: float, patience_s: float) -> bool:
+    """Whether a job may have a reservation; one of a raised priority need not wait for it."""
+    return now_s - s.job.submit_s[slot] >= patience_s or s.job.level[slot] > 0
+
+
 @array_kernel
 def reserve_first(
     s: StateArrays, p: int, stop: int, now_s: float, patience_s: float
@@ -62,7 +68,7 @@ def reserve_first(
     """
     future, queue = copy_nodes(s), s.derived.queue[p]
     first = 0
-    while first < stop and now_s - s.job.submit_s[queue[first]] < patience_s:
+    while first < stop and not _has_waited(s, queue[first], now_s, patience_s):
         first += 1
     if first == stop:
         return -1, np.inf, future
@@ -70,8 +76,8 @@ def reserve_first(
     if shadow_s < np.inf:
         return queue[first], shadow_s, future
     for position in range(first + 1, stop):
-        waited_s = now_s - s.job.submit_s[queue[position]]
-        if waited_s >= patience_s and fits_slot(future, p, queue[position]):
+        waited = _has_waited(s, queue[position], now_s, patience_s)
+        if waited and fits_slot(future, p, queue[position]):
             ready = copy_nodes(s)
             return queue[position], let_end_until_fits(ready, p, queue[position], now_s), ready
     return -1, np.inf, future

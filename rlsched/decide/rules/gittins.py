@@ -19,7 +19,8 @@ from rlsched.cluster.placement import class_fits
 from rlsched.decide.constants import MIGRATES
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
-from rlsched.decide.order.gittins import job_index, next_step_s
+from rlsched.decide.order.gittins import next_step_s
+from rlsched.decide.order.keys import index_key
 from rlsched.decide.rules.migration import next_migration_look_s, next_with_migration
 from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.preempting import look_tick_s, may_claim, most_preemptible, next_by_key
@@ -56,7 +57,7 @@ def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         may = preempts and _may_be_preempted(s, p, slot, now_s)
-        s.derived.slot.leave[slot] = job_index(s, slot, now_s) - margin if may else -math.inf
+        s.derived.slot.leave[slot] = index_key(s, slot, now_s) - margin if may else -math.inf
 
 
 @kernel

@@ -33,7 +33,7 @@ from rlsched.decide.options import (
     StartOptions,
 )
 from rlsched.decide.order.gittins import Gittins
-from rlsched.decide.order.keys import Order
+from rlsched.decide.order.keys import LEVEL_LN, Order
 from rlsched.decide.rules.steps import RULES, CompiledRule, Steps
 from rlsched.decide.settings import Clock, Preempt, Settings, Share
 from rlsched.errors import InputError
@@ -97,7 +97,7 @@ def _index(preempt: Preempt) -> Gittins:
         trust=preempt.trust,
         of_mean=preempt.of_mean,
         gpus_power=preempt.gpus_power,
-        margin=preempt.margin,
+        margin=LEVEL_LN / 2 if preempt.by == "priority" else preempt.margin,
         age_step=preempt.age_step,
         first_age_s=float(preempt.first_age),
         tick_s=float(preempt.tick),

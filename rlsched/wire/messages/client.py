@@ -9,6 +9,7 @@ import msgspec
 from rlsched.wire.messages.history import ListHistory, ListUsage
 
 OnLost = Literal["requeue", "wait"]
+Priority = Literal["low", "normal", "high", "urgent"]
 
 
 class Submit(
@@ -37,6 +38,8 @@ class Submit(
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     on_lost: OnLost = "requeue"
     """When a node of its is silent for too long: queue it again, or wait until the node is back."""
+    priority: Priority = "normal"
+    """Jobs of a higher one go first."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):

@@ -36,6 +36,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     predicted_by: str = ""
     """`running-mean` or `hedge`."""
     preemptible: bool = False
+    priority: str = "normal"
+    """As submitted."""
     preemptions: int = 0
     """Attempts that were ended for another job's sake."""
     workload: str = ""

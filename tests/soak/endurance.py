@@ -1,0 +1,146 @@
+"""Very many short jobs on one cluster of real processes: what memory, files and the journal come to.
+
+The jobs are `true`, one GPU each. Four clients keep the queue short of `AHEAD`, so that the cluster runs as
+fast as it can. Memory is that of broker and daemons, read all the while; what counts is how it grows after
+the first third, when everything has been used once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rlsched.broker.journal import Journal
+from rlsched.client.client import Client
+from tests.integration.cluster import Cluster, all_up, until
+
+CLIENTS = 4
+AHEAD = 200
+"""Jobs that a client has under way at most."""
+SAMPLE_S = 2.0
+
+
+class Reading(NamedTuple):
+    """One look at the daemons.
+
+    Attributes:
+        ended: Jobs that are over.
+        rss_mib: By process.
+        files: Open ones, by process.
+        journal_mib: The journal on disk.
+    """
+
+    ended: int
+    rss_mib: dict[str, float]
+    files: dict[str, int]
+    journal_mib: float
+
+
+class Endured(NamedTuple):
+    """What came out.
+
+    Attributes:
+        jobs: How many ended.
+        failed: Those that did not complete.
+        per_s: Jobs a second.
+        readings: In order.
+        compacted_mib: The journal after `rlsched journal compact`.
+    """
+
+    jobs: int
+    failed: int
+    per_s: float
+    readings: list[Reading]
+    compacted_mib: float
+
+    def growth_mib(self, name: str) -> float:
+        """How much more memory a process took at the end than after the first third of the jobs."""
+        early = next(one for one in self.readings if one.ended >= self.jobs / 3)
+        return self.readings[-1].rss_mib[name] - early.rss_mib[name]
+
+    def growth_files(self, name: str) -> int:
+        """The same of open files."""
+        early = next(one for one in self.readings if one.ended >= self.jobs / 3)
+        return self.readings[-1].files[name] - early.files[name]
+
+
+def endure(directory: Path, jobs: int, say: Callable[[str], None] = lambda _: None) -> Endured:
+    """Run so many jobs.
+
+    Args:
+        directory: Everything is kept below it.
+        jobs: How many.
+        say: Gets a line every ten readings.
+    """
+    cluster = Cluster(directory)
+    try:
+        readings: list[Reading] = []
+        with cluster.client(60.0) as client:
+            all_up(client)
+            began_s = time.monotonic()
+            words = (sys.executable, "-m", "tests.soak.endurance", cluster.address, str(cluster.keys))
+            submitting = [subprocess.Popen([*words, str(jobs // CLIENTS)]) for _ in range(CLIENTS)]
+            while any(one.poll() is None for one in submitting) or client.jobs():
+                readings.append(_read(cluster, client))
+                if len(readings) % 10 == 0:
+                    say(_line(readings[-1]))
+                time.sleep(SAMPLE_S)
+            assert all(one.returncode == 0 for one in submitting), "a client could not submit"
+            seconds = time.monotonic() - began_s
+            readings.append(_read(cluster, client))
+            outcomes = client.stats().outcomes
+        cluster.running["broker"].terminate()
+        cluster.running["broker"].wait(60.0)
+        opened = Journal(cluster.journal)
+        opened.compact()
+        opened.close()
+        ended = sum(outcomes.values())
+        failed = ended - outcomes.get("completed", 0)
+        return Endured(ended, failed, ended / seconds, readings, _journal_mib(cluster))
+    finally:
+        cluster.close()
+
+
+def _read(cluster: Cluster, client: Client) -> Reading:
+    pids = {name: process.pid for name, process in cluster.running.items()}
+    return Reading(
+        sum(client.stats().outcomes.values()),
+        {name: _rss_mib(pid) for name, pid in pids.items()},
+        {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in pids.items()},
+        _journal_mib(cluster),
+    )
+
+
+def _rss_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def _journal_mib(cluster: Cluster) -> float:
+    files = cluster.journal.parent.glob(cluster.journal.name + "*")
+    return sum(file.stat().st_size for file in files) / (1 << 20)
+
+
+def _line(reading: Reading) -> str:
+    rss = ", ".join(f"{name} {mib:.0f} MiB" for name, mib in reading.rss_mib.items())
+    return f"{reading.ended} jobs over: {rss}, journal {reading.journal_mib:.1f} MiB"
+
+
+def _submit(address: str, home: str, jobs: int) -> None:
+    """One client: so many jobs, of which at most `AHEAD` are under way."""
+    with Client(address, home=home, timeout_s=60.0) as client:
+        sent: list[int] = []
+        for number in range(jobs):
+            sent.append(client.submit(["true"]))
+            if number % AHEAD == AHEAD - 1:
+                until(lambda: not {job.job for job in client.jobs()} & set(sent[:-1]), "its jobs are over")
+                sent.clear()
+
+
+if __name__ == "__main__":
+    _submit(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,22 @@
+"""Some thousand short jobs leave no memory, files or journal behind that many more would not fit into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.endurance import endure
+
+JOBS = 3_000
+
+
+@pytest.mark.slow
+def test_short_jobs_leave_next_to_nothing(tmp_path: Path) -> None:
+    found = endure(tmp_path, JOBS)
+    assert (found.jobs, found.failed) == (JOBS, 0)
+    growth = {name: found.growth_mib(name) for name in found.readings[-1].rss_mib}
+    files = {name: found.growth_files(name) for name in found.readings[-1].files}
+    assert max(growth.values()) < 25.0, growth
+    assert max(files.values()) < 10, files
+    assert found.compacted_mib < 6.0, "2 KB a job"
