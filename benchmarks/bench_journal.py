@@ -1,12 +1,17 @@
 """What a long journal costs a broker that starts: time, memory and disk by the number of ended jobs.
 
-    python benchmarks/bench_journal.py                        # 24,000 ended jobs: 10 s on one core
-    python benchmarks/bench_journal.py --jobs 1000000         # writes 1 GB below the temporary folder
+    python benchmarks/bench_journal.py                        # 24,000 ended jobs: half a minute on one core
+    python benchmarks/bench_journal.py --jobs 1000000         # writes 2 GB below the temporary folder: 20 min
 
 A journal is written as brokers write it: jobs of one GPU, each submitted, started, acknowledged, ended by
 itself, with a command of six words, two environment variables and a prediction by the running mean. A fresh
-process then takes it up as a broker does before it listens. The first row is an empty journal; a job's share
-is what the others add to it, and the last row is that, extrapolated.
+process takes it up as a broker does before it listens, three times:
+
+    all entries     without a snapshot, as after a change of policy; it makes the table of ended jobs, too
+    snapshot        the next start: from the snapshot that the first one kept
+    tail            the same, where a killed broker has left 20,000 entries after its snapshot
+
+`start` is what `recovered` takes, `process` the whole of the process with imports and kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +42,26 @@ from rlsched.decide.actions import Start
 
 COMMAND = "python benchmarks/bench_journal.py"
 BATCH = 200
-EXTRAPOLATED = 1_000_000
+TAIL_JOBS = 4_000
+"""Of five entries each."""
 CHILD = """
 import sys, time
 from pathlib import Path
-from rlsched.broker.book import Book
 from rlsched.broker.journal import Journal
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.recovery import keep_snapshot, recovered
 from rlsched.decide.registry import load_scheduler
 scheduler = load_scheduler("fifo-backfill")
 began_s, began_cpu_s = time.perf_counter(), time.process_time()
 journal = Journal(Path(sys.argv[1]))
-book = Book(Predictions("running-mean"), scheduler.order)
-book.replay(journal.rows(), scheduler)
+book = recovered(journal, Predictions("running-mean"), scheduler)
 took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(took_s, cpu_s, int(status["VmRSS"].split()[0]), book.ended)
+memory = [int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")]
+print(took_s, cpu_s, time.process_time(), *memory, book.ended)
+if len(sys.argv) > 2:
+    keep_snapshot(journal, book, scheduler)
+journal.close()
 """
 Row = dict[str, Any]
 
@@ -89,52 +99,60 @@ def entries_of(job: int, now_s: float) -> list[Entry]:
     ]
 
 
-def write(path: Path, jobs: int) -> None:
-    """A journal of so many ended jobs."""
+def write(path: Path, jobs: int, first_job: int = 1) -> None:
+    """A journal of so many ended jobs, or so many more."""
     journal = Journal(path)
-    started = BrokerStarted(
-        epoch=1, cluster="c", version="0", policy="fifo-backfill", fallback="", order="submit"
-    )
-    node = NodeUp(
-        name="n0",
-        gpus=8,
-        gpu_type="generic",
-        gpu_uuids=[],
-        cpus=8,
-        memory_mib=1024,
-        vc="",
-        boot_id="b",
-    )
-    journal.commit([started, node], 1.0)
-    for first in range(1, jobs + 1, BATCH):
+    if first_job == 1:
+        started = BrokerStarted(
+            epoch=1, cluster="c", version="0", policy="fifo-backfill", fallback="", order="submit"
+        )
+        node = NodeUp(
+            name="n0",
+            gpus=8,
+            gpu_type="generic",
+            gpu_uuids=[],
+            cpus=8,
+            memory_mib=1024,
+            vc="",
+            boot_id="b",
+        )
+        journal.commit([started, node], 1.0)
+    for first in range(first_job, first_job + jobs, BATCH):
         now_s = 1.0 + first
-        batch = [one for job in range(first, min(first + BATCH, jobs + 1)) for one in entries_of(job, now_s)]
-        journal.commit(batch, now_s)
+        last = min(first + BATCH, first_job + jobs)
+        journal.commit([one for job in range(first, last) for one in entries_of(job, now_s)], now_s)
     journal.close()
 
 
-def start(path: Path, jobs: int) -> Row:
+def start(path: Path, jobs: int, how: str) -> Row:
     """What a fresh process needs to take it up."""
+    keeps = ["keep"] if how == "all entries" else []
+    began_s = time.perf_counter()
     said = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path)], check=True, capture_output=True, text=True
+        [sys.executable, "-c", CHILD, str(path), *keeps], check=True, capture_output=True, text=True
     ).stdout.split()
-    assert int(said[3]) == jobs
+    process_s = time.perf_counter() - began_s
+    assert int(said[5]) == jobs
     return {
         "jobs": jobs,
+        "how": how,
         "start_s": float(said[0]),
         "cpu_s": float(said[1]),
-        "rss_mb": int(said[2]) * 1024 / 1e6,
+        "process_s": process_s if not keeps else None,
+        "process_cpu_s": float(said[2]),
+        "rss_mb": int(said[3]) * 1024 / 1e6,
+        "peak_mb": int(said[4]) * 1024 / 1e6,
         "disk_mb": path.stat().st_size / 1e6,
     }
 
 
-def extrapolated(empty: Row, full: Row) -> Row:
-    """A row of `EXTRAPOLATED` jobs, each of them costing what one did here."""
-    times = EXTRAPOLATED / full["jobs"]
-    return {
-        name: empty[name] + times * (full[name] - empty[name])
-        for name in ("jobs", "start_s", "cpu_s", "rss_mb", "disk_mb")
-    }
+def starts(directory: Path, jobs: int) -> list[Row]:
+    """All ways of starting on a journal of so many jobs."""
+    path = directory / f"{jobs}.sqlite"
+    write(path, jobs)
+    rows = [start(path, jobs, "all entries"), start(path, jobs, "snapshot")]
+    write(path, TAIL_JOBS, jobs + 1)
+    return [*rows, start(path, jobs + TAIL_JOBS, "tail")]
 
 
 def main() -> None:
@@ -146,21 +164,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON in the place of a table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        rows = []
-        for jobs in (0, arguments.jobs):
-            path = Path(directory) / f"{jobs}.sqlite"
-            write(path, jobs)
-            rows.append(start(path, jobs))
-    rows.append(extrapolated(*rows))
+        rows = [row for jobs in (0, arguments.jobs) for row in starts(Path(directory), jobs)]
     if arguments.json:
         print(json.dumps({"command": COMMAND, "rows": msgspec.to_builtins(rows)}))
         return
-    print("| ended jobs | start, s | CPU, s | memory, MB | journal, MB |\n|---:|---:|---:|---:|---:|")
+    columns = ("start_s", "cpu_s", "process_s", "process_cpu_s", "rss_mb", "peak_mb", "disk_mb")
+    print("| ended jobs | from | start, s | CPU, s | process, s | its CPU | memory, MB | peak, MB | disk |")
+    print("|---:|---|" + "---:|" * len(columns))
     for row in rows:
-        print(
-            f"| {row['jobs']:,.0f}{' (extrapolated)' if row is rows[-1] else ''} | {row['start_s']:.1f} "
-            f"| {row['cpu_s']:.1f} | {row['rss_mb']:.0f} | {row['disk_mb']:.1f} |"
-        )
+        cells = ("" if row[name] is None else f"{row[name]:.1f}" for name in columns)
+        print(f"| {row['jobs']:,} | {row['how']} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ See `rlsched.broker.strangers` for what becomes of jobs that run while an older 
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -24,11 +25,12 @@ from rlsched.broker.entries import (
     NumbersTaken,
     Restored,
 )
-from rlsched.broker.journal import Journal, clear_error, locked, reading
+from rlsched.broker.journal import Journal, locked, reading
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.records import RECORDS_FILE
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.sqlite_errors import clear_error
 from rlsched.broker.strangers import TAKEN_OVER
 from rlsched.errors import InputError, JournalError
 
@@ -114,11 +116,13 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 def _marked(journal: Journal, replaced: Path) -> Restoration:
     """Let the copy say that it is one: the entries that keep numbers from being given twice."""
     from rlsched.broker.predictions import Predictions
+    from rlsched.broker.recovery import MOST_ENDED
     from rlsched.decide.registry import load_scheduler
     from rlsched.workload.predict.kinds import RUNNING_MEAN
 
     entries = journal.last
     book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+    book.over = lambda _: book.forget(book.now_s, math.inf, MOST_ENDED)
     book.replay(journal.rows())
     epoch, number, last_s = _known(replaced, book)
     mark = _mark(book, epoch, number)
@@ -140,11 +144,10 @@ def _marked(journal: Journal, replaced: Path) -> Restoration:
 
 
 def _mark(book: Book, epoch: int, number: int, *, taken_over: bool = False) -> Restored:
-    attempts = [job.attempt.number for job in book.jobs.values() if job.attempt is not None]
     return Restored(
         epoch=epoch + EPOCHS,
         last_number=_above(number + NUMBERS // 2, NUMBERS),
-        last_attempt=_above(max(attempts, default=0), ATTEMPTS),
+        last_attempt=_above(book.highest_attempt, ATTEMPTS),
         taken_over=taken_over,
     )
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from rlsched.broker.accounts import Accounts
 from rlsched.broker.clocks import Clocks, workload_number
 from rlsched.broker.eligibility import Eligibility
+from rlsched.broker.ended import job_of
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import (
     AttemptEnding,
     AttemptOver,
@@ -38,6 +41,7 @@ from rlsched.broker.entries import (
 from rlsched.broker.fair_share import Usage
 from rlsched.broker.jobs import Attempt, Job, Rank
 from rlsched.broker.nodes import Node, change_node
+from rlsched.broker.numbers import NumberOfSeq, Numbers
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.priorities import Priorities
 from rlsched.broker.quotas import Quotas, owner_of
@@ -62,15 +66,18 @@ class Book:
 
     Attributes:
         cluster: What the scheduler sees.
-        jobs: By number.
-        numbers: Theirs, ascending; after a restored backup there are gaps.
+        jobs: By number: those that are not over, and some of those that are (`forget`). See `job`.
+        ended_jobs: (when, number) of those of `jobs` that are over, in order.
+        numbers: Those of all jobs, ascending.
+        table: The journal's table of jobs that are over; None: all of them are in `jobs`.
         job_of_seq: Live jobs, by their number in `cluster`.
         number_of_seq: Job number of every job that has been in `cluster`.
-        tokens: Submission token -> job number.
+        tokens: Submission token -> job number, of `jobs`. See `job_of_token`.
         nodes: By name, in order of registration.
         epoch: Of the last broker that took the journal up, 0 before the first.
         last_number: The highest job number that has been given, here or before a backup was restored.
         last_attempt: Attempts that begin have higher numbers.
+        highest_attempt: The highest number of any attempt of any job.
         restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
         taken_over: That was a standby's copy, and no backup.
         identity: `BrokerStarted.cluster`.
@@ -83,6 +90,7 @@ class Book:
         outcomes: Jobs that are over, by state.
         seats: Which preempted jobs have not left their GPUs yet.
         clocks: Whether SM clocks are chosen.
+        over: Told of each job that is over, at that very fact.
         priorities: Levels and weights of live jobs.
         usage: What users have used.
         eligibility: Which waiting jobs are kept out of the queue, and why.
@@ -97,14 +105,16 @@ class Book:
         self.cluster.stops_take_time = True
         self.predictions = predictions
         self.jobs: dict[int, Job] = {}
-        self.numbers: list[int] = []
+        self.ended_jobs: deque[tuple[float, int]] = deque()
+        self.numbers = Numbers()
+        self.table: EndedTable | None = None
         self.job_of_seq: dict[int, Job] = {}
-        self.number_of_seq: dict[int, int] = {}
+        self.number_of_seq = NumberOfSeq()
         self.tokens: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.epoch = 0
         self.last_number = 0
-        self.last_attempt = 0
+        self.last_attempt = self.highest_attempt = 0
         self.restored_s: float | None = None
         self.taken_over = False
         self.identity = ""
@@ -117,6 +127,7 @@ class Book:
         self.asked_for_s: dict[str, float] = {}
         self.seats = Seats()
         self.clocks = Clocks(self.cluster)
+        self.over: Callable[[Job], object] = _nobody
         self.priorities = Priorities(self.cluster)
         self.usage = Usage(half_life_s)
         self.eligibility = Eligibility(self.cluster)
@@ -125,6 +136,10 @@ class Book:
         self.health_failures = 0
         self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, int], bool] = {}
+
+    def tell_nobody(self) -> None:
+        """From now on nobody is told of jobs that are over."""
+        self.over = _nobody
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
         """Apply a journal.
@@ -244,8 +259,57 @@ class Book:
 
     def gave(self, job: int, attempt: int) -> bool:
         """Whether this journal has begun such an attempt, or a later one of its job."""
-        known = self.jobs.get(job)
+        known = self.job(job)
         return known is not None and known.attempt is not None and attempt <= known.attempt.number
+
+    def job(self, number: int) -> Job | None:
+        """A job, also one that has been forgotten; None: there is none.
+
+        Raises:
+            JournalError: its row is damaged.
+        """
+        job = self.jobs.get(number)
+        if job is not None or self.table is None or number not in self.numbers:
+            return job
+        row = self.table.row(number)
+        return None if row is None else job_of(row)
+
+    def job_of_token(self, token: str) -> Job | None:
+        """The job that was submitted with this token; None: there is none.
+
+        Raises:
+            JournalError: its row is damaged.
+        """
+        number = self.tokens.get(token)
+        if number is not None:
+            return self.jobs[number]
+        if self.table is None or len(self.numbers) == len(self.jobs):
+            return None
+        row = self.table.row_of_token(token)
+        return None if row is None else job_of(row)
+
+    def knows_token(self, token: str) -> bool:
+        """Whether a job was submitted with this token; not where its row is damaged."""
+        try:
+            return self.job_of_token(token) is not None
+        except JournalError:
+            return False
+
+    def forget(self, now_s: float, keep_s: float, most: int) -> None:
+        """Let jobs that are over leave the memory; the journal's table has them.
+
+        Args:
+            now_s: Unix seconds; those of this instant stay, as they may not be in the journal yet.
+            keep_s: Those that have been over for longer leave ...
+            most: ... and the first of the others, until there are so many.
+        """
+        while self.ended_jobs and self.ended_jobs[0][0] < now_s:
+            over_s, number = self.ended_jobs[0]
+            if now_s - over_s <= keep_s and len(self.ended_jobs) <= most:
+                return
+            self.ended_jobs.popleft()
+            job = self.jobs.pop(number)
+            self.tokens.pop(job.spec.token, None)
 
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
@@ -259,7 +323,7 @@ class Book:
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
             self.outcomes["rejected"] = self.outcomes.get("rejected", 0) + 1
-            job.forget_start()
+            self._over(job, now_s)
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
             level, ln_weight = self.priorities.of(entry)
@@ -279,7 +343,7 @@ class Book:
             self.clocks.came(job.number, entry.speed_energy)
             self.priorities.came(entry, job.seq)
             self.job_of_seq[job.seq] = job
-            self.number_of_seq[job.seq] = job.number
+            self.number_of_seq.add(job.seq, job.number)
             self.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, now_s)
         self.jobs[job.number] = job
         self.numbers.append(job.number)
@@ -315,9 +379,13 @@ class Book:
         job = self.job_of_seq[start.seq]
         earlier = max(job.attempt.number if job.attempt else 0, self.last_attempt)
         ranks = self._ranks(start.gpus)
+        self.highest_attempt = max(self.highest_attempt, earlier + 1)
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
         job.state, job.reason = "launching", ""
+        job.attempts += 1
+        if job.first_start_s is None:
+            job.first_start_s = now_s
         for rank in ranks:
             self.nodes[rank.node].live_jobs.add(job.number)
         if self.seats.take(job, job.attempt):
@@ -368,6 +436,7 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         end_s = max(rank.ended_s for rank in attempt.ranks)
         run_s = attempt.run_s
+        job.gpu_s += job.spec.num_gpus * attempt.held_s
         self.usage.over(job, attempt, end_s, now_s)
         self.seats.over(job)
         if entry.outcome == "queued":
@@ -397,4 +466,13 @@ class Book:
         self.priorities.gone(job.number)
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
+        self._over(job, self.now_s)
+
+    def _over(self, job: Job, now_s: float) -> None:
         job.forget_start()
+        self.ended_jobs.append((now_s, job.number))
+        self.over(job)
+
+
+def _nobody(job: Job) -> None:
+    """Told of a job that is over."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from rlsched.broker.book import Book
-from rlsched.broker.journal import Reading, clearly, locked, reading
+from rlsched.broker.ended import EndedJob, ended_job
+from rlsched.broker.ended_table import ANEW, differences
+from rlsched.broker.journal import Reading, locked, reading
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.recovery import MOST_ENDED
 from rlsched.broker.rows import Row, rows_and_damage
+from rlsched.broker.snapshot_table import SnapshotTable
+from rlsched.broker.sqlite_errors import clearly
 from rlsched.broker.wal import check_wal
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, JournalHeldError
@@ -24,7 +31,8 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
     """A journal as `rlsched journal check` reports it.
 
     Attributes:
-        damage: A line each, the first `MAX_DAMAGE`; empty: it is whole.
+        damage: A line each, the first `MAX_DAMAGE`; empty: its entries are whole.
+        derived: Likewise of what is made of entries that are whole: the table of ended jobs, snapshots.
         entries: Readable ones.
         last_s: Time of the last one, Unix seconds; 0 without any.
         jobs: Submitted in it, by state; empty where it is damaged.
@@ -37,6 +45,7 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     version: int
     damage: list[str]
+    derived: list[str]
     entries: int
     last_s: float
     jobs: dict[str, int]
@@ -70,25 +79,49 @@ def check(path: str | Path) -> JournalReport:
                     damage.append(row)
 
         rows = whole()
+        over: list[EndedJob] = []
+
+        def ended() -> Iterator[EndedJob]:
+            for row in rows:
+                book.replay([row])
+                if journal.ended_at is not None and row.n <= journal.ended_at:
+                    yield from over
+                over.clear()
+                book.forget(book.now_s, math.inf, MOST_ENDED)
+
+        book.over = lambda job: over.append(ended_job(job, book.nodes))
+        derived: list[str] = []
         try:
-            book.replay(rows)
+            for line in differences(journal.db, ended()) if journal.ended_at is not None else ended():
+                if isinstance(line, str) and len(derived) < MAX_DAMAGE:
+                    derived.append(f"{line}; {ANEW}")
         except JournalError as error:
             damage.append(str(error))
         for _ in rows:
             pass
-    states = [job.state for job in book.jobs.values()] if not damage else []
+        derived += _snapshots(journal)
+    live = Counter(job.state for job in book.job_of_seq.values())
     return JournalReport(
         path=str(path),
         version=journal.version,
         damage=damage[:MAX_DAMAGE],
         entries=entries,
         last_s=last_s,
-        jobs={state: states.count(state) for state in sorted(set(states))},
+        derived=[] if damage else derived[:MAX_DAMAGE],
+        jobs={} if damage else dict(sorted((live + Counter(book.outcomes)).items())),
         epoch=book.epoch,
         cluster=book.identity,
         next_job=book.last_number + 1,
         bytes=sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if _is_part(path, file)),
     )
+
+
+def _snapshots(journal: Reading) -> list[str]:
+    """Snapshots that a start would pass over."""
+    if not journal.has_snapshots:
+        return []
+    found = SnapshotTable(journal.path, journal.db).newest_first()
+    return [f"{one}; a start passes over it" for one in found if isinstance(one, str)]
 
 
 def _is_part(path: Path, file: Path) -> bool:

@@ -23,6 +23,7 @@ from rlsched.broker.journal import Journal, locked
 from rlsched.broker.keys import KeyHome
 from rlsched.broker.knocks import Knocks
 from rlsched.broker.private import touch_private
+from rlsched.broker.rows import Row
 from rlsched.broker.shipping import access_digest
 from rlsched.broker.standby import Taken
 from rlsched.broker.warm import PAGE, Warm
@@ -171,6 +172,7 @@ class _Copy:
 
     def __init__(self, path: Path, home: KeyHome, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._home, self._warm, self._say = path, home, warm, say
+        warm.keeps_ended = True
         self._mark = path.with_name(COPY_FILE)
         self._said = ""
         self._access = 0
@@ -179,7 +181,7 @@ class _Copy:
         self.is_own = self.journal.last > 0 and not self._mark.exists()
         while warm.last < self.journal.last:
             rows = list(islice(self.journal.rows(warm.last), PAGE))
-            warm.apply(rows, self.journal.checksum_of(rows[-1].n))
+            self._apply(rows, self.journal.checksum_of(rows[-1].n))
 
     @property
     def book(self) -> Book:
@@ -212,12 +214,19 @@ class _Copy:
             time.sleep(PAUSE_S)
             return
         if rows:
-            self._warm.apply(rows, answer.rows[-1][4])
+            self._apply(rows, answer.rows[-1][4])
         if answer.access is not None:
             self._take_access(answer.access)
         if self.journal.last >= answer.last:
             self.is_whole = True
             self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
+
+    def _apply(self, rows: list[Row], checksum: int | None) -> None:
+        """Replay what is in the journal; its table of ended jobs gets those that are over by it."""
+        self._warm.apply(rows, checksum)
+        ended = self._warm.ended()
+        if self._warm.last > self.journal.ended_at:
+            self.journal.add_ended(ended, self._warm.last)
 
     def _begin_anew(self) -> None:
         """What lies here went another way than the journal that is to be copied."""

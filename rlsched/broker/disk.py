@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import Entry
 from rlsched.broker.private import touch_private
 from rlsched.broker.vitals import CommitsEntries
@@ -118,7 +119,7 @@ class PatientCommits:
     ) -> None:
         self._journal, self._disk, self._meanwhile, self._say = journal, disk, meanwhile, say
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Make a batch durable, however long that takes.
 
         Raises:
@@ -128,7 +129,7 @@ class PatientCommits:
         waited = False
         while True:
             try:
-                self._journal.commit(entries, now_s)
+                self._journal.commit(entries, now_s, over)
             except JournalFullError as error:
                 if self._disk.give_up_reserve():
                     continue

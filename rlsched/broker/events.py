@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import Entry
 from rlsched.broker.roles import NOBODY, Peer
 from rlsched.decide.record import DecisionRecord
@@ -50,6 +51,8 @@ class Journal(msgspec.Struct, frozen=True):
     """Commit these, as one, before any effect that follows."""
 
     entries: list[Entry]
+    over: list[EndedJob] = []
+    """Jobs that are over by them."""
 
 
 class Reply(msgspec.Struct, frozen=True):

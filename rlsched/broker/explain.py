@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from rlsched.broker.book import Book
-from rlsched.broker.jobs import Attempt, Job
+from rlsched.broker.jobs import Attempt, Job, place_of
 from rlsched.broker.priorities import LEVELS
-from rlsched.broker.views import place_of, seat_reason, shortened
+from rlsched.broker.views import seat_reason, shortened
 from rlsched.broker.waiting import Room, asked_again_s, fits_now, ineligible, rooms
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Preempt, Start
@@ -196,7 +196,7 @@ def _plans(book: Book, lead: str, plans: list[PlanSeen]) -> list[str]:
     """Plans in words, those of which there is something to say."""
 
     def called(seq: int) -> str:
-        return f"job {book.number_of_seq.get(seq, '?')}"
+        return f"job {book.number_of_seq.get(seq) or '?'}"
 
     compared = sum(not plan.verdict for plan in plans) > 1
     said = [f"{in_words(plan, called)} ({outcome(plan, compared)})" for plan in plans]
@@ -250,12 +250,12 @@ def _last_decision(book: Book, record: DecisionRecord) -> str:
         "automatic": "nobody had to choose:",
     }[record.source]
     if isinstance(record.action, Start):
-        what = f"started job {book.number_of_seq.get(record.action.seq, '?')}"
+        what = f"started job {book.number_of_seq.get(record.action.seq) or '?'}"
     elif isinstance(record.action, Preempt):
-        what = f"preempted job {book.number_of_seq.get(record.action.seq, '?')}"
+        what = f"preempted job {book.number_of_seq.get(record.action.seq) or '?'}"
         if record.action.moved_for >= 0:
-            other = book.number_of_seq.get(record.action.moved_for, "?")
-            what = f"moved job {book.number_of_seq.get(record.action.seq, '?')} for job {other}"
+            other = book.number_of_seq.get(record.action.moved_for) or "?"
+            what = f"moved job {book.number_of_seq.get(record.action.seq) or '?'} for job {other}"
     else:
         what = "chose to wait"
     chance = _chance(record.halves[0]) if record.halves else ""
@@ -295,7 +295,7 @@ def _row_words(book: Book, half: Half, row: int) -> str:
         clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, CLOCK]
         at = f" at clock {clock:.2f}" if clock > 0.0 else ""
         return f"{book.cluster.node_names[half.nodes[row]]}{at}"
-    return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq, '?')}"
+    return "wait" if seq < 0 else f"start job {book.number_of_seq.get(seq) or '?'}"
 
 
 def _probabilities(half: Half) -> list[float]:

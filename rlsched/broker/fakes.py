@@ -7,16 +7,18 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import BrokerStarted, Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
-from rlsched.broker.journal import Journal, clear_error
+from rlsched.broker.journal import Journal
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.predictions import Predictions
 from rlsched.broker.priorities import Ranks
+from rlsched.broker.recovery import recovered
 from rlsched.broker.roles import Peer
 from rlsched.broker.serve import perform
+from rlsched.broker.sqlite_errors import clear_error
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
@@ -30,12 +32,12 @@ class FailingJournal(Journal):
         self.fail_from = fail_from
         self.commits = 0
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Commit, or fail as a full disk does: nothing is written."""
         self.commits += 1
         if self.commits > self.fail_from:
             raise clear_error(self.path, sqlite3.OperationalError("database or disk is full"))
-        super().commit(entries, now_s)
+        super().commit(entries, now_s, over)
 
 
 class RecordingTransport:
@@ -101,8 +103,8 @@ class HandBroker:
         self.records: list[Records] = []
         self.has_time: Callable[[], bool] = lambda: True
         ranks = ranks or Ranks()
-        self.book = Book(Predictions(prediction), scheduler.order, ranks.half_life_s)
-        self.book.replay(journal.rows(), scheduler)
+        predictions = Predictions(prediction)
+        self.book = recovered(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
         self.now_s = max(now_s, self.book.now_s + 0.001)
         started = BrokerStarted(
             epoch=self.book.epoch + 1,
@@ -113,7 +115,9 @@ class HandBroker:
             order=scheduler.order.name,
             speed_energy=speed_energy,
         )
-        self.machine = Machine(self.book, scheduler, started, self.now_s, limits=limits, ranks=ranks)
+        self.machine = Machine(
+            self.book, scheduler, started, self.now_s, ended=journal.ended, limits=limits, ranks=ranks
+        )
         self._requests = itertools.count(1)
         self.batch([])
 

@@ -6,7 +6,7 @@ Questions, and whatever else nodes say, are kept for the next batch, once each; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,12 +22,12 @@ class Held:
     """Messages that wait for the next batch.
 
     Args:
-        tokens: Submission tokens that the machine knows, those of the batch that waits among them.
+        knows: Whether the machine knows a submission's token, also of the batch that waits.
         event_of: A message as the machine takes it.
     """
 
-    def __init__(self, tokens: Container[str], event_of: Callable[[Heard], Event]) -> None:
-        self._tokens, self._event_of = tokens, event_of
+    def __init__(self, knows: Callable[[str], bool], event_of: Callable[[Heard], Event]) -> None:
+        self._knows, self._event_of = knows, event_of
         self._events: dict[tuple[bytes, bytes], Event] = {}
 
     def take(self) -> list[Event]:
@@ -50,7 +50,7 @@ class Held:
         elif (
             heard.peer.role == "node"
             or not isinstance(message, CHANGES)
-            or (isinstance(message, Submit) and message.token in self._tokens)
+            or (isinstance(message, Submit) and self._knows(message.token))
         ):
             if len(self._events) < MAX_HELD:
                 self._events[heard.route, msgspec.msgpack.encode(message)] = self._event_of(heard)

@@ -87,6 +87,11 @@ class Attempt:
         return not self.live_ranks()
 
     @property
+    def held_s(self) -> float:
+        """How long it had its GPUs to itself, seconds, all its ranks being over."""
+        return max(max(rank.ended_s for rank in self.ranks) - self.seated_s, 0.0)
+
+    @property
     def run_s(self) -> float:
         """How long its longest rank ran, seconds, all being over.
 
@@ -113,6 +118,10 @@ class Job:
         moves: Those of them after which it was to go on elsewhere at once.
         last_move: By which decision and for whom that was last, "" if never.
         earlier_s: Run time of those that were preempted, seconds.
+        attempts: How many have begun.
+        first_start_s: When the first of them got its GPUs, Unix seconds; None before.
+        gpu_s: GPU-seconds of those that are over: GPUs, shares counted, times the time that it had them.
+        energy_j: What they used, joules; None where no node has measured it.
     """
 
     number: int
@@ -126,9 +135,18 @@ class Job:
     moves: int = 0
     last_move: str = ""
     earlier_s: float = 0.0
+    attempts: int = 0
+    first_start_s: float | None = None
+    gpu_s: float = 0.0
+    energy_j: float | None = None
     end_s: float | None = None  # of its last rank
     exit_code: int | None = None
     reason: str = ""
+
+    @property
+    def wait_s(self) -> float | None:
+        """Queueing delay, seconds: first start less submission; None where it has not started."""
+        return None if self.first_start_s is None else self.first_start_s - self.submit_s
 
     def forget_start(self) -> None:
         """Over: let go of what only a start needs, and share the strings that many jobs have."""
@@ -156,3 +174,10 @@ class Job:
     def active(self) -> Attempt | None:
         """The attempt that is launching, running or being ended."""
         return self.attempt if self.state in ("launching", "running") else None
+
+
+def place_of(job: Job) -> str:
+    """Where the current or last attempt has its GPUs, such as `n0[0,1] n1[3]`."""
+    if job.attempt is None:
+        return ""
+    return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)

@@ -11,15 +11,22 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlsched.broker import ended_table
+from rlsched.broker.ended import EndedJob
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import Entry, decode_entry
 from rlsched.broker.private import make_private, touch_private
 from rlsched.broker.rows import MEND, CheckedRow, Row, Stored, checksum, read_rows, rows_after, stored
+from rlsched.broker.snapshot_table import CREATE as CREATE_SNAPSHOTS
+from rlsched.broker.snapshot_table import SnapshotTable
+from rlsched.broker.sqlite_errors import clear_error, clearly
 from rlsched.broker.wal import check_wal
-from rlsched.errors import JournalError, JournalFullError, JournalHeldError
+from rlsched.errors import JournalError, JournalHeldError
 
 JOURNAL_FILE = "journal.sqlite"
 """Its name in the directory of a broker."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_WITH_ENDED = 3
 _FULL = 2
 _CREATE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -44,6 +51,9 @@ class Journal:
 
     Attributes:
         last: Number of the last entry, 0 before the first.
+        ended_at: Number of the entry up to which the table of ended jobs holds.
+        ended: That table, to be read.
+        snapshots: What quick starts begin with.
 
     Raises:
         JournalHeldError: another broker holds it.
@@ -61,6 +71,9 @@ class Journal:
                     self.path, isolation_level=None, timeout=5.0, check_same_thread=False
                 )
                 self._prepare()
+                self._db.execute(CREATE_SNAPSHOTS)
+                self.snapshots = SnapshotTable(self.path, self._db)
+            self.ended = EndedTable(self.path, self._db)
         except BaseException:
             self._lock.close()
             raise
@@ -79,34 +92,49 @@ class Journal:
             and _one(self._db, "PRAGMA page_count") <= 1
         ):
             version = f"INSERT INTO meta VALUES ('version', '{SCHEMA_VERSION}');"
-            self._db.executescript(f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {version} COMMIT;")
+            self._db.executescript(
+                f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {ended_table.CREATE} {version} COMMIT;"
+            )
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # from now on an empty schema is damage
-        if _version(self.path, self._db) == 1:
-            self._migrate()
+        found = _version(self.path, self._db)
+        if found < SCHEMA_VERSION:
+            self._migrate(found)
         self.last = _last(self.path, self._db)
+        self.ended_at = _ended_at(self.path, self._db)
 
-    def _migrate(self) -> None:
-        """From version 1, which has no checksums, in one transaction."""
+    def _migrate(self, version: int) -> None:
+        """In one transaction: version 1 has no checksums, and neither 1 nor 2 a table of ended jobs."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._db.execute("ALTER TABLE entries RENAME TO entries_1")
-            self._db.execute(_CREATE_ENTRIES)
-            last = 0
-            for row in read_rows(self.path, self._db, None, "entries_1"):
-                last = row.n
-                self._db.execute(_INSERT, stored(*row))
-            self._db.execute("DROP TABLE entries_1")
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
+            if version == 1:
+                self._add_checksums()
+            for statement in ended_table.CREATE.split(";"):
+                self._db.execute(statement)
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(SCHEMA_VERSION),))
             self._db.execute("COMMIT")
         except (JournalError, sqlite3.Error) as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             reason = error if isinstance(error, JournalError) else clear_error(self.path, error)
-            raise JournalError(f"{reason}; it stays a journal of version 1, as it was") from error
+            raise JournalError(f"{reason}; it stays a journal of version {version}, as it was") from error
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def _add_checksums(self) -> None:
+        self._db.execute("ALTER TABLE entries RENAME TO entries_1")
+        self._db.execute(_CREATE_ENTRIES)
+        last = 0
+        for row in read_rows(self.path, self._db, None, "entries_1"):
+            last = row.n
+            self._db.execute(_INSERT, stored(*row))
+        self._db.execute("DROP TABLE entries_1")
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Make a batch durable, whole or not at all.
+
+        Args:
+            entries: The facts.
+            now_s: When, Unix seconds.
+            over: Jobs that are over by them. None: whoever writes does not know; the next broker finds out.
 
         Raises:
             JournalFullError: nothing of this batch was written, for want of space; it can be tried again.
@@ -114,7 +142,8 @@ class Journal:
         """
         if not entries:
             return
-        self._write([stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)])
+        rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
+        self._write(rows, over)
 
     def append(self, rows: Sequence[Stored]) -> list[Row]:
         """Make rows of another journal durable that follow those of this one; what they hold.
@@ -131,22 +160,60 @@ class Journal:
             self._write(rows)
         return found
 
-    def _write(self, rows: Sequence[Stored]) -> None:
+    def _write(self, rows: Sequence[Stored], over: Sequence[EndedJob] | None = None) -> None:
         last = self.last + len(rows)
+        holds = over is not None and self.ended_at == self.last
         with clearly(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(_INSERT, rows)
                 self._db.execute("UPDATE meta SET value = ? WHERE key = 'entries'", (str(last),))
+                if over:
+                    ended_table.put(self._db, over)
+                if holds:
+                    ended_table.holds_at(self._db, last)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
         self.last = last
+        if holds:
+            self.ended_at = last
+
+    def add_ended(self, rows: Sequence[EndedJob], holds_at: int | None = None) -> None:
+        """Add rows to the table of ended jobs that it lacks.
+
+        Args:
+            rows: The rows.
+            holds_at: The entry up to which the table holds now; None: there are more to come.
+
+        Raises:
+            JournalError: they cannot be written; none of them was.
+        """
+        with clearly(self.path):
+            self._db.execute("SAVEPOINT ended")  # whoever replays has a SELECT open
+            try:
+                ended_table.put(self._db, rows)
+                if holds_at is not None:
+                    ended_table.holds_at(self._db, holds_at)
+            except BaseException:
+                self._db.execute("ROLLBACK TO ended")
+                raise
+            finally:
+                self._db.execute("RELEASE ended")
+        self.ended_at = self.ended_at if holds_at is None else holds_at
+
+    def forget_ended(self) -> None:
+        """Empty the table of ended jobs; the next to replay the facts fills it."""
+        with clearly(self.path):
+            self._db.executescript(
+                "BEGIN; DELETE FROM ended_jobs; UPDATE meta SET value = '0' WHERE key = 'ended_at'; COMMIT;"
+            )
+        self.ended_at = 0
 
     def rows(self, after: int = 0) -> Iterator[Row]:
-        """All entries in order, or those with a higher number than `after`.
+        """All entries in order, or those after one of them.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -200,12 +267,16 @@ class Reading:
     Attributes:
         version: Of its form.
         last: Number of its last entry; None in version 1.
+        ended_at: Number of the entry up to which its table of ended jobs holds; None before version 3.
+        has_snapshots: Whether it has a table of them.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path, self.db = path, db
         self.version = _version(path, db)
         self.last = None if self.version == 1 else _last(path, db)
+        self.ended_at = None if self.version < _WITH_ENDED else _ended_at(path, db)
+        self.has_snapshots = bool(_one(db, "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'"))
 
     def rows(self) -> Iterator[Row]:
         """All entries in order.
@@ -256,15 +327,6 @@ def read_journal(path: str | Path) -> list[Row]:
         return list(journal.rows())
 
 
-@contextmanager
-def clearly(path: Path) -> Iterator[None]:
-    """What SQLite says becomes one clear line. Names in a damaged file may be no text at all."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise clear_error(path, error) from error
-
-
 def _one(db: sqlite3.Connection, query: str) -> Any:
     """The one value that a query gives; None where it gives none."""
     row = db.execute(query).fetchone()
@@ -278,7 +340,7 @@ def _meta(db: sqlite3.Connection, key: str) -> str:
 
 
 def _version(path: Path, db: sqlite3.Connection) -> int:
-    """1 or `SCHEMA_VERSION`."""
+    """1 to `SCHEMA_VERSION`."""
     try:
         found = _meta(db, "version")
     except sqlite3.OperationalError as error:
@@ -290,7 +352,7 @@ def _version(path: Path, db: sqlite3.Connection) -> int:
             f"{path}: an SQLite file, but not a journal of rlsched; choose another path, or, where it was "
             "one, restore a backup (`rlsched journal restore`)"
         )
-    if found not in ("1", str(SCHEMA_VERSION)):
+    if found not in map(str, range(1, SCHEMA_VERSION + 1)):
         raise JournalError(
             f"{path}: journal version {found!r}, this rlsched writes {SCHEMA_VERSION}; "
             "run the rlsched that wrote it, or choose another path"
@@ -299,9 +361,17 @@ def _version(path: Path, db: sqlite3.Connection) -> int:
 
 
 def _last(path: Path, db: sqlite3.Connection) -> int:
-    found = _meta(db, "entries")
+    return _number(path, db, "entries", "number of entries")
+
+
+def _ended_at(path: Path, db: sqlite3.Connection) -> int:
+    return _number(path, db, "ended_at", "mark of ended jobs")
+
+
+def _number(path: Path, db: sqlite3.Connection, key: str, what: str) -> int:
+    found = _meta(db, key)
     if not (found.isascii() and found.isdigit()):
-        raise JournalError(f"{path}: damaged: its number of entries reads {found!r}; {MEND}")
+        raise JournalError(f"{path}: damaged: its {what} reads {found!r}; {MEND}")
     return int(found)
 
 
@@ -370,18 +440,3 @@ def locked(path: Path) -> FileIO:
             f"{path}: another broker holds this journal; stop it first, or give this one another --dir"
         )
     return lock
-
-
-def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """What SQLite says, with what to do about it."""
-    text = " ".join(str(error).split())  # it may quote a schema, or what has become of it
-    if "full" in text:
-        advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
-        return JournalFullError(f"{path}: journal: {text}; {advice}")
-    if "locked" in text or "busy" in text:
-        advice = "another program has it open for writing; close that, then start the broker again"
-    elif "disk I/O" in text or "unable to open" in text or "readonly" in text:
-        advice = "check the disk and its permissions"
-    else:
-        advice = MEND
-    return JournalError(f"{path}: journal: {text}; {advice}")

@@ -18,6 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         kill_again_s: How often an order to end a rank is repeated until it is over.
         log_timeout_s: How long a node may take to read a log.
         grace_s: A preempted job has so long between SIGTERM and SIGKILL.
+        ended_s: A job that is over stays in memory for so long at least ...
+        ended_jobs: ... unless more than so many do.
     """
 
     heartbeat_s: float = 2.0
@@ -28,3 +30,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     kill_again_s: float = 10.0
     log_timeout_s: float = 10.0
     grace_s: float = 30.0
+    ended_s: float = 3_600.0
+    ended_jobs: int = 10_000

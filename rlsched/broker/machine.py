@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.backlog import TOO_MANY, Backlog
 from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob, ended_job
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import (
     AttemptOver,
     BrokerStarted,
@@ -84,6 +86,7 @@ class Machine:
         scheduler: The policy.
         started: The fact that begins this broker's epoch; journalled with the first batch.
         now_s: When it started, Unix seconds; later than everything in the book.
+        ended: Jobs that are over, as the journal has them.
         limits: Its times.
         ranks: Which jobs go before others.
         memory: The last record of each job.
@@ -102,6 +105,7 @@ class Machine:
         started: BrokerStarted,
         now_s: float,
         *,
+        ended: EndedTable,
         limits: Limits | None = None,
         ranks: Ranks | None = None,
         memory: RecordMemory | None = None,
@@ -121,6 +125,8 @@ class Machine:
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []
         self._records: list[DecisionRecord] = []
+        self._over: list[EndedJob] = []
+        book.over = lambda job: self._over.append(ended_job(job, book.nodes))
         self._dirty = self._forget_due(now_s)
         self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
         book.seats.emptied.clear()  # launched when their nodes say hello
@@ -148,6 +154,7 @@ class Machine:
             send=self._send,
             reply=self._reply,
             reports=self._reports,
+            ended=ended,
         )
 
     def due_s(self) -> float:
@@ -173,6 +180,7 @@ class Machine:
             self._members.pardon(now_s)
         self.now_s = now_s
         self._effects, self._entries, self._records = [], [], []
+        self._over = []
         for entry in self._first:
             self._note(entry)
         self._first = []
@@ -197,7 +205,7 @@ class Machine:
             self._note(EligibilityReviewed())
         if self._dirty:
             self._decide()
-        head: list[Effect] = [Journal(self._entries)] if self._entries else []
+        head: list[Effect] = [Journal(self._entries, self._over)] if self._entries else []
         tail: list[Effect] = [Records(self._records)] if self._records else []
         return head + self._effects + tail
 
@@ -311,6 +319,7 @@ class Machine:
         for number in active:
             self._tick_job(self.book.jobs[number])
         self._requests.expire(self.now_s)
+        self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _rank(self) -> None:

@@ -15,6 +15,8 @@ from rlsched.wire.messages import JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, 
 MAX_PAGE_BYTES = 1 << 16
 """Estimated; a single row may be larger."""
 MAX_PAGE_ROWS = 250
+MAX_PAST_ROWS = 50
+"""Where jobs may have to be read from the journal: about 4 ms."""
 MAX_JOB_NODES = 4_000
 """Nodes that a job's row names."""
 Row = TypeVar("Row", JobInfo, NodeInfo)
@@ -41,7 +43,8 @@ class Pages:
 
     def job(self, number: int) -> Jobs:
         """One job."""
-        return Jobs(jobs=[self._row(self._book.jobs[number])])
+        job = self._book.job(number)
+        return Jobs(jobs=[] if job is None else [self._row(job)])
 
     def jobs(self, asked: ListJobs) -> Jobs:
         """The latest jobs whose number is below `before`, oldest first, and how many older ones there are."""
@@ -64,9 +67,16 @@ class Pages:
     def _of_all(self, before: int | None, limit: int) -> tuple[list[Job], int]:
         """The latest jobs, and how many older ones there are."""
         numbers = self._book.numbers
-        end = len(numbers) if before is None else bisect_left(numbers, before)
-        first = max(0, end - limit)
-        return [self._book.jobs[number] for number in reversed(numbers[first:end])], first
+        end = len(numbers) if before is None else numbers.below(before)
+        found: list[Job] = []
+        left = MAX_PAST_ROWS
+        for number in reversed(numbers.between(end - limit, end)):
+            left -= number not in self._book.jobs
+            job = self._book.job(number)
+            if left < 0 or job is None:
+                break
+            found.append(job)
+        return found, end - len(found)
 
     def _row(self, job: Job) -> JobInfo:
         return job_info(job, self._reasons, MAX_JOB_NODES)
@@ -103,13 +113,14 @@ def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
 
 def _job_bytes(row: JobInfo) -> int:
     texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes
-    return 400 + sum(map(_text_bytes, texts)) + 4 * sum(map(len, row.gpus))
+    return 400 + sum(map(text_bytes, texts)) + 4 * sum(map(len, row.gpus))
 
 
 def _node_bytes(row: NodeInfo) -> int:
     texts = row.name, row.gpu_type, row.vc, row.clocks_note, row.reason, *row.notes
-    return 200 + sum(map(_text_bytes, texts)) + 9 * len(row.jobs)
+    return 200 + sum(map(text_bytes, texts)) + 9 * len(row.jobs)
 
 
-def _text_bytes(text: str) -> int:
+def text_bytes(text: str) -> int:
+    """Of a text in a message, at most."""
     return 8 + (len(text) if text.isascii() else 4 * len(text))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlsched.broker.private import touch_private
 from rlsched.broker.troubles import Troubles
 from rlsched.decide.record import DecisionRecord, packed
 from rlsched.errors import InputError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 RECORDS_FILE = "records.msgpack"
 LAST_RECORDS = 5_000
 _LENGTH_BYTES = 4
+_HEAD_BYTES = 64
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of TensorBoard's folder that a broker starts with: there may be room later."""
 
@@ -54,10 +56,10 @@ class RecordLog:
         self.kept = 0
         self._recovered = False
         self._cut_to: int | None = None  # where the last whole record ends, if a part of another follows
+        self._starts: deque[int] = deque(maxlen=LAST_RECORDS)  # of the last records, in the file
         self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
         try:
-            self.last = _recover(self.path)
-            self._recovered = True
+            self.last = self._recover()
         except Exception as error:  # a broker starts without its records
             self._not_written(error, 0)
 
@@ -65,10 +67,12 @@ class RecordLog:
         """Keep these, or count them as lost."""
         try:
             if not self._recovered:
-                _recover(self.path)
-                self._recovered = True
+                self._recover()
             bodies = self._packed(records)
-            self._append(b"".join(bodies))
+            at = self._append(b"".join(bodies))
+            for body in bodies:
+                self._starts.append(at)
+                at += len(body)
         except Exception as error:  # whatever a disk does
             self._not_written(error, len(records))
         else:
@@ -85,8 +89,22 @@ class RecordLog:
                 self.troubles.count("packed", f"the record of decision {record.number}", error)
         return bodies
 
-    def _append(self, data: bytes) -> None:
-        """Append all of it; what a full disk takes of it is cut off again.
+    def _recover(self) -> list[DecisionRecord]:
+        records, starts = _recover(self.path)
+        self._starts = deque(starts, LAST_RECORDS)
+        self._recovered = True
+        return records
+
+    def mark(self) -> None:
+        """Note where the last records begin, so that the next start need not walk through all of them."""
+        try:
+            if self._recovered and self._starts:
+                _write_mark(self.path, self._starts[0])
+        except OSError as error:
+            self._not_written(error, 0)
+
+    def _append(self, data: bytes) -> int:
+        """Append all of it, and say where it begins; what a full disk takes of it is cut off again.
 
         Raises:
             OSError: the disk is full, say.
@@ -105,6 +123,7 @@ class RecordLog:
                 self._cut_to = None
                 raise
             self._cut_to = None
+            return whole
         finally:
             os.close(file)
 
@@ -173,16 +192,15 @@ def _new_writer(logdir: str | Path) -> DecisionWriter:
     return DecisionWriter(logdir)
 
 
-def _recover(path: Path) -> list[DecisionRecord]:
-    """Cut a broken tail off, and read the last records."""
+def _recover(path: Path) -> tuple[list[DecisionRecord], list[int]]:
+    """Cut a broken tail off; the last records, and where the last `LAST_RECORDS` of them begin."""
     path.touch(mode=0o600)
     starts: deque[tuple[int, int]] = deque(maxlen=LAST_RECORDS)
     with path.open("r+b") as file:
         size = file.seek(0, 2)
-        at = 0
+        at = _marked(path, size)
         while at + _LENGTH_BYTES <= size:
-            file.seek(at)
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "big")
+            length = int.from_bytes(os.pread(file.fileno(), _LENGTH_BYTES, at), "big")
             if at + _LENGTH_BYTES + length > size:
                 break
             starts.append((at + _LENGTH_BYTES, length))
@@ -196,4 +214,30 @@ def _recover(path: Path) -> list[DecisionRecord]:
                 records.append(decoder.decode(file.read(length)))
             except msgspec.DecodeError:
                 continue
-    return records
+    return records, [start - _LENGTH_BYTES for start, _ in starts]
+
+
+def _mark_of(path: Path) -> Path:
+    return path.with_name(path.name + ".mark")
+
+
+def _write_mark(path: Path, at: int) -> None:
+    """Note where a record begins, and how it does: a mark of another file is known by that."""
+    with path.open("rb") as file:
+        file.seek(at)
+        head = file.read(_HEAD_BYTES)
+    draft = _mark_of(path).with_suffix(".draft")
+    touch_private(draft)
+    draft.write_bytes(msgspec.msgpack.encode([at, head]))
+    draft.replace(_mark_of(path))
+
+
+def _marked(path: Path, size: int) -> int:
+    """Where the records begin that are worth a look; 0 where nobody has noted it."""
+    try:
+        at, head = msgspec.msgpack.decode(_mark_of(path).read_bytes(), type=tuple[int, bytes])
+        with path.open("rb") as file:
+            file.seek(at)
+            return at if head and file.read(len(head)) == head and at + len(head) <= size else 0
+    except (OSError, msgspec.MsgspecError, ValueError, OverflowError):
+        return 0

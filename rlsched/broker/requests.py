@@ -14,9 +14,11 @@ import msgspec
 
 from rlsched.broker.attempts import Attempts
 from rlsched.broker.book import Book
+from rlsched.broker.ended_table import EndedTable
 from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.explain import explain, never_runs
+from rlsched.broker.history import Past
 from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
 from rlsched.broker.members import Members
@@ -36,9 +38,11 @@ from rlsched.wire.messages import (
     DrainNode,
     FetchLog,
     ListAccounts,
+    ListHistory,
     ListJobs,
     ListNodes,
     ListQuotas,
+    ListUsage,
     LogChunk,
     LogData,
     Ok,
@@ -109,6 +113,7 @@ class Requests:
         send: Tells a node.
         reply: Answers a client.
         reports: How the broker does.
+        ended: Jobs that are over.
 
     Attributes:
         refusal: What new submissions are answered with, "" where they are taken.
@@ -127,11 +132,13 @@ class Requests:
         send: SendNow,
         reply: Callable[[bytes, int, ClientReply], None],
         reports: Reports,
+        ended: EndedTable,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits, self._ranks = memory, limits, ranks
         self._note, self._send, self._reply = note, send, reply
         self._pages = Pages(book, members.seen_s, members.clock_skew_s)
+        self._past = Past(book, ended)
         self._reports = reports
         self._log_waits: dict[int, _LogWait] = {}
         self._next_request = 1
@@ -194,7 +201,7 @@ class Requests:
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
         """Why whoever asks may not rule over this job, None if they may."""
-        job = self._book.jobs.get(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        job = self._book.job(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
         if job is None or rules_over(asked.by, job.spec.user):
             return None
         owner = job.spec.user or "nobody"
@@ -205,19 +212,21 @@ class Requests:
 
     def _submit(self, message: Submit, drafts: _Drafts) -> ClientReply:
         number = self._book.tokens.get(message.token)
-        if number is None:
+        job = None if number is None else self._book.jobs[number]
+        if job is None and message.token not in drafts.entries:  # those that are have been looked up
+            job = self._book.job_of_token(message.token)
+        if job is None:
             refusal = wrong(message) or self.refusal or drafts.refused.get(message.token)
             if refusal:
                 return Refused(message=refusal)
             entry = drafts.entries.get(message.token)
             if entry is None:
                 raise RlschedError("it cannot be numbered and predicted")
-            number = entry.job
             self._note(entry)
-        job = self._book.jobs[number]
+            job = self._book.jobs[entry.job]
         if job.state == "rejected":
-            return Refused(message=f"job {number} is rejected: {job.reason}")
-        return Submitted(job=number)
+            return Refused(message=f"job {job.number} is rejected: {job.reason}")
+        return Submitted(job=job.number)
 
     def _predicted(
         self, messages: Sequence[Submit], now_s: float, beside: Counter[PartyKey] | None = None
@@ -229,9 +238,9 @@ class Requests:
         found, beside = _Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
             token = message.token
-            if token in self._book.tokens or token in found.entries or token in found.refused:
+            if token in found.entries or token in found.refused or wrong(message):
                 continue
-            if wrong(message):
+            if self._book.job_of_token(token) is not None:
                 continue
             try:
                 draft = self._draft(self._book.last_number + 1 + len(found.entries), message)
@@ -295,7 +304,7 @@ class Requests:
         )
 
     def _cancel(self, number: int, by: Peer) -> ClientReply:
-        job = self._book.jobs.get(number)
+        job = self._book.job(number)
         if job is None and by.role == "admin" and self._members.strangers.cancel(number):
             return Ok()
         if job is None:
@@ -324,19 +333,22 @@ class Requests:
         match asked.message:
             case ListJobs(job=None) as wanted:
                 self._reply(asked.peer, asked.request, self._pages.jobs(wanted))
-            case ListJobs(job=number) if number in self._book.jobs:
+            case ListJobs(job=int() as number) if number in self._book.numbers:
                 self._reply(asked.peer, asked.request, self._pages.job(number))
+            case ListHistory() as wanted:
+                self._reply(asked.peer, asked.request, self._past.history(wanted, now_s))
+            case ListUsage() as wanted:
+                self._reply(asked.peer, asked.request, self._past.usage(wanted))
             case ListNodes() as wanted:
                 self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case ListQuotas(first=first):
                 self._reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
             case ListAccounts(first=first):
                 self._reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
-            case Why(job=number) if number in self._book.jobs:
-                job = self._book.jobs[number]
+            case Why(job=number) if (job := self._book.job(number)) is not None:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
                 self._reply(asked.peer, asked.request, explain(self._book, job, record, now_s))
-            case ReadLog(job=number) as wanted if number in self._book.jobs:
+            case ReadLog(job=number) as wanted if number in self._book.numbers:
                 refusal = self._not_theirs(asked)
                 if refusal is not None:
                     self._reply(asked.peer, asked.request, refusal)
@@ -358,7 +370,8 @@ class Requests:
         return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
 
     def _read_log(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
-        job = self._book.jobs[wanted.job]
+        job = self._book.job(wanted.job)
+        assert job is not None
         attempt = job.attempt
         if attempt is None:
             self._reply(asked.peer, asked.request, LogChunk(data=b"", offset=0, eof=not job.live))
@@ -404,7 +417,8 @@ class Requests:
         if wait is None or wait.node != node:
             return
         del self._log_waits[request]
-        job = self._book.jobs[wait.job]
+        job = self._book.job(wait.job)
+        assert job is not None
         last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
         self._reply(
             wait.peer,

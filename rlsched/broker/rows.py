@@ -7,12 +7,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlsched.broker.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.errors import JournalError
 
 MEND = "`rlsched journal check` says more, `rlsched journal restore` takes up a backup"
+_AT_ONCE = 1_000
 Stored = tuple[int, float, str, bytes, int]
 
 
@@ -65,6 +66,13 @@ def read_rows(
         yield row
 
 
+def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
+    """Rows after a number: a SELECT that stays open would keep SQLite from emptying its write-ahead log."""
+    while rows := db.execute(query, (after,)).fetchall():
+        yield from rows
+        after = rows[-1][0]
+
+
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[Row | str]:
@@ -72,8 +80,8 @@ def rows_and_damage(
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"
-    beyond = f"WHERE n > {after}" if after else ""
-    for n, now_s, kind, payload, crc in db.execute(f"SELECT {columns} FROM {table} {beyond} ORDER BY n"):
+    query = f"SELECT {columns} FROM {table} WHERE n > ? ORDER BY n LIMIT {_AT_ONCE}"
+    for n, now_s, kind, payload, crc in _in_pieces(db, query, after or -(1 << 63)):
         if n != expected:
             yield f"entry {expected} is missing, entry {n} follows the one before"
         expected = n + 1

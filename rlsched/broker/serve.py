@@ -43,6 +43,7 @@ from rlsched.broker.records import RECORDS_FILE, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.report import drift_curves
 from rlsched.broker.shipping import Shipping
+from rlsched.broker.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.space import MIN_FREE_MIB, low_disk_mib
 from rlsched.broker.superseded import Superseded
 from rlsched.broker.timekeeping import Clock, ahead_line
@@ -150,8 +151,8 @@ def perform(
     later: list[Records] = []
     for effect in effects:
         match effect:
-            case Commit(entries=entries):
-                journal.commit(entries, now_s)
+            case Commit(entries=entries, over=over):
+                journal.commit(entries, now_s, over)
             case Reply(peer=peer, request=request, message=answer):
                 transport.reply(peer, request, answer)
             case SendNode(node=node, message=order, request=request):
@@ -222,6 +223,7 @@ class Broker:
         warm = warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
         book = self._recovered(warm)
+        self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
         self._clock = Clock(book.now_s)
         self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
         started = BrokerStarted(
@@ -238,13 +240,18 @@ class Broker:
             scheduler,
             started,
             self._clock.read(),
+            ended=self._journal.ended,
             limits=settings.limits,
             ranks=settings.ranks,
             memory=RecordMemory(self._log.last),
             troubles=self._troubles,
             vitals=self._vitals,
         )
-        return machine, Fits(book.predictions, self._troubles.say), Held(book.tokens, _event)
+        return (
+            machine,
+            Fits(book.predictions, self._troubles.say),
+            Held(book.knows_token, _event),
+        )
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
         """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
@@ -270,7 +277,7 @@ class Broker:
 
     def _recovered(self, warm: Warm) -> Book:
         try:
-            return warm.caught_up(self._journal)
+            return warm.caught_up(self._journal, self._troubles.say)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
@@ -339,7 +346,14 @@ class Broker:
             self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
             self._superseded.by(self._later_epoch, "it says so")
             self._fits.step(self._machine.now_s)
+            if self._snapshots.due(is_quiet=not heard):
+                self._keep_snapshot()
             pauses.step()
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
+        self._snapshots.keep(self._machine.book, self._machine.scheduler)
+        self._log.mark()
 
     @property
     def started(self) -> BrokerStarted:

@@ -14,13 +14,6 @@ MAX_NAME_CHARS = 200
 MAX_REASON_CHARS = 500
 
 
-def place_of(job: Job) -> str:
-    """Where the current or last attempt has its GPUs, such as `n0[0,1] n1[3]`."""
-    if job.attempt is None:
-        return ""
-    return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)
-
-
 def seat_reason(attempt: Attempt) -> str:
     """Why an attempt that has GPUs is not launched yet."""
     numbers = sorted({number for number, _ in attempt.leaving})

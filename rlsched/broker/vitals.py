@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import Entry
 from rlsched.broker.timing import Histogram
 from rlsched.wire.messages import JournalReport, Timing
@@ -35,9 +36,9 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsEntries(Protocol):
-    """What `perform` needs of a journal; a test hands in one that fails."""
+    """What `perform` needs of a journal; a test hands in one that fails. Arguments as of `Journal.commit`."""
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Make a batch durable."""
 
 
@@ -54,10 +55,10 @@ class TimedCommits:
         self.last_ms: float | None = None
         self.times = Histogram()
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Make a batch durable."""
         began_s = time.perf_counter()
-        self._journal.commit(entries, now_s)
+        self._journal.commit(entries, now_s, over)
         took_s = time.perf_counter() - began_s
         self.times.add(took_s)
         self.last_ms = 1e3 * took_s

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from rlsched.broker.book import Book
-from rlsched.broker.journal import Journal, Reading, clearly
+from rlsched.broker.ended import EndedJob, ended_job
+from rlsched.broker.jobs import Job
+from rlsched.broker.journal import Journal, Reading
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.recovery import caught_up, forget_some, recovered
 from rlsched.broker.rows import Row, read_rows
+from rlsched.broker.sqlite_errors import clearly
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import JournalError
 
@@ -32,7 +37,10 @@ class Warm:
     Attributes:
         last: Number of the last entry in the book.
         checksum: Its checksum; None before the first.
+        keeps_ended: Whether `ended` is asked.
     """
+
+    keeps_ended = False
 
     def __init__(
         self, scheduler: Scheduler, fallback: str, prediction: str | None, half_life_s: float = math.inf
@@ -43,8 +51,10 @@ class Warm:
 
     def forget(self) -> None:
         """Begin again before the first entry."""
+        self._ended: list[EndedJob] = []
         self.book = Book(Predictions(self._prediction), self.scheduler.order, self._half_life_s)
         permit(self.book.cluster, self.scheduler)
+        self.book.over = self._over
         self.last = 0
         self.checksum: int | None = None
 
@@ -62,17 +72,32 @@ class Warm:
         if rows:
             self.last, self.checksum = rows[-1].n, checksum
 
-    def caught_up(self, journal: Journal) -> Book:
-        """The book of all of this journal.
+    def ended(self) -> list[EndedJob]:
+        """Jobs that are over by the entries applied since this was asked last, if `keeps_ended`."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _over(self, job: Job) -> None:
+        if self.keeps_ended:
+            self._ended.append(ended_job(job, self.book.nodes))
+        forget_some(self.book)
+
+    def caught_up(self, journal: Journal, say: Callable[[str], None]) -> Book:
+        """The book of all of this journal; of one that was not followed, from its newest snapshot.
+
+        Args:
+            journal: The journal.
+            say: Gets a line for each snapshot that cannot be used.
 
         Raises:
             JournalError: the journal is damaged.
         """
-        if self.last and journal.checksum_of(self.last) != self.checksum:
-            self.forget()  # it is another one than was seen: it was restored meanwhile, say
-        self.book.follow(journal.rows(self.last), self.scheduler)
-        self.scheduler.begin_instant(self.book.cluster, self.book.now_s)
-        return self.book
+        is_other = journal.checksum_of(self.last) != self.checksum  # it was restored meanwhile, say
+        if not self.last or is_other or journal.ended_at < self.last:
+            predictions = Predictions(self._prediction)
+            self.book = recovered(journal, predictions, self.scheduler, say, half_life_s=self._half_life_s)
+            return self.book
+        return caught_up(journal, self.book, self.last, self.scheduler)
 
 
 class _Seen(NamedTuple):

@@ -15,8 +15,9 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.terminal import visible
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
 
-_NARROW = 100
-_COLOURS = {
+NARROW = 100
+"""Columns of a terminal below which tables leave something out."""
+COLOURS = {
     "queued": "yellow",
     "launching": "cyan",
     "running": "green",
@@ -34,7 +35,7 @@ def print_jobs(jobs: list[JobInfo], *, now_s: float | None = None, console: Cons
     if not jobs:
         console.print("no jobs; `rlsched queue --all` lists those that are over")
         return
-    narrow = console.width < _NARROW
+    narrow = console.width < NARROW
     rows = [_narrow_cells(job, now_s) if narrow else _cells(job, now_s) for job in jobs]
     same = [name for name in ("user", "vc") if narrow and len({row[name] for row in rows}) == 1]
     shown = [name for name in rows[0] if name not in same]
@@ -62,7 +63,7 @@ def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str]:
 
 def _cells(job: JobInfo, now_s: float) -> dict[str, str]:
     """A job's row, by column."""
-    colour = _COLOURS.get(job.state, "")
+    colour = COLOURS.get(job.state, "")
     return {
         "job": str(job.job),
         "name": _text(job.name),
@@ -155,5 +156,10 @@ def _clock(job: JobInfo) -> str:
 def _span(job: JobInfo, now_s: float) -> str:
     """Time in the queue while it waits, else time since its start, H:MM:SS."""
     began = job.submit_s if job.start_s is None or job.state == "queued" else job.start_s
-    seconds = max(0, int((job.end_s or now_s) - began))
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return clock((job.end_s or now_s) - began)
+
+
+def clock(seconds: float) -> str:
+    """A duration, H:MM:SS."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

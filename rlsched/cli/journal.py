@@ -64,16 +64,17 @@ def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
     else:
         jobs = ", ".join(f"{count} {state}" for state, count in report.jobs.items())
         when = time.strftime("%F %T", time.localtime(report.last_s)) if report.entries else "never"
+        state = "damaged" if report.damage or report.derived else "whole"
         click.echo(
-            f"{report.path}: {'damaged' if report.damage else 'whole'}, version {report.version}, "
+            f"{report.path}: {state}, version {report.version}, "
             f"{report.entries} entries, the last at {when}, epoch {report.epoch}, "
             f"{report.bytes / 1e6:.1f} MB{'; jobs: ' + jobs if jobs else ''}"
         )
-        for line in report.damage:
+        for line in [*report.damage, *report.derived]:
             click.echo(f"  {line}")
         if report.damage:
             click.echo("take up a backup: `rlsched journal restore FILE`")
-    return 1 if report.damage else 0
+    return 1 if report.damage or report.derived else 0
 
 
 @journal.command()
@@ -158,9 +159,14 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
 
 
 @journal.command()
+@click.option(
+    "--remake-ended",
+    is_flag=True,
+    help="Make the table of ended jobs anew from the entries, where `check` says that it is damaged.",
+)
 @_DIR
 @_JSON
-def compact(directory: Path | None, as_json: bool) -> None:
+def compact(remake_ended: bool, directory: Path | None, as_json: bool) -> None:
     """Give space that the journal does not use back to the disk. The broker must not run.
 
     \b
@@ -177,6 +183,10 @@ def compact(directory: Path | None, as_json: bool) -> None:
     before = path.stat().st_size
     opened = Journal(path)
     try:
+        if remake_ended:
+            from rlsched.broker.recovery import remake_ended as make_anew
+
+            make_anew(opened)
         opened.compact()
     finally:
         opened.close()

@@ -65,6 +65,13 @@ _log = logging.getLogger("rlsched.broker")
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
 )
 @click.option(
+    "--ended-s",
+    default=3600.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Jobs that are over stay in memory for so long, 10,000 of them at most; then the journal answers.",
+)
+@click.option(
     "--fair-share",
     "half_life",
     default="off",
@@ -128,6 +135,7 @@ def broker(
     lost_after_s: float,
     launch_timeout_s: float,
     min_free_mib: int,
+    ended_s: float,
     half_life: str,
     priority_age: str,
     user_priority: Priority,
@@ -192,6 +200,7 @@ def broker(
                 lost_after_s=lost_after_s,
                 launch_timeout_s=launch_timeout_s,
                 grace_s=grace_s,
+                ended_s=ended_s,
             ),
         ),
         announce=announce,

@@ -25,6 +25,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Jobs": {
         "submit": "Submit a job.",
         "queue": "List waiting and running jobs.",
+        "history": "List jobs that are over and jobs that run.",
+        "account": "Add up jobs that are over: GPU-hours, energy, waiting, outcomes.",
         "why": "Say why a job waits, or why it runs where it does.",
         "logs": "Show the output of a job.",
         "cancel": "Cancel a job.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from rlsched.broker.keys import KeyHome
@@ -25,12 +26,16 @@ from rlsched.wire.messages import (
     ClientRequest,
     DrainNode,
     Explanation,
+    History,
     JobInfo,
     Jobs,
+    JobUsage,
     ListAccounts,
+    ListHistory,
     ListJobs,
     ListNodes,
     ListQuotas,
+    ListUsage,
     LogChunk,
     Member,
     NodeInfo,
@@ -38,6 +43,7 @@ from rlsched.wire.messages import (
     Ok,
     OnLost,
     PartyKind,
+    PastJob,
     Priority,
     QuotaInfo,
     Quotas,
@@ -52,6 +58,7 @@ from rlsched.wire.messages import (
     StatsReport,
     Submit,
     Submitted,
+    Usage,
     Why,
 )
 
@@ -218,6 +225,67 @@ class Client:
     def job(self, number: int) -> JobInfo:
         """One job."""
         return self._ask(ListJobs(job=number), Jobs).jobs[0]
+
+    def history(
+        self,
+        *,
+        limit: int | None = None,
+        since_s: float | None = None,
+        until_s: float | None = None,
+        user: str | None = None,
+        vc: str | None = None,
+        account: str | None = None,
+        states: Sequence[str] = (),
+        name: str = "",
+    ) -> list[PastJob]:
+        """Jobs that are over by their end, then those that run by number. The broker is asked page by page.
+
+        Args:
+            limit: So many at most, the newest; None: all.
+            since_s: Over at this time or later, Unix seconds; those that run always are.
+            until_s: Over before this time; those that run have begun before it.
+            user: Whose.
+            vc: Of which virtual cluster.
+            account: Of which account.
+            states: completed, failed, cancelled, rejected, running; none: all.
+            name: A pattern with `*`, `?` and `[...]`, as in a shell.
+        """
+        asked = ListHistory(
+            since_s=since_s,
+            until_s=until_s,
+            user=user,
+            vc=vc,
+            account=account,
+            states=list(states),
+            name=name,
+        )
+        found: list[PastJob] = []
+        while True:
+            left = None if limit is None else limit - len(found)
+            page = self._ask(msgspec.structs.replace(asked, limit=left), History)
+            known = {job.job for job in found if job.end_s is None}  # one of them may be over by now
+            found += [job for job in page.jobs if job.job not in known][:left]
+            if page.next is None or len(found) == limit:
+                return found[::-1]
+            asked = msgspec.structs.replace(asked, before=page.next)
+
+    def usage(
+        self,
+        *,
+        since_s: float | None = None,
+        until_s: float | None = None,
+        user: str | None = None,
+        vc: str | None = None,
+        account: str | None = None,
+    ) -> Iterator[JobUsage]:
+        """What each job adds to sums, of those that were over at `since_s` or later and before `until_s`."""
+        asked = ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
+        while True:
+            page = self._ask(asked, Usage)
+            yield from page.jobs
+            if page.next is None:
+                return
+            asked = msgspec.structs.replace(asked, before=page.next)
 
     def nodes(self) -> list[NodeInfo]:
         """All nodes that have registered."""

@@ -139,6 +139,30 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     assert "no broker answers at tcp://127.0.0.1:9; start one with" in the_line(done)
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["history", "--since", "lately"], "--since 'lately': expected an age (30min, 12h, 7d, 2w), a day"),
+        (["history", "--until", "2026-02-30"], "--until '2026-02-30': expected an age"),
+        (["history", "--since", "1d", "--until", "1w"], "--since 1d: expected a time before --until 1w"),
+        (["history", "--csv", "--json"], "--csv and --json: expected one of them"),
+        (["history", "--state", "lost"], "Invalid value for '--state': 'lost' is not one of 'completed'"),
+        (["history", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range x>=1"),
+        (["account", "--by", "user,colour"], "--by 'user,colour': expected some of user, vc, account, day"),
+        (
+            ["account", "--by", "day,day"],
+            "--by 'day,day': expected some of user, vc, account, day, each once",
+        ),
+        (["account", "--by", ""], "--by '': expected some of"),
+        (["account", "--since", "2099-01-01"], "--since 2099-01-01: expected a time before now"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_times_and_groups_that_make_no_sense(args: list[str], said: str, tmp_path: Path) -> None:
+    KeyHome(tmp_path).broker()
+    assert said in the_line(rlsched(*args, folder=tmp_path, RLSCHED_HOME=str(tmp_path)))
+
+
 # ---- malformed messages -----------------------------------------------------------------------------------
 
 

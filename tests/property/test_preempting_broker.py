@@ -7,8 +7,10 @@ comes to its end.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -17,6 +19,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rlsched.broker.book import Book
+from rlsched.broker.ended import EndedJob, ended_job, job_of
+from rlsched.broker.ended_table import CREATE, EndedTable, put
 from rlsched.broker.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
@@ -24,6 +28,8 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.priorities import PRIORITIES, Ranks
 from rlsched.broker.rows import Row
+from rlsched.broker.snapshot_table import CREATE as CREATE_SNAPSHOTS
+from rlsched.broker.snapshot_table import SnapshotTable
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order
@@ -113,14 +119,28 @@ class Restless(Scheduler):
 class MemoryJournal:
     """A journal that survives its broker, and nothing else."""
 
+    ended_at = 1 << 60
+
     def __init__(self) -> None:
         self._rows: list[tuple[float, bytes]] = []
+        self.over: list[EndedJob] = []
+        db = sqlite3.connect(":memory:")
+        tables = "CREATE TABLE meta (key TEXT, value TEXT); CREATE TABLE entries (n INTEGER, crc INTEGER)"
+        db.executescript(f"{tables}; {CREATE} {CREATE_SNAPSHOTS}")
+        self.ended, self._db = EndedTable(Path("memory"), db), db
+        self.snapshots = SnapshotTable(Path("memory"), db)
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    @property
+    def last(self) -> int:
+        return len(self._rows)
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         self._rows += [(now_s, encode_entry(entry)) for entry in entries]
+        self.over += over or ()
+        put(self._db, over or ())
 
-    def rows(self, first: int = 0) -> Iterator[Row]:
-        for n, (now_s, payload) in enumerate(self._rows[first:], start=first):
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        for n, (now_s, payload) in enumerate(self._rows[after:], after + 1):
             yield Row(n, now_s, decode_entry(payload))
 
 
@@ -438,7 +458,12 @@ def shape(book: Book) -> list[object]:
 
 def replayed(journal: MemoryJournal, order: Order) -> Book:
     book = Book(Predictions(RUNNING_MEAN), order)
+    over: list[EndedJob] = []
+    book.over = lambda job: over.append(ended_job(job, book.nodes))
     book.replay(journal.rows())
+    assert over == journal.over
+    for row in over:
+        assert msgspec.json.encode(job_of(row)) == msgspec.json.encode(book.jobs[row.job])
     return book
 
 

@@ -288,7 +288,7 @@ def test_the_verbs(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "jobs 3 waited" in out
     assert run(["journal", "compact", *place]) == 0
     assert run(["journal", "check", *place]) == 0
-    assert "whole, version 2" in capsys.readouterr().out
+    assert "whole, version 3" in capsys.readouterr().out
     kinds = [type(row.entry) for row in read_journal(directory / JOURNAL_FILE)]
     assert (kinds.count(JobSubmitted), kinds.count(Restored)) == (3, 1)
     assert len(journal_events(directory).seq_of) == 3

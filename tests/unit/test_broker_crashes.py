@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.broker.ended import EndedJob
 from rlsched.broker.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker, RecordingTransport
@@ -44,11 +45,11 @@ class DyingJournal(Journal):
         super().__init__(path)
         self.at, self.after, self.commits = at, after, 0
 
-    def commit(self, entries: Sequence[Entry], now_s: float) -> None:
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         self.commits += 1
         if self.commits == self.at and not self.after:
             raise CrashedError
-        super().commit(entries, now_s)
+        super().commit(entries, now_s, over)
         if self.commits == self.at:
             raise CrashedError
 

@@ -181,7 +181,11 @@ def test_a_journal_of_version_1_becomes_one_of_this_version_by_itself(tmp_path: 
     first = taken_up(path)
     assert first == before
     with sqlite3.connect(path) as db:
-        assert dict(db.execute("SELECT key, value FROM meta")) == {"version": "2", "entries": "22"}
+        assert dict(db.execute("SELECT key, value FROM meta")) == {
+            "version": "3",
+            "entries": "22",
+            "ended_at": "0",
+        }
     db.close()
     journal = Journal(path)
     broker = HandBroker(load_scheduler("fifo-backfill"), journal)

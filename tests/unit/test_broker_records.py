@@ -62,6 +62,35 @@ def test_records_are_appended_and_found_again(tmp_path: Path) -> None:
     assert [kept.number for kept in read_records(path)] == [0, 1, 2]
 
 
+def test_a_start_walks_from_the_mark_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file of years only the end is looked at: what stands before it might as well be nothing."""
+    monkeypatch.setattr("rlsched.broker.records.LAST_RECORDS", 3)
+    path = tmp_path / "records.msgpack"
+    log = RecordLog(path)
+    log.add([record(number) for number in range(6)])
+    log.mark()
+    log.add([record(6)])
+    log.close()
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 50)
+    again = RecordLog(path)
+    assert [one.number for one in again.last] == [4, 5, 6]
+    again.mark()
+    again.add([record(7)])
+    again.close()
+    assert [one.number for one in RecordLog(path).last] == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "mark", [b"", b"\xc1", msgspec.msgpack.encode([-5, b"x"]), msgspec.msgpack.encode([30, b"other"])]
+)
+def test_a_mark_of_nothing_is_none(tmp_path: Path, mark: bytes) -> None:
+    path = tmp_path / "records.msgpack"
+    append_records(path, [record(0), record(1)])
+    path.with_name("records.msgpack.mark").write_bytes(mark)
+    assert [one.number for one in RecordLog(path).last] == [0, 1]
+
+
 @pytest.mark.parametrize("cut", [1, 3, 20])
 def test_a_record_that_a_crash_cut_short_is_taken_off(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "records.msgpack"

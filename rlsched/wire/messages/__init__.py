@@ -6,6 +6,7 @@ node of a gang's member with it.
 
     client.py       client -> broker
     replies.py      broker -> client; report.py and predictions.py are the part that tells how it does
+    history.py      what is asked and told of jobs that are over
     node.py         node -> broker
     orders.py       broker -> node
     join.py         how a machine gets a key of its own
@@ -48,6 +49,16 @@ from rlsched.wire.messages.frame import (
     Message,
     decode,
     encode,
+)
+from rlsched.wire.messages.history import (
+    Cursor,
+    History,
+    JobUsage,
+    ListHistory,
+    ListUsage,
+    PastJob,
+    Usage,
+    WhichJobs,
 )
 from rlsched.wire.messages.join import Join, Joined
 from rlsched.wire.messages.node import (
@@ -123,6 +134,7 @@ __all__ = [
     "ClientReply",
     "ClientRequest",
     "ClockHeld",
+    "Cursor",
     "DrainNode",
     "DriftReport",
     "Ended",
@@ -135,8 +147,10 @@ __all__ = [
     "Heartbeat",
     "HeartbeatAck",
     "Hello",
+    "History",
     "HoldClock",
     "JobInfo",
+    "JobUsage",
     "Jobs",
     "Join",
     "Joined",
@@ -149,9 +163,11 @@ __all__ = [
     "Launched",
     "Leaving",
     "ListAccounts",
+    "ListHistory",
     "ListJobs",
     "ListNodes",
     "ListQuotas",
+    "ListUsage",
     "LogChunk",
     "LogData",
     "LongerScore",
@@ -165,6 +181,7 @@ __all__ = [
     "OnLost",
     "OutsideReport",
     "PartyKind",
+    "PastJob",
     "PredictionReport",
     "PredictionScore",
     "Priority",
@@ -188,7 +205,9 @@ __all__ = [
     "Submit",
     "Submitted",
     "Timing",
+    "Usage",
     "Welcome",
+    "WhichJobs",
     "WhoServes",
     "Why",
     "decode",

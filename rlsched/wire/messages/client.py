@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from rlsched.wire.messages.history import ListHistory, ListUsage
+
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
 """What a job may ask to be told of: its first process runs; it is queued again; it is over; it has failed."""
 OnLost = Literal["requeue", "wait"]
@@ -204,5 +206,6 @@ class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker",
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
 AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember | ReadJournal | LaterBroker
-Question = ListJobs | ListNodes | ListQuotas | ListAccounts | Why | ReadLog | Stats | WhoServes
+OfJobs = ListJobs | ListHistory | ListUsage | Why | ReadLog
+Question = OfJobs | ListNodes | ListQuotas | ListAccounts | Stats | WhoServes
 ClientRequest = Submit | Cancel | AdminOrder | Question

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.wire.messages.client import PartyKind
+from rlsched.wire.messages.history import History, Usage
 from rlsched.wire.messages.report import StatsReport
 
 
@@ -202,7 +203,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-Listing = Jobs | Nodes | Quotas | Accounts
+Listing = Jobs | Nodes | History | Usage | Quotas | Accounts
 ClientReply = (
     Submitted | Ok | Listing | Explanation | LogChunk | StatsReport | Serving | JournalRows | Refused
 )

@@ -32,6 +32,7 @@ REFIT_JOBS: Final = 5000
 
 MAX_SEEN: Final = 200_000
 """Ended jobs are remembered for fits until so many are."""
+_FORGET_EVERY: Final = 20_000
 
 
 @dataclass
@@ -204,9 +205,7 @@ class Predictor:
     def training(self, now_s: float) -> TrainingSet:
         """What is known by now, as a fit wants it; the next fit is due after this one."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
-        for job_id in list(self._seen)[: max(len(self._seen) - MAX_SEEN, 0)]:
-            if not math.isnan(self._seen[job_id].duration_s):
-                del self._seen[job_id]
+        self._forget_oldest()
         seen = [one for one in self._seen.values() if not math.isnan(one.start_s)]
         seen = [seen[row] for row in chosen_rows(len(seen)).tolist()]
         duration = np.array([one.duration_s for one in seen])
@@ -240,6 +239,13 @@ class Predictor:
     def _remember(self, job: JobFacts, features: Floats) -> None:
         if self._boosts:
             self._seen[job.job_id] = _Seen(features)
+            if len(self._seen) > MAX_SEEN and len(self._seen) % _FORGET_EVERY == 0:
+                self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        for job_id in list(self._seen)[: max(len(self._seen) - MAX_SEEN, 0)]:
+            if not math.isnan(self._seen[job_id].duration_s):
+                del self._seen[job_id]
 
     def note_start(self, job_id: str, now_s: float) -> None:
         """Tell the history of a start."""

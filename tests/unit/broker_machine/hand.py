@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from rlsched.broker.entries import JobSubmitted
 from rlsched.broker.events import Tick
@@ -19,6 +20,7 @@ LIMITS = Limits(
     launch_timeout_s=30.0,
     kill_again_s=10.0,
     log_timeout_s=10.0,
+    ended_s=math.inf,
 )
 TOKENS = itertools.count()
 TICK = Tick()

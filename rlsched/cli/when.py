@@ -1,0 +1,62 @@
+"""Times as people say them: `7d` ago, `2026-11-01`, `2026-11-01T13:30`; in local time."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+
+from rlsched.errors import InputError
+
+_UNITS_S = {"min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(min|h|d|w)")
+_EXPECTED = "expected an age (30min, 12h, 7d, 2w), a day (2026-11-01) or a time (2026-11-01T13:30)"
+
+
+def unix_s(option: str, text: str, now_s: float) -> float:
+    """The time that an option names, Unix seconds.
+
+    Args:
+        option: What it is called, for errors.
+        text: As above; a time with a zone, such as `2026-11-01T13:30+00:00`, is of that zone.
+        now_s: Unix seconds.
+
+    Raises:
+        InputError: it is none.
+    """
+    age = _AGO.fullmatch(text)
+    try:
+        if age is not None:
+            found_s = now_s - float(age[1]) * _UNITS_S[age[2]]
+        else:
+            found_s = datetime.fromisoformat(text).timestamp()
+        if found_s < 0.0:
+            raise ValueError("before 1970")
+    except (ValueError, OverflowError, OSError) as error:
+        raise InputError(f"{option} {text!r}: {_EXPECTED}") from error
+    return found_s
+
+
+def span_s(since: str | None, until: str | None, now_s: float) -> tuple[float | None, float | None]:
+    """What `--since` and `--until` name, Unix seconds.
+
+    Raises:
+        InputError: one of them is no time, or nothing lies between them.
+    """
+    since_s = None if since is None else unix_s("--since", since, now_s)
+    until_s = None if until is None else unix_s("--until", until, now_s)
+    if since_s is not None and since_s >= (now_s if until_s is None else until_s):
+        end = "now" if until is None else f"--until {until}"
+        raise InputError(f"--since {since}: expected a time before {end}")
+    return since_s, until_s
+
+
+def month_start_s(now_s: float) -> float:
+    """When this month began, Unix seconds."""
+    now = datetime.fromtimestamp(now_s)
+    return datetime(now.year, now.month, 1).timestamp()
+
+
+def day_of(when_s: float) -> str:
+    """The local day of a time, such as 2026-11-01."""
+    return time.strftime("%F", time.localtime(when_s))
