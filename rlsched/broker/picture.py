@@ -198,8 +198,9 @@ class _Unpacker:
             made = self._known[place] = {} if tag == _DICT else OrderedDict()
             flat = iter(packed)
             next(flat)
-            for key in flat:
-                made[self.thing(key)] = self.thing(next(flat))
+            for packed_key in flat:
+                key = self.thing(packed_key)  # before its value, as it was packed
+                made[key] = self.thing(next(flat))
         elif tag == _SET:
             made = (frozenset if packed[1] else set)(map(self.thing, packed[2:]))
         elif tag == _DEQUE:

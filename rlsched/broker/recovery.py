@@ -23,7 +23,7 @@ MOST_ENDED = 10_000
 _CHUNK = 2_000
 
 
-def _quiet(_: str) -> None:
+def quiet(_: str) -> None:
     """Nobody reads the log."""
 
 
@@ -31,7 +31,7 @@ def recovered(
     journal: Journal,
     predictions: Predictions,
     scheduler: Scheduler,
-    say: Callable[[str], None] = _quiet,
+    say: Callable[[str], None] = quiet,
     *,
     half_life_s: float = math.inf,
 ) -> Book:

@@ -15,7 +15,7 @@ from rlsched.broker.ended import EndedJob, ended_job
 from rlsched.broker.jobs import Job
 from rlsched.broker.journal import Journal, Reading
 from rlsched.broker.predictions import Predictions
-from rlsched.broker.recovery import caught_up, forget_some, recovered
+from rlsched.broker.recovery import caught_up, forget_some, quiet, recovered
 from rlsched.broker.rows import Row, read_rows
 from rlsched.broker.sqlite_errors import clearly
 from rlsched.decide.scheduler import Scheduler, permit
@@ -82,7 +82,7 @@ class Warm:
             self._ended.append(ended_job(job, self.book.nodes))
         forget_some(self.book)
 
-    def caught_up(self, journal: Journal, say: Callable[[str], None]) -> Book:
+    def caught_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> Book:
         """The book of all of this journal; of one that was not followed, from its newest snapshot.
 
         Args:
