@@ -22,6 +22,7 @@ from rlsched.broker.journal import Journal
 from rlsched.broker.numbers import NumberOfSeq, Numbers
 from rlsched.broker.picture import PictureError, pack, unpack
 from rlsched.broker.predictions import Predictions
+from rlsched.broker.quotas import Party
 from rlsched.broker.recovery import keep_snapshot, recovered
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.snapshot_keeper import SnapshotKeeper
@@ -265,6 +266,7 @@ def test_everything_comes_back_as_it_was() -> None:
         "job": (job, {7: job}),
         "arrays": (array, read_only, np.zeros((0, 2), np.int32), np.float32(0.5)),
         "facts": JobFacts("1", 2.0, limit_s=float("nan")),
+        "keys": {Party("user", "ada"): {Party("user", "bob"): shared}},
     }
     again = unpack(pack(things))
     assert list(again) == list(things)
@@ -288,6 +290,8 @@ def test_everything_comes_back_as_it_was() -> None:
         (0, 2),
     )
     assert (type(number), number) == (np.float32, 0.5)
+    ((ada, of_ada),) = again["keys"].items()
+    assert (ada.name, next(iter(of_ada)).name, of_ada.popitem()[1]) == ("ada", "bob", [1, 2])
     assert isinstance(again["facts"], JobFacts)
     assert again["facts"].gpus == 2.0
 
