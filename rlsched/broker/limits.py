@@ -16,7 +16,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         launch_timeout_s: Ranks must have acknowledged by then.
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
-        log_timeout_s: How long a node may take to read a log.
+        log_timeout_s: How long a node may take to read a log; less than clients wait for an answer.
         grace_s: A preempted job has so long between SIGTERM and SIGKILL.
         ended_s: A job that is over stays in memory for so long at least ...
         ended_jobs: ... unless more than so many do.
@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     launch_timeout_s: float = 30.0
     drain_s: float = 30.0
     kill_again_s: float = 10.0
-    log_timeout_s: float = 10.0
+    log_timeout_s: float = 4.0
     grace_s: float = 30.0
     ended_s: float = 3_600.0
     ended_jobs: int = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.keys import KeyHome
+from rlsched.broker.limits import Limits
 from rlsched.broker.transport import Transport
 from rlsched.client import client as client_module
 from rlsched.client import connection as connection_module
@@ -205,3 +207,9 @@ def test_a_log_ends_with_what_this_run_wrote(tmp_path: Path) -> None:
     with log.open("a", encoding="utf-8") as file:
         file.write("ready\nerror: of this one\n")
     assert _tail(log, start) == "ready | error: of this one"
+
+
+def test_a_client_waits_longer_than_the_broker_waits_for_a_node() -> None:
+    """Else a node that does not answer reads as a broker that does not."""
+    waits_s = inspect.signature(Client).parameters["timeout_s"].default
+    assert Limits().log_timeout_s < waits_s
