@@ -53,6 +53,7 @@ def snapshots(cluster: Cluster) -> list[int]:
         return [n for (n,) in db.execute("SELECT n FROM snapshots ORDER BY n")]
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_stopped_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     """Stopped in order, then killed, then with its snapshot damaged: the same jobs each time."""
     cluster = Cluster(tmp_path, broker_options=("--ended-s", "0"))

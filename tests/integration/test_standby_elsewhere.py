@@ -205,6 +205,7 @@ def test_a_copy_is_taken_over_and_the_broker_that_is_back_is_refused(cluster: Ap
     assert epochs == sorted(set(epochs))
 
 
+@pytest.mark.slow
 def test_a_frozen_broker_is_taken_over_from_and_stops_when_it_goes_on(cluster: Apart) -> None:
     cluster.stand_by("b", "broker", "--take-over-after-s", "3")
     with cluster.client(timeout_s=DEADLINE_S) as client:
@@ -231,6 +232,7 @@ def test_a_frozen_broker_is_taken_over_from_and_stops_when_it_goes_on(cluster: A
     assert cluster.lines() == {"one": 2, "two": 2}, "a line for each rank, of one attempt"
 
 
+@pytest.mark.slow
 def test_a_standby_that_is_cut_off_leaves_the_broker_its_nodes_unless_it_is_told(cluster: Apart) -> None:
     line = Forwarder(cluster.places["broker"][0])
     try:
@@ -258,6 +260,7 @@ def test_a_standby_that_is_cut_off_leaves_the_broker_its_nodes_unless_it_is_told
     assert cluster.lines() == {"one": 2, "two": 2}, "a line for each rank, of one attempt"
 
 
+@pytest.mark.slow
 def test_both_may_be_started_alike(cluster: Apart) -> None:
     a, b = ("--standby", "--of", cluster.places["b"][0]), ("--standby", "--of", cluster.places["broker"][0])
     with cluster.client(timeout_s=DEADLINE_S) as client:

@@ -60,6 +60,7 @@ def test_a_check_that_hangs_holds_up_nothing_and_goes_with_the_daemon(
     until(lambda: shim.start_ticks(pid) is None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 def test_a_gpu_that_falls_off_the_bus_drains_its_node(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
