@@ -89,7 +89,7 @@ class Predictions:
         foreseen = self._predictor.foresee([_facts(draft) for draft in drafts], now_s)
         out = []
         for draft, one in zip(drafts, foreseen, strict=True):
-            mixed = one.forecast.probabilities
+            mixed = one.probabilities
             predicted_s, spread = point_and_spread(mixed[None, :], np.array([_facts(draft).limit_s]))
             self._open[draft.job] = _Open(mixed, one.experts[_MEAN])
             out.append(

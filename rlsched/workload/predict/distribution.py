@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,11 @@ _MEAN_S: Final = np.diff(EDGES_S) / np.diff(_LN)
 _THRESHOLD_BINS: Final = np.searchsorted(EDGES_S, THRESHOLDS_S)
 
 
+def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
+    """`np.clip`, which takes ten times as long for a few values."""
+    return np.minimum(np.maximum(values, low), high)
+
+
 def bin_of(duration_s: float) -> int:
     """The bin of a run time; an edge belongs to the bin above it."""
     return min(max(int(np.searchsorted(EDGES_S, duration_s, side="right")) - 1, 0), BINS - 1)
@@ -49,7 +54,7 @@ def lognormal(median_s: float, spread: float) -> Floats:
 def p_longer(probabilities: Floats) -> Floats:
     """(N, BINS) -> (N, 4) the probability of running longer than each of `THRESHOLDS_S`."""
     tail = np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(np.clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
+    return np.asarray(clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
 
 
 def mean_s(probabilities: Floats) -> Floats:
@@ -85,7 +90,7 @@ def quantile_s(probabilities: Floats, at: float) -> Floats:
     rows = np.arange(len(probabilities))
     bins = np.minimum(np.sum(below < at, axis=1), BINS - 1)
     before = below[rows, bins] - probabilities[rows, bins]
-    inside = np.clip((at - before) / np.maximum(probabilities[rows, bins], 1e-12), 0.0, 1.0)
+    inside = clip((at - before) / np.maximum(probabilities[rows, bins], 1e-12), 0.0, 1.0)
     return np.asarray(np.exp(_LN[bins] + inside * (_LN[bins + 1] - _LN[bins])))
 
 

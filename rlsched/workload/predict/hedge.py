@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.workload.predict.distribution import THRESHOLDS_S, Floats, bin_of, p_longer
+from rlsched.workload.predict.distribution import THRESHOLDS_S, Floats, bin_of, clip, p_longer
 
 MEMORY: Final = 600.0
 """A loss counts 1/e after so many others."""
@@ -108,7 +108,7 @@ class Hedge:
     def _learn(self, job: _Tracked, likelihood: Floats) -> None:
         loss = self._loss[job.group]
         loss *= 1.0 - 1.0 / MEMORY
-        loss -= np.log(np.clip(likelihood, _LEAST, 1.0))
+        loss -= np.log(clip(likelihood, _LEAST, 1.0))
 
 
 def _group(gpus: float) -> int:

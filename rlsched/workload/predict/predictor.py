@@ -79,12 +79,12 @@ class Foreseen:
     """What is said of a submission.
 
     Attributes:
-        forecast: The chosen model's.
+        probabilities: (BINS,) the chosen model's forecast.
         experts: (EXPERTS, BINS) what each predictor said.
         features: (FEATURES,) float32, what boosting saw of it.
     """
 
-    forecast: Forecast
+    probabilities: Floats
     experts: Floats
     features: Floats
 
@@ -122,7 +122,7 @@ class Predictor:
 
     def predict(self, job: JobFacts, now_s: float) -> Forecast:
         """A job is submitted: what its run time will be. It counts as submitted from here on."""
-        return self.foresee([job], now_s)[0].forecast
+        return Forecast.of(self.foresee([job], now_s)[0].probabilities)
 
     def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[Foreseen]:
         """Jobs are submitted at once, in this order: what `predict` says of each, and who said what."""
@@ -131,7 +131,7 @@ class Predictor:
         if not queries:
             return []
         return [
-            Foreseen(Forecast.of(self.mix(query.job, experts)), experts, query.features)
+            Foreseen(self.mix(query.job, experts), experts, query.features)
             for query, experts in zip(queries, self.said(queries), strict=True)
         ]
 

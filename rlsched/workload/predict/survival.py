@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, bin_of
+from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, bin_of, clip
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0)
@@ -114,7 +114,7 @@ class Survival:
 
 def survived_bins(survived: NDArray[np.intp], weight: Floats) -> Floats:
     """(N,) how many bins each job has outlived, (N,) weights -> (BINS,) weight of those past each bin."""
-    counts = np.bincount(np.clip(survived, 0, BINS), weights=weight, minlength=BINS + 1)
+    counts = np.bincount(clip(survived, 0, BINS), weights=weight, minlength=BINS + 1)
     return np.asarray(counts[::-1].cumsum()[::-1][1:])
 
 

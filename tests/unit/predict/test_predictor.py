@@ -252,7 +252,7 @@ def test_what_was_said_once_rebuilds_the_same_hedge() -> None:
         if kind == 1:
             said = live.foresee([facts[row]], now_s)[0]
             same = again.recall(facts[row], said.experts, said.features, now_s)
-            np.testing.assert_array_equal(same, said.forecast.probabilities)
+            np.testing.assert_array_equal(same, said.probabilities)
         for one in (live, again):
             if kind == 2:
                 one.observe_start(facts[row].job_id, now_s)
@@ -276,7 +276,7 @@ def test_jobs_of_one_instant_are_foreseen_together_as_one_by_one() -> None:
             one.observe_end(facts.job_id, float(trace.duration_s[row]), float(row) + 0.5)
         one.install(one.training(500.0).fit())
     new = [JobFacts(f"n{k}", 1 + k % 2, user="u1", name=f"probe-{k}") for k in range(5)]
-    joint = [one.forecast.probabilities for one in together.foresee(new, 600.0)]
+    joint = [one.probabilities for one in together.foresee(new, 600.0)]
     single = [apart.predict(job, 600.0).probabilities for job in new]
     np.testing.assert_allclose(joint, single, rtol=1e-12)
     assert together.foresee([], 600.0) == []
