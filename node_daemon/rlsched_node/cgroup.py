@@ -7,10 +7,17 @@ A process leaves its session, its parent and its environment behind as it likes,
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 from collections.abc import Collection
 
 _PREFIX = "rlsched-"
+_CLONE3 = 435
+"""The same number on all machines."""
+_CLONE_WORDS, _EXIT_SIGNAL, _CGROUP = 11, 4, 10
+"""`struct clone_args`: its length, and where what is set stands."""
+_CLONE_INTO_CGROUP = 0x200000000
 
 
 class Cgroup:
@@ -26,11 +33,19 @@ class Cgroup:
             return True
         return False
 
-    def join(self) -> None:
-        """Move this process, and what it starts from now on, into the group."""
-        if self.path:
-            with contextlib.suppress(OSError):
-                _write(f"{self.path}/cgroup.procs", "0")
+    def fork(self) -> int:
+        """`os.fork`, by a process of one thread; the child is in the group, and so is what it starts.
+
+        It is born there where the kernel can do that (Linux 5.7): to move a process takes some 10 ms on an
+        idle machine, for the kernel waits until no other processor is forking.
+        """
+        pid = _born_in(self.path) if self.path else -1
+        if pid < 0:
+            pid = os.fork()
+            if pid == 0 and self.path:
+                with contextlib.suppress(OSError):
+                    _write(f"{self.path}/cgroup.procs", "0")
+        return pid
 
     def kill(self) -> bool:
         """SIGKILL everything in it: whether anything was there."""
@@ -93,6 +108,29 @@ class Cgroups:
             for entry in os.scandir(self.root):
                 if entry.is_dir() and entry.path not in kept:
                     Cgroup(entry.path).remove()
+
+
+def _born_in(path: str) -> int:
+    """clone3(2) with CLONE_INTO_CGROUP: as `os.fork`, or -1 where that cannot be."""
+    try:
+        group = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return -1
+    arguments = (ctypes.c_uint64 * _CLONE_WORDS)()
+    arguments[0], arguments[_EXIT_SIGNAL], arguments[_CGROUP] = _CLONE_INTO_CGROUP, signal.SIGCHLD, group
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid = -1
+    try:
+        size = ctypes.c_size_t(ctypes.sizeof(arguments))
+        pid = int(python.syscall(ctypes.c_long(_CLONE3), arguments, size))
+    finally:
+        if pid == 0:
+            python.PyOS_AfterFork_Child()
+        else:
+            python.PyOS_AfterFork_Parent()
+        os.close(group)
+    return pid
 
 
 def _own_cgroup() -> str:

@@ -109,7 +109,6 @@ def run_command(launch: dict[str, Any]) -> None:
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
-        Cgroup(launch.get("cgroup", "")).join()
         give_up_oom_protection()
         user = launch.get("user")
         if user:
@@ -156,7 +155,7 @@ class Rank:
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
         self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
-        self.pid = os.fork()
+        self.pid = self.cgroup.fork()
         if self.pid == 0:
             run_command(launch)
         with contextlib.suppress(OSError):  # the child was first, or has become the command already
