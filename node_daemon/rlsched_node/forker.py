@@ -8,6 +8,7 @@ When the daemon is gone the socket ends, and so does this.
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import socket
@@ -86,4 +87,5 @@ def _become_shim(path: str, pipe: int) -> None:
 
 if __name__ == "__main__":
     os.closerange(shim.PIPE_FD + 1, 1 << 16)
+    codecs.lookup("ascii")  # else each shim would load it
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -124,3 +124,28 @@ def test_without_groups_a_later_daemon_remembers_what_it_has_seen(store: Attempt
     collect(first, Exited)
     first.close()
     second.close()
+
+
+FORKS = """
+import os, sys
+from rlsched_node import cgroup
+
+cgroup._CLONE3 = int(sys.argv[2])
+pid = cgroup.Cgroup(sys.argv[1]).fork()
+if pid == 0:
+    print(open("/proc/self/cgroup").read(), flush=True)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("clone3", [435, 1 << 20], ids=["born there", "moved there"])
+def test_a_rank_is_in_its_group_before_it_does_anything(cgroups: Cgroups, clone3: int) -> None:
+    """Where the kernel knows no clone3, or a container forbids it, the child is moved."""
+    group = cgroups.at("forked")
+    assert group.create()
+    words = [sys.executable, "-c", FORKS, group.path, str(clone3)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert os.path.basename(group.path) in said
+    assert said.endswith("\n7\n")
+    group.remove()
