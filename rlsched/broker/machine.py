@@ -274,7 +274,7 @@ class Machine:
             case Hello():
                 self._members.hello(node, message, event.request, self.now_s, event.wall_s)
             case LogData():
-                self._requests.log_data(node, event.request, message)
+                self._requests.logs.data(node, event.request, message)
             case Heartbeat():
                 self._members.heartbeat(node, event.request, message.unhealthy)
             case Leaving():
@@ -318,7 +318,7 @@ class Machine:
         self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}
         for number in active:
             self._tick_job(self.book.jobs[number])
-        self._requests.expire(self.now_s)
+        self._requests.logs.expire(self.now_s)
         self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 

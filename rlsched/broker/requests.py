@@ -7,8 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from rlsched.broker.explain import explain, never_runs
 from rlsched.broker.history import Past
 from rlsched.broker.jobs import Job
 from rlsched.broker.limits import Limits
+from rlsched.broker.log_reads import LogReads, SendNow
 from rlsched.broker.members import Members
 from rlsched.broker.memory import RecordMemory
 from rlsched.broker.pages import Pages
@@ -32,19 +32,15 @@ from rlsched.broker.roles import Peer, rules_over, signed
 from rlsched.broker.submissions import name_of, wrong
 from rlsched.errors import InputError, RlschedError
 from rlsched.wire.messages import (
-    BrokerToNode,
     Cancel,
     ClientReply,
     DrainNode,
-    FetchLog,
     ListAccounts,
     ListHistory,
     ListJobs,
     ListNodes,
     ListQuotas,
     ListUsage,
-    LogChunk,
-    LogData,
     Ok,
     ReadLog,
     Refused,
@@ -65,20 +61,6 @@ CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode, SetQuota, SetMembe
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = Cancel | ReadLog
 """What only the job's user and admins may ask."""
-MAX_LOG_BYTES = 1 << 16
-MAX_LOG_READS = 16
-"""Of one person's reads of output that nodes have not answered yet: more would keep a node busy with them."""
-
-
-_TOO_MANY_READS = (
-    f"{MAX_LOG_READS} of your reads of output wait for an answer already; ask again when one has come"
-)
-
-
-class SendNow(Protocol):
-    """Tells a node, with a request number where an answer is expected."""
-
-    def __call__(self, node: str, message: BrokerToNode, request: int = 0) -> None: ...
 
 
 class _Drafts(NamedTuple):
@@ -86,17 +68,6 @@ class _Drafts(NamedTuple):
 
     entries: dict[str, JobSubmitted]
     refused: dict[str, str]
-
-
-@dataclass(slots=True)
-class _LogWait:
-    peer: bytes
-    person: str
-    request: int
-    node: str
-    job: int
-    attempt: int
-    asked_s: float
 
 
 class Requests:
@@ -116,6 +87,7 @@ class Requests:
         ended: Jobs that are over.
 
     Attributes:
+        logs: Reads of output that nodes are asked for.
         refusal: What new submissions are answered with, "" where they are taken.
     """
 
@@ -140,8 +112,7 @@ class Requests:
         self._pages = Pages(book, members.seen_s, members.clock_skew_s)
         self._past = Past(book, ended)
         self._reports = reports
-        self._log_waits: dict[int, _LogWait] = {}
-        self._next_request = 1
+        self.logs = LogReads(book, limits.log_timeout_s, send, reply)
         self.refusal = ""
 
     # ---- changes ----------------------------------------------------------------------------------
@@ -353,7 +324,7 @@ class Requests:
                 if refusal is not None:
                     self._reply(asked.peer, asked.request, refusal)
                 else:
-                    self._read_log(asked, wanted, now_s)
+                    self.logs.read(asked, wanted, now_s)
             case WhoServes():
                 answer = Serving(cluster=self._book.identity, epoch=self._book.epoch)
                 self._reply(asked.peer, asked.request, answer)
@@ -362,80 +333,10 @@ class Requests:
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
                 self._reply(asked.peer, asked.request, _no_such(number))
 
-    # ---- logs -------------------------------------------------------------------------------------
-
     def _partitions(self, job: Job) -> list[str]:
         """Names of the partitions that serve a job."""
         cluster = self._book.cluster
         return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
-
-    def _read_log(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
-        job = self._book.job(wanted.job)
-        assert job is not None
-        attempt = job.attempt
-        if attempt is None:
-            self._reply(asked.peer, asked.request, LogChunk(data=b"", offset=0, eof=not job.live))
-            return
-        if not 0 <= wanted.rank < len(attempt.ranks) or wanted.offset < 0:
-            self._reply(
-                asked.peer,
-                asked.request,
-                Refused(
-                    message=f"job {job.number} has ranks 0 to {len(attempt.ranks) - 1} and offsets from 0, "
-                    f"got rank {wanted.rank}, offset {wanted.offset}"
-                ),
-            )
-            return
-        node = attempt.ranks[wanted.rank].node
-        if not self._book.nodes[node].up:
-            self._reply(
-                asked.peer, asked.request, Refused(message=f"node {node}, which has this output, is down")
-            )
-            return
-        if sum(wait.person == asked.by.person for wait in self._log_waits.values()) >= MAX_LOG_READS:
-            self._reply(asked.peer, asked.request, Refused(message=_TOO_MANY_READS))
-            return
-        request, self._next_request = self._next_request, self._next_request + 1
-        self._log_waits[request] = _LogWait(
-            asked.peer, asked.by.person, asked.request, node, job.number, attempt.number, now_s
-        )
-        self._send(
-            node,
-            FetchLog(
-                job=job.number,
-                attempt=attempt.number,
-                rank=wanted.rank,
-                offset=wanted.offset,
-                max_bytes=max(1, min(wanted.max_bytes, MAX_LOG_BYTES)),
-            ),
-            request,
-        )
-
-    def log_data(self, node: str, request: int, data: LogData) -> None:
-        """A node has read a piece of output. Nothing, from a node that was not asked."""
-        wait = self._log_waits.get(request)
-        if wait is None or wait.node != node:
-            return
-        del self._log_waits[request]
-        job = self._book.job(wait.job)
-        assert job is not None
-        last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
-        self._reply(
-            wait.peer,
-            wait.request,
-            LogChunk(data=data.data, offset=data.offset, eof=data.eof and last, attempt=wait.attempt),
-        )
-
-    def expire(self, now_s: float) -> None:
-        """Answer for the nodes that did not."""
-        late = [
-            request
-            for request, wait in self._log_waits.items()
-            if now_s - wait.asked_s >= self._limits.log_timeout_s
-        ]
-        for request in late:
-            wait = self._log_waits.pop(request)
-            self._reply(wait.peer, wait.request, Refused(message="the job's node did not answer; try again"))
 
 
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:

@@ -7,7 +7,7 @@ import pytest
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import Journal
-from rlsched.broker.requests import MAX_LOG_READS
+from rlsched.broker.log_reads import MAX_LOG_READS
 from rlsched.broker.roles import Peer, Role, may_send
 from rlsched.wire.messages import (
     Cancel,
