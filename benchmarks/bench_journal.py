@@ -80,7 +80,7 @@ def entries_of(job: int, now_s: float) -> list[Entry]:
             num_cpus=0,
             time_limit_s=None,
             env={"WANDB_PROJECT": "abc", "DATA": "/data/imagenet"},
-            cwd="/home/user/project",
+            cwd="/srv/project",
             predicted_s=600.0,
             spread=1.0,
         ),
