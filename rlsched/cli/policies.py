@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import click
 
 from rlsched.cli.show import print_json
-from rlsched.decide.policy import Policy, presets
+
+if TYPE_CHECKING:
+    from rlsched.decide.policy import Policy
 
 _NAMES = ("policies", "policy", "fallback")
 _SAID = "rlsched.said"
@@ -35,6 +37,8 @@ class Said(NamedTuple):
             UnknownPolicyError: there is no such policy.
             InputError: a file or a setting is wrong.
         """
+        from rlsched.decide.policy import Policy
+
         return Policy.of(self.text).changed(self.changes)
 
 
@@ -117,6 +121,8 @@ def policies(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
+    from rlsched.decide.policy import presets
+
     if as_json:
         print_json({name: {"line": one.line, "settings": one.settings} for name, one in presets().items()})
         return
@@ -136,6 +142,8 @@ def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
     Example:
       rlsched policies show easy --set order=area
     """
+    from rlsched.decide.policy import Policy, presets
+
     found = Policy.of(policy).changed(changes)
     if as_json:
         body: dict[str, Any] = {"name": found.name, "digest": found.digest, "toml": found.toml}

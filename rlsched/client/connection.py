@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from rlsched.broker.keys import KeyPair
 from rlsched.client.epochs import Epochs
@@ -136,6 +135,8 @@ class Connection:
         """Take note of what the connection went through; whether the next address is to be tried soon."""
         has_gone = False
         while self._monitor.poll(0):
+            from zmq.utils.monitor import recv_monitor_message  # it brings asyncio, and is seldom needed
+
             event = recv_monitor_message(self._monitor)["event"]
             if event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED):
                 has_gone = True

@@ -20,6 +20,8 @@ from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
 from rlsched.wire.dealer import dial_address
 
 START_TIMEOUT_S = 120.0
+SILENT_S = 3.0
+"""A start that takes longer says why."""
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
@@ -74,7 +76,7 @@ class LocalCluster:
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            address = self._start()
+            address = self._start(announce)
             if not self._stopping:
                 announce(
                     f"rlsched up ready: {self._num_nodes} nodes x {self._gpus} GPUs at {address}, "
@@ -95,7 +97,7 @@ class LocalCluster:
 
     # ---- start ------------------------------------------------------------------------------------
 
-    def _start(self) -> str:
+    def _start(self, announce: Callable[[str], None]) -> str:
         broker_directory = self._directory / "broker"
         try:
             make_private(broker_directory)
@@ -114,7 +116,14 @@ class LocalCluster:
             str(self._keys),
             *self._broker_options,
         )
-        listens = self._until("the broker listens", lambda: _first_line(broker_directory / "address"))
+        listens = self._until(
+            "the broker listens",
+            lambda: _first_line(broker_directory / "address"),
+            lambda: announce(
+                "the broker is being started; the first time on this machine its policy is compiled, for up "
+                "to a minute"
+            ),
+        )
         address = dial_address(listens)
         if address:
             for name in (f"n{number}" for number in range(self._num_nodes)):
@@ -154,14 +163,18 @@ class LocalCluster:
             )
         self._children.append(_Child(name, process, log, log_from))
 
-    def _until(self, what: str, look: Callable[[], str]) -> str:
-        """Look until there is something; "" if the cluster is to stop meanwhile."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def _until(self, what: str, look: Callable[[], str], say_why: Callable[[], None] = lambda: None) -> str:
+        """Look until there is something; "" if the cluster is to stop meanwhile. `say_why`: it takes long."""
+        began_s = time.monotonic()
+        deadline, has_said = began_s + START_TIMEOUT_S, False
         while not self._stopping:
             self._check_children()
             found = look()
             if found:
                 return found
+            if not has_said and time.monotonic() > began_s + SILENT_S:
+                has_said = True
+                say_why()
             if time.monotonic() > deadline:
                 raise RlschedError(
                     f"waited {START_TIMEOUT_S:g} s until {what}; see the logs in {self._directory}"
